@@ -1,0 +1,59 @@
+# `make help` lists what there is. A fresh Debian or Ubuntu with git, make and Python 3.11 needs nothing else.
+.DEFAULT_GOAL := help
+.PHONY: demo test install unit check soak bench docs serve clean help constraints format
+
+RUN := .venv/bin
+READY := .venv/ready
+
+demo: $(READY) ## the main job, shown: devices report, then their past is replayed over a real broker
+	@tools/brokers --demo
+	@$(RUN)/python -m examples.demo
+
+test: install ## the whole suite, against real brokers
+	$(RUN)/pytest -m "not soak"
+
+install: $(READY) ## the environment and everything that tests and demo need
+	@tools/brokers
+
+unit: $(READY) ## the tests that need no broker, in seconds
+	@$(RUN)/pytest -q -m "not broker and not soak"
+
+check: $(READY) ## format, lint, types, spelling, architecture, generated pages
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+	$(RUN)/codespell
+	$(RUN)/python tools/docs.py --check
+	$(RUN)/pytest -q tests/test_architecture.py tests/test_docs.py
+
+soak: install ## the long series of faults and kills
+	$(RUN)/pytest -m soak
+
+bench: install ## benchmarks, each figure beside that of the bare client
+	$(RUN)/python -m tests.bench
+
+docs: $(READY) ## write the generated pages anew
+	@$(RUN)/python tools/docs.py
+
+serve: $(READY) ## the service with the example connections, beside a broker
+	@tools/brokers --demo
+	@$(RUN)/python -m examples.serve
+
+format: $(READY) ## put the code into its form
+	$(RUN)/ruff format .
+	$(RUN)/ruff check --fix .
+
+constraints: $(READY) ## choose the newest versions that fit pyproject.toml, with their hashes
+	$(RUN)/uv pip compile -q --upgrade pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt
+
+clean: ## remove what was made here: the environment, caches, data of the examples
+	rm -rf .venv .run .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt tools/install
+	@tools/install
+	@touch $@

@@ -1,0 +1,1 @@
+"""Runs connections: brokers, sources, reply-targets, the subscription engine, twin commands, HTTP API and CLI."""

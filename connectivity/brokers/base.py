@@ -1,0 +1,136 @@
+"""What a broker is to the rest of the service.
+
+A broker file says how documents of its type look (`BrokerType.options`, `.check`) and makes links (`.connect`). A `Link` is
+one live connection: it consumes, publishes, settles, and dies once. Reconnecting is the supervisor's business; a dead link
+is thrown away. Everything is called on the event loop; a client library's threads and types end in the broker's file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic import BaseModel
+
+from connectivity.errors import ConnectivityError, LinkError, Problem
+from mappings.envelope import Envelope
+
+if TYPE_CHECKING:
+    from connectivity.model import Connection
+
+
+class Outcome(Enum):
+    """What becomes of a delivery."""
+
+    SETTLED = "settled"
+    REDELIVER = "rejected, again please"
+    DROPPED = "rejected, never again"
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One envelope as received, with the means to settle it. Exactly one of `settle` and `reject` is called, once.
+
+    `name` is what the broker calls the delivery, the same when it comes again (None: nothing names it); `redelivered` is
+    the broker's own mark. `address` is the concrete address it arrived on.
+    """
+
+    envelope: Envelope
+    address: str
+    name: str | None
+    redelivered: bool
+    ended: Callable[[Delivery, Outcome], None]
+
+    def settle(self) -> None:
+        self.ended(self, Outcome.SETTLED)
+
+    def reject(self, redeliver: bool) -> None:
+        self.ended(self, Outcome.REDELIVER if redeliver else Outcome.DROPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers."""
+
+    address: str
+    envelope: Envelope
+    qos: int = 1
+
+
+Done = Callable[[ConnectivityError | None], None]
+"""Called once: with None when the broker has confirmed, with PublishFailed when it has refused."""
+
+
+class Link(Protocol):
+    """One live connection to a broker."""
+
+    window: int
+    """The most messages that may be published and not yet done."""
+
+    lost: asyncio.Future[LinkError]
+    """Resolved (never raising) when the link has died by itself. After that no `Done` is called any more."""
+
+    def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
+        """What arrives for the source with this index: whatever is ready, never empty, at most some hundreds.
+
+        Unsettled deliveries are bounded by the link; at the bound it stops taking from the broker. Ends when the link ends.
+        """
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        """Hand a message to the broker, in order. Never blocks, never raises: the outcome comes to `done`."""
+
+    async def close(self) -> None:
+        """Leave the broker in an orderly way; unsettled deliveries stay the broker's. Safe to call twice."""
+
+
+Connect = Callable[["Connection"], Awaitable[Link]]
+"""Makes a link with every source subscribed. Raises NotConnected or ConnectionRefused, nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerType:
+    """A connection type: what its documents may say, and how to connect.
+
+    `connect` is None where this version of the service checks the documents of a type but does not carry it yet.
+    `example_uri` is what the reference page shows; without one it shows an address that suits MQTT.
+    """
+
+    name: str
+    schemes: tuple[str, ...]
+    secure_schemes: tuple[str, ...]
+    options: type[BaseModel]
+    check: Callable[[Connection], Sequence[Problem]]
+    has_headers: bool
+    connect: Connect | None
+    example_uri: str | None = None
+
+
+class Watermark:
+    """Settles in the order of arrival: an outcome is passed on once everything before it has one.
+
+    Brokers want acknowledgements in order (MQTT 4.6.0-2) or in multiples, and an offset may only move over what is done.
+    """
+
+    __slots__ = ("_outcomes", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[Delivery] = deque()
+        self._outcomes: dict[int, Outcome] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def arrived(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+
+    def ended(self, delivery: Delivery, outcome: Outcome) -> list[tuple[Delivery, Outcome]]:
+        """Note an outcome; what may be passed to the broker now, oldest first."""
+        self._outcomes[id(delivery)] = outcome
+        ready = []
+        while self._waiting and (first := self._outcomes.pop(id(self._waiting[0]), None)) is not None:
+            ready.append((self._waiting.popleft(), first))
+        return ready

@@ -1,0 +1,134 @@
+"""MQTT 5: as MQTT 3.1.1 in `brokers/mqtt.py`, with headers.
+
+**Headers of deliveries**, besides `mqtt.topic`, `mqtt.qos` and `mqtt.retain`: `mqtt.message-expiry-interval` (seconds),
+`correlation-id` (correlation data), `reply-to` (response topic), `content-type`, and every user property by its name. A user
+property that is called like one of the others is ignored; of several with one name the last one counts.
+
+**Headers of messages to send** travel the same way back; `mqtt.message-expiry-interval` of 0 means none. Any other
+header that is not blank is a user property.
+
+**Sessions** are kept for 60 seconds after the link is gone. The broker holds back when 1000 deliveries are unacknowledged.
+Each source's subscription has a number, so that a message which comes once for each of two sources is not handled twice by
+both.
+"""
+
+from __future__ import annotations
+
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from connectivity.brokers.base import BrokerType, Outgoing
+from connectivity.brokers.mqtt import QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
+from connectivity.errors import PublishFailed
+from connectivity.model import Connection
+from connectivity.mqtt import properties as packed
+from connectivity.mqtt.checks import check_mqtt_5
+from connectivity.mqtt.connecting import connect
+from connectivity.mqtt.dialect import Arrival, Publication
+from connectivity.mqtt.link import MqttLink
+from connectivity.mqtt.options import Options
+
+EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
+    "mqtt.message-expiry-interval",
+    "correlation-id",
+    "reply-to",
+    "content-type",
+)
+RESERVED = frozenset({TOPIC, QOS, RETAIN, EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE})
+
+SESSION_EXPIRY = 60
+"""Seconds that the broker keeps a session after its link is gone."""
+
+NO_PROPERTIES = b"\x00"
+
+
+class Mqtt5(Mqtt311):
+    """How MQTT 5 carries an envelope; see `connectivity.mqtt.dialect.Dialect`."""
+
+    protocol = MQTTProtocolVersion.MQTTv5
+
+    def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+        headers, _ = super().received(arrival)
+        found = packed.unpack(arrival.properties)
+        for name, value in found.users:
+            if name.lower() not in RESERVED:
+                headers[name] = value
+        if found.expiry is not None:
+            headers[EXPIRY] = str(found.expiry)
+        if found.correlation is not None:
+            headers[CORRELATION] = found.correlation.decode(errors="replace")
+        if found.response_topic is not None:
+            headers[REPLY_TO] = found.response_topic
+        if found.content_type is not None:
+            headers[CONTENT_TYPE] = found.content_type
+        return headers, found.subscriptions
+
+    def publication(self, message: Outgoing) -> Publication:
+        topic, qos, retain = message.address, message.qos, False
+        parts: list[bytes] = []
+        for name, value in message.envelope.headers.items():
+            if name == TOPIC:
+                topic = value
+            elif name == QOS:
+                qos = read_qos(value)
+            elif name == RETAIN:
+                retain = read_retain(value)
+            elif value and not value.isspace():
+                parts.append(_pack(name, value))
+        properties = b"".join(parts)
+        properties = packed.pack_varint(len(properties)) + properties if properties else NO_PROPERTIES
+        return Publication(encode_topic(topic), message.envelope.payload, qos, retain, properties)
+
+    def connect_properties(self, receive_maximum: int) -> Properties | None:
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = SESSION_EXPIRY
+        properties.ReceiveMaximum = receive_maximum
+        return properties
+
+    def subscribe_properties(self, number: int) -> Properties | None:
+        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+        properties.SubscriptionIdentifier = number
+        return properties
+
+
+def _pack(name: str, value: str) -> bytes:
+    """One header as a property. Raises PublishFailed for a value that MQTT cannot carry."""
+    try:
+        if name == CORRELATION:
+            return packed.pack_binary(packed.CORRELATION_DATA, value.encode())
+        if name == CONTENT_TYPE:
+            return packed.pack_text(packed.CONTENT_TYPE, value)
+        if name == REPLY_TO:
+            encode_topic(value)
+            return packed.pack_text(packed.RESPONSE_TOPIC, value)
+        if name == EXPIRY:
+            return _pack_expiry(value)
+        return packed.pack_user(name, value)
+    except (packed.Malformed, UnicodeEncodeError) as error:
+        raise PublishFailed(
+            f"header {name[:200]!r} has {error}, expected text that MQTT can carry", status=400
+        ) from error
+
+
+def _pack_expiry(text: str) -> bytes:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10) or int(digits) > packed.LONGEST_EXPIRY:
+        expected = f"seconds from 0 to {packed.LONGEST_EXPIRY}"
+        raise PublishFailed(f"header {EXPIRY} is {text[:200]!r}, expected {expected}", status=400)
+    return packed.pack_expiry(int(digits)) if int(digits) else b""
+
+
+async def _connect(connection: Connection) -> MqttLink:
+    return await connect(connection, Mqtt5())
+
+
+BROKER = BrokerType(
+    name="mqtt-5",
+    schemes=("tcp", "ssl"),
+    secure_schemes=("ssl",),
+    options=Options,
+    check=check_mqtt_5,
+    has_headers=True,
+    connect=_connect,
+)

@@ -1,0 +1,84 @@
+"""The commands of `connectivity`. Each does little: it calls what does the work and says what came out.
+
+Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped as asked, 2 settings
+that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from connectivity.cli.output import complain, print_json, print_problems
+from connectivity.errors import SettingsError
+from connectivity.files import load
+from connectivity.settings import load_settings
+from connectivity.spec import json_schema
+
+app = typer.Typer(
+    name="connectivity",
+    help="Replay the past of any digital twin, and follow what happens next, over the broker you already use.",
+    no_args_is_help=True,
+    add_completion=False,
+    # The library's own traces would print local variables, secrets among them.
+    pretty_exceptions_enable=False,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def validate(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")],
+    as_json: AsJson = False,
+) -> None:
+    """Name every problem of connection files (JSON or YAML)."""
+    missing = [path for path in paths if not path.exists()]
+    for path in missing:
+        complain(f"{path}: found nothing, expected a file or a folder")
+    if missing:
+        raise typer.Exit(2)
+    loaded = load(paths)
+    print_problems(loaded.problems, as_json=as_json)
+    if loaded.problems:
+        raise typer.Exit(1)
+    if not as_json:
+        typer.echo(f"{len(loaded.connections)} connections in {loaded.read} files, no problems")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a connection."""
+    print_json(json_schema())
+
+
+@app.command()
+def serve(
+    settings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file of settings; CONNECTIVITY_… variables count more."),
+    ] = None,
+) -> None:
+    """Run the service until it is told to stop."""
+    try:
+        loaded = load_settings(settings)
+    except SettingsError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+    # Only this command needs the brokers' client libraries, the store and the web server.
+    from connectivity import service
+
+    raise typer.Exit(service.main(loaded))
+
+
+def main() -> None:
+    """The program `connectivity`."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a file holds must be printable wherever its problem is shown.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app()

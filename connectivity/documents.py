@@ -1,0 +1,184 @@
+"""JSON and YAML files as plain values, and what is wrong with them where they cannot be read.
+
+YAML is read with its safe types only. Unlike the libraries, a name that stands twice in one object is a problem: the last
+one would silently win. Problems of syntax name line and column and show nothing of the text, since it may hold secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Hashable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from connectivity.errors import Problem
+from connectivity.rules import ROOT, json_path, show
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 100
+MAX_VALUES = 100_000
+
+
+class Read(NamedTuple):
+    """What a file holds. With problems, `document` is None unless the problems leave something to look at."""
+
+    document: Any
+    problems: list[Problem]
+
+
+class _Object(dict[Any, Any]):
+    """An object that remembers which of its names were written more than once."""
+
+    repeated: tuple[Any, ...] = ()
+
+
+def read_document(path: Path) -> Read:
+    """Read a `.json`, `.yaml` or `.yml` file. Never raises: whatever stands in the way becomes a problem."""
+    load = _LOADERS.get(path.suffix.lower())
+    if load is None:
+        return _unreadable(f"a file named *{path.suffix}", f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
+    try:
+        if path.is_dir():
+            return _unreadable("a folder", "a file")
+        if path.stat().st_size > MAX_BYTES:
+            return _unreadable("a larger file", f"at most {MAX_BYTES} bytes")
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
+    except OSError as error:
+        return _unreadable(f"a file that cannot be read: {error.strerror}", "a readable file")
+    if not text.strip():
+        return _unreadable("an empty file", "a document")
+    try:
+        document = load(text)
+    except _Unreadable as error:
+        return _unreadable(str(error), error.expected)
+    if not is_reasonable(document):
+        return _unreadable("a larger document", f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep")
+    problems = [
+        Problem(json_path(*path), f"the name {show(path[-1])} more than once", "each name once in an object")
+        for path in _repeated_names(document, ())
+    ]
+    return Read(document, problems)
+
+
+def is_reasonable(document: object) -> bool:
+    """Whether a value is small and flat enough to be walked; one made of YAML aliases may be endless."""
+    waiting, count = [(document, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if depth > MAX_DEPTH or count > MAX_VALUES:
+            return False
+        if isinstance(value, dict):
+            waiting.extend((item, depth + 1) for item in value.values())
+        elif isinstance(value, list | tuple | set):
+            waiting.extend((item, depth + 1) for item in value)
+    return True
+
+
+def _unreadable(found: str, expected: str) -> Read:
+    return Read(None, [Problem(ROOT, found, expected)])
+
+
+class _Unreadable(ValueError):
+    """A text that is no document: what was found, with its place, and what was expected."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(found)
+        self.expected = expected
+
+
+def _repeated_names(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        for name in getattr(value, "repeated", ()):
+            yield (*path, name)
+        for name, item in value.items():
+            yield from _repeated_names(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _repeated_names(item, (*path, index))
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------------------
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = _Object(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        found.repeated = tuple(name for name in found if names.count(name) > 1)
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise _Unreadable(f"the number {name}", "JSON, which has no such number")
+
+
+def _load_json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise _Unreadable(f"line {error.lineno}, column {error.colno}: {error.msg}", "JSON") from None
+    except _Unreadable:
+        raise
+    except (ValueError, RecursionError):
+        raise _Unreadable("a number too long or a value nested too deep", "JSON") from None
+
+
+# --- YAML ---------------------------------------------------------------------------------------------------------------
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"", re.DOTALL)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, with objects that remember repeated names."""
+
+    def construct_yaml_map(self, node: yaml.MappingNode) -> Generator[dict[Any, Any], None, None]:
+        found = _Object()
+        yield found
+        found.repeated = tuple(self._repeated(node))
+        found.update(self.construct_mapping(node))
+
+    def _repeated(self, node: yaml.MappingNode) -> list[Hashable]:
+        """Before merge keys (`<<`) are put in: what they bring may be overridden on purpose."""
+        seen: list[Any] = []
+        repeated: list[Hashable] = []
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
+                continue
+            name = self.construct_object(key)
+            if name in seen and name not in repeated:
+                repeated.append(name)
+            seen.append(name)
+        return repeated
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_yaml_map)
+
+
+def _load_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        words = error.problem or "unreadable text"
+        if not isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError):
+            # These quote names and tags, which may be a password that begins with * or !.
+            words = _QUOTED.sub("'…'", words)
+        raise _Unreadable(f"{place}{words}", "YAML") from None
+    except yaml.reader.ReaderError as error:
+        raise _Unreadable(f"position {error.position}: {error.reason}", "YAML") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
+        # What the loader's own conversions raise for an explicit tag or a date that does not fit its text.
+        raise _Unreadable("a value that does not fit its type, or one nested too deep", "YAML") from None
+
+
+_LOADERS: dict[str, Callable[[str], Any]] = {".json": _load_json, ".yaml": _load_yaml, ".yml": _load_yaml}
+
+SUFFIXES = tuple(_LOADERS)
+"""How the names of readable files end."""

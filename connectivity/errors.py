@@ -1,0 +1,108 @@
+"""What can go wrong around connections.
+
+ConnectivityError
+├── DefinitionError         a connection document with problems; the list of them
+├── SettingsError           settings that cannot be used
+├── LinkError               the link to a broker: a status detail and the broker's own words
+│   ├── NotConnected        retry: gone, refused, unreachable, timed out
+│   └── ConnectionRefused   credentials, certificate, rights, configuration: an operator must act
+├── PublishFailed           the broker did not take a message; `retry` says whether it might later
+└── TwinError               a twin command that is refused; `fault` is the answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from mappings.errors import Fault
+
+
+class ConnectivityError(Exception):
+    """The root of this package's errors."""
+
+    retry: ClassVar[bool] = False
+    status: ClassVar[int] = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a document: where, what was found, what was expected, the nearest known name."""
+
+    path: str
+    found: str
+    expected: str
+    hint: str | None = None
+    code: str = "connectivity:connection.configuration.invalid"
+
+    def __str__(self) -> str:
+        return f"{self.path}: found {self.found}, expected {self.expected}" + (f" ({self.hint})" if self.hint else "")
+
+
+class DefinitionError(ConnectivityError):
+    """A connection document that cannot be used; every problem of it at once."""
+
+    status = 400
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class SettingsError(ConnectivityError):
+    """Settings that cannot be used; the service ends with exit code 2."""
+
+
+class Detail(str, Enum):
+    """How the text of a connection's status begins; the broker's own words follow."""
+
+    CONNECTED = "connected"
+    CONNECTING = "connecting"
+    UNKNOWN_HOST = "unknown host"
+    REFUSED = "connection refused"
+    TIMEOUT = "timeout"
+    BAD_CREDENTIALS = "bad credentials"
+    CERTIFICATE = "certificate"
+    NOT_AUTHORIZED = "not authorized"
+    MISSING_ADDRESS = "missing address"
+    REFUSED_BY_BROKER = "refused by broker"
+    STORE_UNAVAILABLE = "store unavailable"
+
+
+class LinkError(ConnectivityError):
+    """What happened to the link to a broker."""
+
+    def __init__(self, detail: Detail, words: str = "") -> None:
+        super().__init__(f"{detail.value}: {words}" if words else detail.value)
+        self.detail, self.words = detail, words
+
+
+class NotConnected(LinkError):
+    """The link is gone or could not be made, through nobody's fault."""
+
+    retry = True
+    status = 503
+
+
+class ConnectionRefused(LinkError):
+    """The broker, or its certificate, says no. Tried again with the longest pause, since a broker can be mended too."""
+
+    status = 400
+
+
+class PublishFailed(ConnectivityError):
+    """A message that the broker did not take, or that cannot be sent as its headers ask."""
+
+    def __init__(self, words: str, *, status: int = 503) -> None:
+        super().__init__(words)
+        self.fault = Fault(status, "connectivity:message.sending.failed", words)
+
+
+class TwinError(ConnectivityError):
+    """A command on a thing or a policy that is refused. Nothing was stored."""
+
+    def __init__(self, fault: Fault, group: str = "things") -> None:
+        super().__init__(f"{fault.error}: {fault.message}")
+        self.fault, self.group = fault, group

@@ -1,0 +1,36 @@
+"""Where a subscription's elements come from.
+
+A feed is a question with fixed bounds; `page` answers a part of it, from a position on. Nothing stays open between two
+pages, so a subscription that nobody asks costs no more than its object. A live feed has the same face: it answers "nothing
+yet" and wakes whoever asked when there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+
+class Then(Enum):
+    """What follows a page."""
+
+    MORE = "ask again"
+    WAIT = "nothing yet"
+    END = "that was all"
+
+
+class Page(NamedTuple):
+    """Elements in order, the position behind them, and what follows. A page that scanned without a match is empty."""
+
+    elements: Sequence[Any]
+    position: int
+    then: Then
+
+
+class Feed(Protocol):
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        """At most `limit` elements and about `max_bytes` from `position` on; position 0 is the beginning."""
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        """Call `ready` once, when a feed that said WAIT has more."""

@@ -1,0 +1,116 @@
+"""The states of one running connection, and how long to wait before the next try. No clock, no task.
+
+    state        open         connected   lost      retry due    close     closed
+    CLOSED       CONNECTING                                      CLOSED    CLOSED
+    CONNECTING   CONNECTING   OPEN        WAITING                CLOSING   CLOSED
+    OPEN         OPEN                     WAITING                CLOSING   CLOSED
+    WAITING      CONNECTING                         CONNECTING   CLOSED    CLOSED
+    CLOSING                               CLOSING                CLOSING   CLOSED
+
+An empty cell is a mistake in our own code and raises. The status that operators see is computed from the state and the last
+error, and stored nowhere.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from connectivity.errors import ConnectionRefused, LinkError
+
+
+class State(Enum):
+    CLOSED = "closed"
+    CONNECTING = "connecting"
+    OPEN = "open"
+    WAITING = "waiting"
+    CLOSING = "closing"
+
+
+class Input(Enum):
+    OPEN = "open"
+    CONNECTED = "connected"
+    LOST = "lost"
+    RETRY_DUE = "retry due"
+    CLOSE = "close"
+    CLOSED = "closed"
+
+
+TABLE: dict[State, dict[Input, State]] = {
+    State.CLOSED: {Input.OPEN: State.CONNECTING, Input.CLOSE: State.CLOSED, Input.CLOSED: State.CLOSED},
+    State.CONNECTING: {
+        Input.OPEN: State.CONNECTING,
+        Input.CONNECTED: State.OPEN,
+        Input.LOST: State.WAITING,
+        Input.CLOSE: State.CLOSING,
+        Input.CLOSED: State.CLOSED,
+    },
+    State.OPEN: {
+        Input.OPEN: State.OPEN,
+        Input.LOST: State.WAITING,
+        Input.CLOSE: State.CLOSING,
+        Input.CLOSED: State.CLOSED,
+    },
+    State.WAITING: {
+        Input.OPEN: State.CONNECTING,
+        Input.RETRY_DUE: State.CONNECTING,
+        Input.CLOSE: State.CLOSED,
+        Input.CLOSED: State.CLOSED,
+    },
+    State.CLOSING: {Input.LOST: State.CLOSING, Input.CLOSE: State.CLOSING, Input.CLOSED: State.CLOSED},
+}
+
+
+class Status(str, Enum):
+    """What operators see."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    FAILED = "failed"
+    MISCONFIGURED = "misconfigured"
+    UNKNOWN = "unknown"
+
+
+class Lifecycle:
+    """The state of one connection, with the tries since it was last open and the last error."""
+
+    __slots__ = ("error", "state", "tries")
+
+    def __init__(self) -> None:
+        self.state = State.CLOSED
+        self.tries = 0
+        self.error: LinkError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Lifecycle {self.state.value}, tries {self.tries}, {self.error}>"
+
+    def step(self, happened: Input, error: LinkError | None = None) -> State:
+        """Take one input. `error` comes with LOST. Raises ValueError for an input that this state does not take."""
+        following = TABLE[self.state].get(happened)
+        if following is None:
+            raise ValueError(f"{happened.value} in state {self.state.value}")
+        if happened is Input.CONNECTED:
+            self.tries, self.error = 0, None
+        elif happened is Input.LOST:
+            self.tries, self.error = self.tries + 1, error
+        self.state = following
+        return following
+
+    @property
+    def status(self) -> Status:
+        """Computed from state and last error."""
+        if self.state is State.OPEN:
+            return Status.OPEN
+        if self.state in (State.CLOSED, State.CLOSING):
+            return Status.CLOSED
+        if self.error is None:
+            return Status.UNKNOWN
+        return Status.MISCONFIGURED if isinstance(self.error, ConnectionRefused) else Status.FAILED
+
+
+def back_off(tries: int, error: LinkError | None, *, shortest: float, longest: float, jitter: float) -> float:
+    """Seconds to wait before the next try: doubling, bounded, and shortened by up to half by `jitter` in [0, 1).
+
+    A refusal that only an operator can mend is tried again with the longest pause, so that it never becomes a busy loop.
+    """
+    pause = longest if isinstance(error, ConnectionRefused) else min(longest, shortest * 2.0 ** min(tries - 1, 30))
+    return pause * (1 - jitter / 2)

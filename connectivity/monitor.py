@@ -1,0 +1,116 @@
+"""What is counted, for Prometheus.
+
+Counters belong to connections; labels never carry entity ids. The numbers of open subscriptions and of outstanding demand
+are read from their owner when somebody scrapes, not kept twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class OpenSubscription(Protocol):
+    """What a scrape reads of a subscription."""
+
+    demand: int
+
+    @property
+    def connection_id(self) -> str: ...
+
+
+class Meter:
+    """The counters of one connection, bound to its labels once."""
+
+    def __init__(self, monitor: Monitor, connection_id: str) -> None:
+        self._deliveries = monitor.deliveries
+        self._connection_id = connection_id
+        self._bound: dict[tuple[str, str], Counter] = {}
+        self._events = monitor.events.labels(connection_id)
+        self.up = monitor.up.labels(connection_id)
+
+    def inbound(self, outcome: str, count: int = 1) -> None:
+        """Deliveries that ended: settled, redeliver, dropped; or what became of them: malformed, refused, held."""
+        self._count("in", outcome, count)
+
+    def outbound(self, outcome: str, count: int = 1) -> None:
+        """Messages: published, failed, or dropped with the reason."""
+        self._count("out", outcome, count)
+
+    def events_sent(self, count: int) -> None:
+        """Elements of subscriptions that were handed on."""
+        self._events.inc(count)
+
+    def _count(self, direction: str, outcome: str, count: int) -> None:
+        counter = self._bound.get((direction, outcome))
+        if counter is None:
+            counter = self._deliveries.labels(self._connection_id, direction, outcome)
+            self._bound[direction, outcome] = counter
+        counter.inc(count)
+
+
+class Monitor:
+    """Every metric of the service; one registry per service, so that tests may have several."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.deliveries = Counter(
+            "connectivity_deliveries",
+            "Messages by what became of them.",
+            ["connection", "direction", "outcome"],
+            registry=self.registry,
+        )
+        self.events = Counter(
+            "connectivity_events_sent",
+            "Elements of subscriptions that were sent.",
+            ["connection"],
+            registry=self.registry,
+        )
+        self.up = Gauge(
+            "connectivity_connection_up", "1 while the connection is open.", ["connection"], registry=self.registry
+        )
+        self.commit = Histogram(
+            "connectivity_journal_commit_seconds",
+            "How long a commit of the journal took.",
+            buckets=_COMMIT_BUCKETS,
+            registry=self.registry,
+        )
+
+    def meter(self, connection_id: str) -> Meter:
+        return Meter(self, connection_id)
+
+    def watch_subscriptions(self, subscriptions: Callable[[], Iterable[OpenSubscription]]) -> None:
+        """Where a scrape finds the open subscriptions."""
+        self.registry.register(_Subscriptions(subscriptions))
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _Subscriptions(Collector):
+    def __init__(self, subscriptions: Callable[[], Iterable[OpenSubscription]]) -> None:
+        self._subscriptions = subscriptions
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        number, demand = Tally[str](), Tally[str]()
+        for subscription in self._subscriptions():
+            number[subscription.connection_id] += 1
+            demand[subscription.connection_id] += subscription.demand
+        for name, text, tally in (
+            ("connectivity_subscriptions", "Open subscriptions.", number),
+            ("connectivity_demand", "Elements requested and not yet sent.", demand),
+        ):
+            family = GaugeMetricFamily(name, text, labels=["connection"])
+            for connection_id, value in tally.items():
+                family.add_metric([connection_id], value)
+            yield family

@@ -1,0 +1,231 @@
+"""paho-mqtt without its input and output: bytes in by `feed`, packets out in `unsent`.
+
+paho keeps what is intricate (CONNECT with will and TLS, CONNACK, SUBSCRIBE, keep-alive, DISCONNECT, QoS 2). What is done for
+every message is done here, because paho's own way costs a system call per packet, a dictionary, five locks and a condition
+variable per message. paho is held to one minor version for the private names that are overridden; `test_client.py` looks
+whether they are still there.
+
+| overridden | instead | messages a second, before and after |
+|---|---|---|
+| `_packet_queue` | packets are collected and leave in one write per turn of the loop | {gain_write} |
+| `loop_read` → `feed` | one large read, packets are cut from it | {gain_read} |
+| `_handle_publish` → `_publish_came` | no message object, no callback table | {gain_in} |
+| `publish` → `send` | no message object, no table of messages beside the link's own | {gain_out} |
+| `_handle_pubrec`, `_handle_pubrel` | MQTT 5 refusals end a message; PUBCOMP is sent by us, since we acknowledge by hand | correctness |
+| `_create_socket_connection` | refused addresses, TCP_NODELAY | correctness |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from paho.mqtt.client import Client, MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion, MessageType, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.exception import MalformedPacket
+
+from connectivity.hosts import is_refused_address
+from connectivity.mqtt.dialect import Arrival, Publication
+from connectivity.mqtt.properties import Malformed, pack_varint, unpack_varint
+
+MOST_IDENTIFIERS = 65535
+REFUSED = 128
+"""Reason codes from here on are failures."""
+
+_PUBLISH, _PUBACK = int(MessageType.PUBLISH), int(MessageType.PUBACK)
+_LENGTH = Struct("!H")
+_ACK = Struct("!BBH")
+
+
+class RefusedAddress(OSError):
+    """The host's name leads to an address that connections may never reach."""
+
+
+class LoopClient(Client):
+    """One MQTT session. Everything but `connect` is called on the event loop, and nothing here blocks.
+
+    `on_unsent` is called when `unsent` is no longer empty, `on_arrival` with each message, `on_confirmed` with the packet
+    identifier and the reason code (0: fine) of each message that the broker has taken or refused.
+    """
+
+    def __init__(self, client_id: str, protocol: MQTTProtocolVersion, *, clean_session: bool) -> None:
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            clean_session=None if protocol == MQTTProtocolVersion.MQTTv5 else clean_session,
+            protocol=protocol,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        self.unsent: list[bytes | bytearray] = []
+        self.on_unsent: Callable[[], None] = _nothing
+        self.on_arrival: Callable[[Arrival], None] = _nothing
+        self.on_confirmed: Callable[[int, int], None] = _nothing
+        self.is_resumed = False
+        """Whether the broker has kept a session, which may hold halves of QoS 2 messages under any identifier."""
+        self._is_5 = protocol == MQTTProtocolVersion.MQTTv5
+        self._released: set[int] = set()
+        self._tail = bytearray()
+        self._needed = 0
+
+    # ── bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def feed(self, data: bytes) -> None:
+        """Take what the broker has sent; the callbacks are called from here."""
+        self.heard()
+        if self._tail:
+            self._tail += data
+            if len(self._tail) < self._needed:
+                return
+            data = bytes(self._tail)
+            self._tail.clear()
+        start, end = 0, len(data)
+        try:
+            while start < end and self._sock is not None:
+                stop = self._take_packet(data, start, end)
+                if stop == start:
+                    self._tail += memoryview(data)[start:]
+                    return
+                start = stop
+        except (MalformedPacket, Malformed, IndexError, UnicodeDecodeError):
+            self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_PROTOCOL)
+
+    def heard(self) -> None:
+        """The broker is alive: it has sent something, or it is we who do not listen."""
+        self._last_bytes_received = time.monotonic()
+        self._ping_t = 0.0
+
+    def spoke(self) -> None:
+        """What was in `unsent` has been sent."""
+        self._last_msg_out = time.monotonic()
+
+    def _take_packet(self, data: bytes, start: int, end: int) -> int:
+        """Handle the packet at `start` and return where the next one begins; `start` itself if it is not complete."""
+        try:
+            length, body = unpack_varint(data, start + 1)
+        except IndexError:
+            self._needed = end - start + 1
+            return start
+        stop = body + length
+        if stop > end:
+            self._needed = stop - start
+            return start
+        head = data[start]
+        kind = head & 0xF0
+        if kind == _PUBLISH:
+            self._publish_came(head, data, body, stop)
+        elif kind == _PUBACK:
+            self.on_confirmed(data[body] << 8 | data[body + 1], data[body + 2] if length > 2 else 0)
+        else:
+            self._in_packet["command"], self._in_packet["packet"] = head, bytearray(data[body:stop])
+            self._in_packet["remaining_length"] = length
+            if (code := self._packet_handle()) > 0:
+                self._loop_rc_handle(code)
+        return stop
+
+    def _publish_came(self, head: int, data: bytes, body: int, stop: int) -> None:
+        at = body + 2
+        after_topic = at + (data[body] << 8 | data[body + 1])
+        qos, mid, properties = head >> 1 & 3, 0, b""
+        topic = data[at:after_topic].decode()
+        at = after_topic
+        if qos:
+            mid = data[at] << 8 | data[at + 1]
+            at += 2
+        if self._is_5:
+            length, at = unpack_varint(data, at)
+            properties = data[at : at + length]
+            at += length
+        if at > stop or qos == 3:
+            raise Malformed("a PUBLISH that is shorter than it says, or with QoS 3")
+        self.on_arrival(Arrival(topic, data[at:stop], qos, bool(head & 1), bool(head & 8), mid, properties))
+
+    # ── packets out ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _packet_queue(
+        self,
+        command: int,  # noqa: ARG002
+        packet: bytes | bytearray,
+        mid: int,  # noqa: ARG002
+        qos: int,  # noqa: ARG002
+        info: MQTTMessageInfo | None = None,  # noqa: ARG002
+    ) -> MQTTErrorCode:
+        self.unsent.append(packet)
+        if len(self.unsent) == 1:
+            self.on_unsent()
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def send(self, publication: Publication, mid: int) -> None:
+        """Put a message into `unsent`. With QoS 0 `mid` has no meaning."""
+        topic, qos = publication.topic, publication.qos
+        head = bytearray((_PUBLISH | qos << 1 | publication.retain,))
+        length = 2 + len(topic) + len(publication.properties) + len(publication.payload) + (2 if qos else 0)
+        head += pack_varint(length)
+        head += _LENGTH.pack(len(topic))
+        head += topic
+        if qos:
+            if qos == 2 and self.is_resumed:
+                # A message that a former link left half sent under this identifier would swallow this one. Releasing an
+                # identifier that nobody holds does nothing.
+                self._send_pubrel(mid)
+            head += _LENGTH.pack(mid)
+        head += publication.properties
+        head += publication.payload
+        self._packet_queue(_PUBLISH, head, mid, qos)
+
+    def next_identifier(self) -> int:
+        """The next packet identifier, from 1 to 65535 and again from 1."""
+        self._last_mid = self._last_mid % MOST_IDENTIFIERS + 1
+        return self._last_mid
+
+    def acknowledge(self, mid: int, qos: int) -> None:
+        """Tell the broker that a message is ours now. (A QoS 2 message is so with PUBREC, which paho would send too early.)"""
+        self._packet_queue(_PUBACK, _ACK.pack(_PUBACK if qos == 1 else int(MessageType.PUBREC), 2, mid), mid, qos)
+
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        mid, reason = packet[0] << 8 | packet[1], packet[2] if len(packet) > 2 else 0
+        if reason >= REFUSED:
+            self.on_confirmed(mid, reason)
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        self._released.add(mid)
+        return self._send_pubrel(mid)
+
+    def _handle_pubackcomp(self, cmd: Any) -> MQTTErrorCode:  # noqa: ARG002
+        packet = self._in_packet["packet"]
+        mid, reason = packet[0] << 8 | packet[1], packet[2] if len(packet) > 2 else 0
+        if mid in self._released:
+            self._released.discard(mid)
+            self.on_confirmed(mid, reason)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_pubrel(self) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        return self._send_pubcomp(packet[0] << 8 | packet[1])
+
+    # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _create_socket_connection(self) -> socket.socket:
+        made: socket.socket = super()._create_socket_connection()
+        try:
+            address = str(made.getpeername()[0])
+            if is_refused_address(address):
+                raise RefusedAddress(f"{address} is an address that connections may not reach")
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            with contextlib.suppress(OSError):
+                made.close()
+            raise
+        return made
+
+    def drop_socket(self) -> None:
+        """Close the socket, if there is one, and say nothing to the broker."""
+        self._sock_close()
+
+
+def _nothing(*_: object) -> None:
+    pass

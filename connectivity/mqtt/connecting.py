@@ -1,0 +1,87 @@
+"""From a connection document to a link: client ids, session, last will, login, TLS, subscriptions.
+
+A kept session (the default) makes the broker hold what arrives while we are away. What it delivers before our subscriptions
+are confirmed is kept in the link; what belongs to no source any more is acknowledged and dropped.
+
+Sources with QoS 2 subscribe with QoS 1: the client library tells the broker that a QoS 2 message has arrived before
+anybody has handled it. Redeliveries of QoS 1 are recognised, so a command is in the history once all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from connectivity.errors import NotConnected
+from connectivity.model import Connection
+from connectivity.mqtt.client import LoopClient
+from connectivity.mqtt.dialect import Dialect
+from connectivity.mqtt.dialing import tls_context
+from connectivity.mqtt.limits import Limits
+from connectivity.mqtt.link import IN_FLIGHT, MqttLink
+from connectivity.mqtt.options import Options
+
+PATIENCE = 10.0
+"""Seconds for reaching the broker and its greeting, and again for the answer to each subscription."""
+
+WINDOW = 100
+HIGHEST_SUBSCRIBED_QOS = 1
+
+
+async def connect(connection: Connection, dialect: Dialect, *, patience: float = PATIENCE) -> MqttLink:
+    """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
+    options = Options.model_validate(connection.own_options)
+    delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
+    link = MqttLink(dialect, [source.addresses for source in connection.sources], delay, WINDOW)
+    try:
+        await _join(link, connection, options, dialect, patience)
+    except BaseException:
+        link.abandon()
+        raise
+    if link.lost.done():
+        raise NotConnected(link.lost.result().detail, link.lost.result().words)
+    return link
+
+
+async def _join(link: MqttLink, connection: Connection, options: Options, dialect: Dialect, patience: float) -> None:
+    client_id = connection.id if options.client_id is None else options.client_id
+    consumer = LoopClient(client_id, dialect.protocol, clean_session=options.clean_session)
+    if options.last_will_topic is not None:
+        consumer.will_set(
+            options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
+        )
+    channel = link.make_channel(consumer)
+    dial = _dial(consumer, connection, options, dialect, clean=options.clean_session, patience=patience)
+    welcome = await channel.connect(dial, patience)
+    for index, source in enumerate(connection.sources):
+        qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
+        await channel.subscribe(source.addresses, qos, dialect.subscribe_properties(index + 1), patience)
+    if options.separate_publisher_client:
+        # It subscribes to nothing, so there is nothing that a kept session could hold for it.
+        publisher_id = options.publisher_id or f"{client_id or connection.id}p"
+        publisher = LoopClient(publisher_id, dialect.protocol, clean_session=True)
+        channel = link.make_channel(publisher)
+        dial = _dial(publisher, connection, options, dialect, clean=True, patience=patience)
+        welcome = await channel.connect(dial, patience)
+    link.made(Limits.of(welcome.properties))
+
+
+def _dial(
+    client: LoopClient, connection: Connection, options: Options, dialect: Dialect, *, clean: bool, patience: float
+) -> Callable[[], None]:
+    """What opens the client's socket; it blocks."""
+    uri = connection.broker_uri
+    if uri.username is not None:
+        client.username_pw_set(uri.username, uri.password.get_secret_value() if uri.password else None)
+    properties = dialect.connect_properties(IN_FLIGHT)
+
+    def dial() -> None:
+        if uri.is_secure:
+            client.tls_set_context(tls_context(connection))
+        client.connect_timeout = patience
+        keep_alive = int(options.keep_alive.total_seconds())
+        if properties is None:
+            client.connect(uri.host, uri.port, keep_alive)
+        else:
+            client.connect(uri.host, uri.port, keep_alive, clean_start=clean, properties=properties)
+
+    return dial

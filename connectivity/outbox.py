@@ -1,0 +1,129 @@
+"""The messages of one connection on their way to the broker, in order: waiting, in flight, confirmed.
+
+The outbox outlives links. What a dead link had not confirmed goes out again first, in the same order, byte for byte the
+same, when the next link is there; so a cut leaves no gap and no other order. Its size needs no bound of its own: deliveries
+are bounded by the link's window, and a subscription posts its next page only when the last one has been taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from connectivity.brokers.base import Link, Outgoing
+from connectivity.errors import ConnectivityError
+
+Ended = Callable[[ConnectivityError | None], None]
+"""Called once when all messages of a posting have ended, with the first failure or None."""
+
+
+class Posting:
+    """Messages that were posted together. `error` is the first refusal among those that have ended.
+
+    Setting `withdrawn` keeps those back that the link has not taken yet.
+    """
+
+    __slots__ = ("_ended", "_taken", "error", "unconfirmed", "untaken", "withdrawn")
+
+    def __init__(self, count: int, ended: Ended | None) -> None:
+        self.untaken = self.unconfirmed = count
+        self.error: ConnectivityError | None = None
+        self.withdrawn = False
+        self._ended = ended
+        self._taken: asyncio.Future[None] | None = None
+
+    async def taken(self) -> None:
+        """Wait until the link has taken every message into its window."""
+        if self.untaken > 0:
+            if self._taken is None:
+                self._taken = asyncio.get_running_loop().create_future()
+            await self._taken
+
+    def take(self) -> None:
+        self.untaken -= 1
+        if self.untaken == 0 and self._taken is not None and not self._taken.done():
+            self._taken.set_result(None)
+
+    def confirm(self, error: ConnectivityError | None) -> None:
+        self.error = self.error or error
+        self.unconfirmed -= 1
+        if self.unconfirmed == 0 and self._ended is not None:
+            self._ended(self.error)
+
+
+class Outbox:
+    """What one connection has to publish."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Outgoing, Posting]] = deque()
+        self._in_flight: dict[int, tuple[Outgoing, Posting]] = {}
+        self._number = 0
+        self._link: Link | None = None
+        self._flushing = False
+        self._empty: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Outbox {len(self._waiting)} waiting, {len(self._in_flight)} in flight, link {self._link!r}>"
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._in_flight)
+
+    def post(self, messages: Sequence[Outgoing], ended: Ended | None = None) -> Posting:
+        """Queue messages behind those that are there. Without messages `ended` is called at once."""
+        posting = Posting(len(messages), ended)
+        if not messages:
+            if ended is not None:
+                ended(None)
+            return posting
+        self._waiting.extend([(message, posting) for message in messages])
+        self._flush()
+        return posting
+
+    def attach(self, link: Link) -> None:
+        """A link is there: what waits goes out through it."""
+        self._link = link
+        self._flush()
+
+    def detach(self) -> None:
+        """The link is gone: what it had not confirmed waits again, in front."""
+        self._link = None
+        self._waiting.extendleft(reversed(self._in_flight.values()))
+        for _, posting in self._in_flight.values():
+            posting.untaken += 1
+        self._in_flight.clear()
+
+    async def drained(self) -> None:
+        """Wait until every message has ended."""
+        if len(self):
+            self._empty = self._empty or asyncio.get_running_loop().create_future()
+            await self._empty
+
+    def _flush(self) -> None:
+        link = self._link
+        # A link may confirm within `publish`; the outer call goes on sending then.
+        if link is None or self._flushing:
+            return
+        self._flushing = True
+        try:
+            while self._waiting and len(self._in_flight) < link.window:
+                message, posting = entry = self._waiting.popleft()
+                posting.take()
+                if posting.withdrawn:
+                    posting.confirm(None)
+                    continue
+                self._number += 1
+                self._in_flight[self._number] = entry
+                link.publish(message, partial(self._done, link, self._number))
+        finally:
+            self._flushing = False
+
+    def _done(self, link: Link, number: int, error: ConnectivityError | None) -> None:
+        if link is not self._link or (entry := self._in_flight.pop(number, None)) is None:
+            return
+        entry[1].confirm(error)
+        self._flush()
+        if self._empty is not None and not len(self):
+            self._empty.set_result(None)
+            self._empty = None

@@ -1,0 +1,122 @@
+"""Secrets by reference: `${env:NAME}` and `${file:PATH}` in a connection document.
+
+So that a document can lie in git and its passwords elsewhere. References are replaced while a `Connection` is built from
+its document, in `uri`, `credentials`, `ca`, `sshTunnel` and the values of `specificConfig`, and nowhere else; a text may
+hold several, with other text around them. Placeholders have neither prefix, so the two never meet.
+
+A value is taken literally: inside the user information of a `uri` it is percent-encoded here, so that a password may
+hold any character. A file's content loses its final line ends. A relative path starts at the folder of the document's
+file, or at the working folder for a document that has none. What is read is not searched for references again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from connectivity.errors import Problem
+from connectivity.rules import json_path
+
+PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
+"""The fields of a connection in which references are replaced."""
+
+MAX_FILE_BYTES = 1024 * 1024
+
+_REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^}]*)\}")
+
+
+class Resolved(NamedTuple):
+    """A document without references.
+
+    `values` are the texts that came in, for hiding them wherever they may turn up; `options` are the names in
+    `specificConfig` whose values hold one. A reference that has no value stays as it was written.
+    """
+
+    document: Any
+    values: frozenset[str]
+    options: frozenset[str]
+    problems: list[Problem]
+
+
+class MissingSecret(ValueError):
+    """A reference without a value: `found` says why, `expected` what would do. Neither holds a secret."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(f"found {found}, expected {expected}")
+        self.found, self.expected = found, expected
+
+
+def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Resolved:
+    """Replace the references of a connection document. Never raises: what is missing becomes a problem."""
+    if not isinstance(document, dict):
+        return Resolved(document, frozenset(), frozenset(), [])
+    reader = _Reader(os.environ if environ is None else environ, base or Path())
+    copy = {name: reader.walk(value, (name,)) if name in PLACES else value for name, value in document.items()}
+    options = frozenset(place[1] for place in reader.places if place[0] == "specificConfig" and len(place) > 1)
+    return Resolved(copy, frozenset(reader.values), options, reader.problems)
+
+
+class _Reader:
+    """Walks a document and collects what it replaces."""
+
+    def __init__(self, environ: Mapping[str, str], base: Path) -> None:
+        self._environ, self._base = environ, base
+        self.values: set[str] = set()
+        self.places: set[tuple[Any, ...]] = set()
+        self.problems: list[Problem] = []
+
+    def walk(self, value: Any, place: tuple[Any, ...]) -> Any:
+        if isinstance(value, dict):
+            return {name: self.walk(item, (*place, name)) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.walk(item, (*place, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        credentials_end = value.rfind("@") if place == ("uri",) else -1
+        return _REFERENCE.sub(lambda match: self._replacement(match, place, match.start() < credentials_end), value)
+
+    def _replacement(self, match: re.Match[str], place: tuple[Any, ...], encode: bool) -> str:
+        self.places.add(place)
+        try:
+            value = _SOURCES[match["kind"]](match["name"], self._environ, self._base)
+        except MissingSecret as missing:
+            self.problems.append(Problem(json_path(*place), missing.found, missing.expected))
+            return match[0]
+        encoded = quote(value, safe="")
+        self.values.update((value, encoded) if encode else (value,))
+        return encoded if encode else value
+
+
+def _from_environment(name: str, environ: Mapping[str, str], _base: Path) -> str:
+    if name not in environ:
+        raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
+    return environ[name]
+
+
+def _from_file(name: str, _environ: Mapping[str, str], base: Path) -> str:
+    reference, expected = f"${{file:{name}}}", "the path of a readable text file"
+    try:
+        path = base / name
+        if not path.is_file():
+            raise MissingSecret(f"{reference}, which is not a file", expected)
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise MissingSecret(f"{reference}, which is larger than {MAX_FILE_BYTES} bytes", expected)
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise MissingSecret(f"{reference}, which is not UTF-8", expected) from None
+    except OSError as error:
+        raise MissingSecret(f"{reference}, which cannot be read: {error.strerror}", expected) from None
+    except ValueError as error:
+        if isinstance(error, MissingSecret):
+            raise
+        raise MissingSecret(f"{reference}, which is no path", expected) from None
+
+
+_SOURCES: Mapping[str, Callable[[str, Mapping[str, str], Path], str]] = {
+    "env": _from_environment,
+    "file": _from_file,
+}

@@ -1,0 +1,220 @@
+"""The composition root: builds everything from the settings, joins it, and runs it until a signal says stop.
+
+Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: take
+no more deliveries, let answers reach their brokers, close; at most ten seconds. Exit codes: 0 stopped as asked, 2 settings
+that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+import uvloop
+
+from connectivity import logs
+from connectivity.api.app import application
+from connectivity.dispatch import Dispatcher
+from connectivity.feeds import Feed
+from connectivity.files import load_folder
+from connectivity.history import HistoryFeed
+from connectivity.lock import DataFolderLocked, lock_folder
+from connectivity.monitor import Monitor
+from connectivity.settings import Settings
+from connectivity.store import Store, StoreOptions
+from connectivity.streams import Bounds, Streams
+from connectivity.supervisor import Pauses, Supervisor
+from connectivity.twins.decide import Decider
+from connectivity.twins.streaming import may_stream
+from mappings.errors import Fault
+from mappings.signals import Subscribe
+from spark_store.errors import QueryError
+from spark_store.journal import SqliteJournal
+
+log = structlog.get_logger(__name__)
+
+DRAIN_SECONDS = 8.0
+_SWEEP_SECONDS = 1.0
+
+
+class PortInUse(Exception):
+    """Another process listens where the API should."""
+
+
+class _Server(uvicorn.Server):
+    """Signals are the service's: it drains before it stops."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Service:
+    """One running service."""
+
+    def __init__(self, settings: Settings, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.settings = settings
+        self.monitor = Monitor()
+        self.journal = SqliteJournal.open(Path(settings.data_dir) / "journal.db")
+        window = settings.journal.redelivery_window.total_seconds()
+        self.store = Store(
+            self.journal, StoreOptions(redelivery_window=window), on_commit=self.monitor.commit.observe
+        )
+        self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
+        subscriptions = settings.subscriptions
+        self.streams = Streams(
+            self._open_feed,
+            Bounds(
+                idle_timeout=subscriptions.idle_timeout.total_seconds(),
+                after_life=subscriptions.after_life.total_seconds(),
+                max_per_connection=subscriptions.max_per_connection,
+                page_items=subscriptions.page_items,
+                page_bytes=subscriptions.page_bytes,
+            ),
+            time.monotonic,
+        )
+        self.monitor.watch_subscriptions(lambda: self.streams)
+        self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
+        self.supervisors: dict[str, Supervisor] = {}
+        self._now = now
+
+    def load(self) -> None:
+        """Read the connection files. What is wrong with one is logged and stops no other."""
+        folder = load_folder(Path(self.settings.connections_dir))
+        for found in folder.problems:
+            log.error(
+                "connection file has a problem",
+                file=str(found.file),
+                path=found.problem.path,
+                problem=str(found.problem),
+            )
+        pauses = Pauses(self.settings.reconnect.min.total_seconds(), self.settings.reconnect.max.total_seconds())
+        for connection in folder.connections.values():
+            self.supervisors[connection.id] = Supervisor(
+                connection,
+                self.dispatcher,
+                self.store,
+                self.monitor,
+                pauses=pauses,
+                max_payload=self.settings.limits.payload,
+                now=self._now,
+            )
+
+    def open_connections(self) -> None:
+        for supervisor in self.supervisors.values():
+            if supervisor.connection.connection_status == "open":
+                supervisor.open()
+
+    async def close(self) -> None:
+        """Drain and stop: every connection at the same time, then the store."""
+        await asyncio.gather(*(supervisor.close(DRAIN_SECONDS) for supervisor in self.supervisors.values()))
+        await self.store.close()
+
+    def readiness(self) -> tuple[bool, Mapping[str, Any]]:
+        """Whether the service is ready, and what each connection says."""
+        wanted = [s for s in self.supervisors.values() if s.connection.connection_status == "open"]
+        is_ready = self.store.is_available and all(supervisor.attempted.is_set() for supervisor in wanted)
+        return is_ready, {
+            "status": "ready" if is_ready else "not ready",
+            "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",
+            "connections": {
+                supervisor.connection.id: {"status": supervisor.status.value, "details": supervisor.status_details}
+                for supervisor in self.supervisors.values()
+            },
+        }
+
+    async def sweep_forever(self) -> None:
+        """End idle subscriptions and forget old answers, about once a second."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.streams.sweep()
+
+    def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        """The feed of a subscribe. Permission is judged once, with the subjects of the subscribe."""
+        query = subscribe.query
+        if (fault := may_stream(query.entity, subjects, self.decider.world)) is not None:
+            return fault
+        try:
+            return HistoryFeed(self.store, query, self._now())
+        except QueryError as error:
+            return error.fault
+
+
+async def _run(settings: Settings) -> None:
+    listening = _listen(settings.api.host, settings.api.port)
+    service = Service(settings)
+    service.load()
+    token = settings.api.token.get_secret_value() if settings.api.token is not None else None
+    server = _Server(
+        uvicorn.Config(
+            application(service.monitor, service.readiness, token), log_config=None, lifespan="off", access_log=False
+        )
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    api = asyncio.create_task(server.serve([listening]))
+    sweeper = asyncio.create_task(service.sweep_forever())
+    log.info("api listening", host=settings.api.host, port=listening.getsockname()[1])
+    service.open_connections()
+    _quiet_garbage_collection()
+    await stop.wait()
+    log.info("draining")
+    sweeper.cancel()
+    await service.close()
+    server.should_exit = True
+    await api
+    log.info("stopped")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(f"{host}:{port} is in use") from error
+        raise
+    listening.listen(128)
+    listening.setblocking(False)
+    return listening
+
+
+def _quiet_garbage_collection() -> None:
+    """What exists at start stays: keep it out of every later collection, and collect less often.
+
+    Reference counting frees what messages leave behind; a full collection over 100 000 subscriptions would cost a pause.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def main(settings: Settings) -> int:
+    """Run the service until SIGTERM or SIGINT; the exit code."""
+    logs.configure(log_format=settings.log.format, level=settings.log.level)
+    try:
+        with lock_folder(Path(settings.data_dir)):
+            uvloop.run(_run(settings))
+    except DataFolderLocked as error:
+        log.error("data folder is locked", reason=str(error))
+        return 3
+    except PortInUse as error:
+        log.error("port in use", reason=str(error))
+        return 4
+    return 0

@@ -1,0 +1,384 @@
+"""The settings of the service: one YAML (or JSON) file, and `CONNECTIVITY_…` variables, which count more.
+
+A nested setting is a variable with two underscores: `api.port` is `CONNECTIVITY_API__PORT`. An empty variable counts as
+absent. Durations are a number with a unit (`500ms`, `0.5s`, `10m`, `12h`, `7d`, `2w`; without one it counts seconds) or,
+where that makes sense, `forever`. Sizes are bytes or have a unit (`512KiB`, `1MiB`). Relative paths begin at the working
+folder.
+
+`load_settings` names every problem at once, with the file or the variable it came from and the nearest known name. A host
+of the API that is not loopback is refused without a token.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as UnreadableVariable
+
+from connectivity.documents import read_document
+from connectivity.errors import SettingsError
+from connectivity.rules import did_you_mean, expected_of, json_path, nearest_choice, show
+
+PREFIX = "CONNECTIVITY_"
+FOREVER = "forever"
+
+_SECTIONS_WITH_RULES = {
+    "api": "a host that others reach, and no token",
+    "reconnect": "other values",
+    "spark": "a cluster",
+}
+"""What is found where a rule about several settings of a group is broken."""
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*(?P<unit>ms|[smhdw]|)\s*", re.ASCII)
+_EXPECTED_DURATION = f"a duration with one of the units {', '.join(_SECONDS)}, such as 10m"
+
+
+def _read_duration(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(str(value)) if isinstance(value, str | int | float) else None
+    if match is None or isinstance(value, bool):
+        raise ValueError(_EXPECTED_DURATION)
+    return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+
+
+def _read_lasting(value: object) -> object:
+    """A duration, or None for `forever`."""
+    if value is None or (isinstance(value, str) and value.strip().lower() == FOREVER):
+        return None
+    try:
+        return _read_duration(value)
+    except ValueError:
+        raise ValueError(f"{_EXPECTED_DURATION}, or {FOREVER}") from None
+
+
+def _read_list(value: object) -> object:
+    """Names separated by commas, as a variable holds them."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _off_is_a_word(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else _lower(value)
+
+
+Duration = Annotated[timedelta, BeforeValidator(_read_duration)]
+Lasting = Annotated[timedelta | None, BeforeValidator(_read_lasting)]
+"""None is forever."""
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens at `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Section(BaseModel):
+    """One group of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ApiSettings(Section):
+    """Where the HTTP API listens."""
+
+    host: Annotated[str, Field(min_length=1)] = Field(
+        default="127.0.0.1", description="Address to listen at; one that is not loopback needs a token."
+    )
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(
+        default=8080, description="Port to listen at; 0 takes a free one and logs it."
+    )
+    token: SecretStr | None = Field(default=None, description="Bearer token that every request has to bring.")
+
+    @model_validator(mode="after")
+    def _outside_needs_token(self) -> ApiSettings:
+        if not is_loopback(self.host) and not (self.token and self.token.get_secret_value()):
+            raise ValueError("api.token, since api.host is not loopback")
+        return self
+
+
+class JournalSettings(Section):
+    """What the journal keeps."""
+
+    hot_window: Lasting = Field(default=timedelta(days=7), description="What is never trimmed from the journal.")
+    redelivery_window: Duration = Field(
+        default=timedelta(minutes=10), description="How long deliveries are remembered, so that none is done twice."
+    )
+    historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+        default=(), description="Headers of a command that are kept with its event and shown in its history."
+    )
+
+
+def _read_retention(value: object) -> object:
+    return {"default": value} if not isinstance(value, Mapping | Retention) else value
+
+
+class Retention(Section):
+    """How long events are kept: by namespace, and by default."""
+
+    model_config = ConfigDict(extra="allow")
+
+    default: Lasting = Field(default=None, description="For namespaces without a time of their own.")
+    __pydantic_extra__: dict[str, Lasting] = Field(init=False)
+
+    def of(self, namespace: str) -> timedelta | None:
+        """How long this namespace's events are kept; None is forever."""
+        return (self.__pydantic_extra__ or {}).get(namespace, self.default)
+
+
+class LakeSettings(Section):
+    """What the lake keeps."""
+
+    retention: Annotated[Retention, NoDecode, BeforeValidator(_read_retention)] = Field(
+        default=Retention(),
+        description="How long events are kept: a duration, `forever`, or an object of namespaces and `default`.",
+    )
+
+
+class SubscriptionSettings(Section):
+    """Timers and bounds of subscriptions."""
+
+    idle_timeout: Duration = Field(
+        default=timedelta(seconds=60), description="Without a request for so long, a subscription ends."
+    )
+    after_life: Duration = Field(
+        default=timedelta(seconds=10), description="How long an ended subscription still answers for itself."
+    )
+    open_timeout: Duration = Field(default=timedelta(seconds=15), description="How long opening one may take.")
+    max_per_connection: Positive = Field(default=10_000, description="Subscriptions of one connection.")
+    page_items: Positive = Field(default=500, description="Items that are drawn at once.")
+    page_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
+        default=ByteSize(1024 * 1024), description="Bytes that are drawn at once."
+    )
+
+
+class ReconnectSettings(Section):
+    """Pauses between tries to connect: doubled each time, with jitter, from `min` to `max`."""
+
+    min: Duration = Field(default=timedelta(milliseconds=500), description="The first pause.")
+    max: Duration = Field(default=timedelta(seconds=30), description="The longest pause.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ReconnectSettings:
+        if not timedelta(0) < self.min <= self.max:
+            raise ValueError("a min above 0 and a max not below it")
+        return self
+
+
+class LimitSettings(Section):
+    """What is refused for its size."""
+
+    payload: Annotated[ByteSize, Field(ge=1)] = Field(
+        default=ByteSize(1024 * 1024), description="Bytes of one payload; beyond it is too large."
+    )
+
+
+class SparkMode(str, Enum):
+    """Who runs the pipeline that moves events into the lake."""
+
+    EMBEDDED = "embedded"
+    EXTERNAL = "external"
+    OFF = "off"
+
+
+class SparkSettings(Section):
+    """Where Spark runs, if at all."""
+
+    mode: Annotated[SparkMode, BeforeValidator(_off_is_a_word)] = Field(
+        default=SparkMode.EMBEDDED,
+        description="`embedded`: the service runs the pipeline; `external`: somebody else does; `off`: no lake, the "
+        "journal keeps everything.",
+    )
+    master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
+    remote: str | None = Field(default=None, description="The address of a Spark Connect server.")
+    shared_data_dir: bool = Field(
+        default=False, description="Whether every worker of a cluster sees `data_dir` as the same folder."
+    )
+
+    @model_validator(mode="after")
+    def _workers_see_the_journal(self) -> SparkSettings:
+        """The journal is a file beside the service."""
+        if self.mode is SparkMode.EMBEDDED and not self.master.startswith("local") and not self.shared_data_dir:
+            raise ValueError("spark.master local[…], or spark.shared_data_dir true where every worker sees data_dir")
+        return self
+
+
+class LogSettings(Section):
+    """How the service logs."""
+
+    format: Annotated[Literal["text", "json"], BeforeValidator(_lower)] = Field(
+        default="text", description="`text` for people, `json` for machines."
+    )
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+        default="info", description="The least important level that is logged."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings. `Settings()` reads variables only; `load_settings` reads a file too and explains what is wrong."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
+
+    connections_dir: Path = Field(
+        default=Path("connections"), description="Folder of connection files; changes are picked up while running."
+    )
+    data_dir: Path = Field(default=Path("data"), description="Folder of journal and lake.")
+    api: ApiSettings = ApiSettings()
+    journal: JournalSettings = JournalSettings()
+    lake: LakeSettings = LakeSettings()
+    subscriptions: SubscriptionSettings = SubscriptionSettings()
+    reconnect: ReconnectSettings = ReconnectSettings()
+    limits: LimitSettings = LimitSettings()
+    spark: SparkSettings = SparkSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Variables before what is given, which is the file's content."""
+        return env_settings, init_settings
+
+
+def load_settings(file: Path | None = None) -> Settings:
+    """The settings of a file and the environment. Raises SettingsError with every problem."""
+    content: Mapping[str, Any] = {}
+    problems: list[str] = []
+    if file is not None:
+        document, found = read_document(file)
+        problems += (f"{file}: {problem}" for problem in found)
+        if isinstance(document, dict):
+            content = document
+        elif not found and document is not None:
+            problems.append(f"{file}: found {show(document)}, expected an object of settings")
+    problems += _unknown_variables()
+    try:
+        settings = Settings(**{str(name): value for name, value in content.items()})
+    except ValidationError as error:
+        problems += (_explained(details, content, file) for details in error.errors(include_url=False))
+    except UnreadableVariable as error:
+        problems.append(f"{_variable_of(error)}: expected JSON, or one variable for each setting in it")
+    else:
+        if not problems:
+            return settings
+    raise SettingsError("\n".join(problems))
+
+
+def _variable_of(error: UnreadableVariable) -> str:
+    """The library names the field in its message, and nothing else does."""
+    field = re.search(r'field "(\w+)"', str(error))
+    return PREFIX + (field[1].upper() if field else "…")
+
+
+def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> str:
+    """One line for one problem: the setting, where its value came from, what was found and what was expected."""
+    steps = [step for step in details["loc"] if step != "[key]"]
+    origin, value = _origin(steps, content, file)
+    name = json_path(*steps)
+    hint = None
+    match details["type"]:
+        case "extra_forbidden":
+            known = list(_section(steps[:-1]).model_fields)
+            found, expected = "an unknown setting", f"one of: {', '.join(known)}"
+            hint = did_you_mean(steps[-1], known)
+        case _:
+            found, expected = show(value), expected_of(details["type"], details.get("ctx", {}), details["msg"])
+    hint = hint or nearest_choice(value, expected)
+    if steps[-1] == "token":
+        found = "an unfit token"
+    elif len(steps) == 1 and steps[0] in _SECTIONS_WITH_RULES:
+        found = _SECTIONS_WITH_RULES[steps[0]]
+    return f"{name} ({origin}): found {found}, expected {expected}" + (f" ({hint})" if hint else "")
+
+
+def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> tuple[str, object]:
+    """The variable or the file that a value came from, and the value."""
+    variables = {name.upper(): (name, value) for name, value in os.environ.items() if value}
+    for length in range(len(steps), 0, -1):
+        key = PREFIX + "__".join(str(step) for step in steps[:length]).upper()
+        if key in variables:
+            return variables[key]
+    value: Any = content
+    for step in steps:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            below = _variables_below(steps, variables)
+            return (below, None) if below else (str(file) if file else "default", None)
+    return str(file), value
+
+
+def _variables_below(steps: list[Any], variables: Mapping[str, Any]) -> str:
+    prefix = PREFIX + "".join(f"{step}__" for step in steps).upper()
+    return ", ".join(name for key, (name, _) in variables.items() if key.startswith(prefix))
+
+
+def _section(steps: list[Any]) -> type[BaseModel]:
+    """The group of settings at this place."""
+    model: type[BaseModel] = Settings
+    for step in steps:
+        model = _model_of(model.model_fields[step])
+    return model
+
+
+def _model_of(field: FieldInfo) -> type[BaseModel]:
+    candidates = (field.annotation, *get_args(field.annotation))
+    return next(it for it in candidates if isinstance(it, type) and issubclass(it, BaseModel))
+
+
+def _unknown_variables() -> Iterator[str]:
+    """Variables that look like settings and are none.
+
+    One without two underscores is only reported when it resembles a setting: the prefix may be used by others, such as
+    a cluster that announces its services in variables.
+    """
+    known = list(Settings.model_fields)
+    for name, value in os.environ.items():
+        if not name.upper().startswith(PREFIX) or not value:
+            continue
+        group, nested, _ = name.upper().removeprefix(PREFIX).lower().partition("__")
+        hint = did_you_mean(group, known)
+        if group not in known and (nested or hint):
+            yield f"{group} ({name}): found an unknown setting, expected one of: {', '.join(known)}" + (
+                f" ({hint})" if hint else ""
+            )

@@ -1,0 +1,344 @@
+"""The rules about a connection that go beyond the shape of single fields, in the order in which they are checked.
+
+Each check takes the connection and yields problems; `CHECKS` is their order, as the connection model of Eclipse Ditto has
+it: numbers of sources and targets, topics and templates, payload mappings, acknowledgement labels, certificates, hosts,
+tunnel, response diversion. What only one connection type asks for follows from its broker's file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from pydantic import ValidationError
+
+from connectivity.brokers import BrokerType, broker_names, load_broker
+from connectivity.errors import Problem
+from connectivity.hosts import EXPECTED as ALLOWED_HOST
+from connectivity.hosts import is_refused_host
+from connectivity.model import Connection, PublicKeyCredentials, ResponseType, Source, Target
+from connectivity.rules import (
+    URI_INVALID,
+    check_template,
+    did_you_mean,
+    has_expression,
+    json_path,
+    show,
+    with_connection_id,
+)
+from connectivity.spec.shape import problem_of
+from connectivity.tls import is_certificate_with_key, is_certificates, is_key
+from connectivity.topics import CONNECTION_ANNOUNCEMENTS, TargetTopic, UnknownTopic, parse_target_topic
+from connectivity.uri import mask_uri, parse_tunnel_uri
+from mappings.codecs import codec_names, load_codec
+from mappings.placeholders import Scope
+from spark_store import rql
+from spark_store.errors import QueryError, RqlSyntaxError
+
+MAX_SOURCES = 4
+MAX_TARGETS = 4
+MAX_PAYLOAD_MAPPINGS = 10
+
+LABEL_INVALID = "acknowledgement:label.invalid"
+LABEL_NOT_UNIQUE = "acknowledgement:label.not.unique"
+TOPIC_INVALID = "connectivity:topic.invalid"
+MAPPER_INVALID = "connectivity:message.mapper.config.invalid"
+
+LIVE_RESPONSE = "live-response"
+
+_LABEL = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
+_CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
+_FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IGNORECASE)
+_DIVERT_TO = "divert-response-to-connection"
+_DIVERTED_TYPES = "divert-expected-response-types"
+
+
+def check(connection: Connection, mended: Iterable[str] = ()) -> Iterator[Problem]:
+    """Every problem beyond shapes. Rules that compare with a field among `mended` are left out."""
+    skipped = _COMPARES_WITH_ID if "id" in mended else ()
+    for rule in CHECKS:
+        if rule not in skipped:
+            yield from rule(connection)
+    if "connectionType" not in mended:
+        yield from check_type(connection)
+
+
+def parts(connection: Connection) -> Iterator[tuple[str, Source | Target]]:
+    """All sources and targets with their paths."""
+    for index, source in enumerate(connection.sources):
+        yield json_path("sources", index), source
+    for index, target in enumerate(connection.targets):
+        yield json_path("targets", index), target
+
+
+def check_numbers(connection: Connection) -> Iterator[Problem]:
+    sources, targets = len(connection.sources), len(connection.targets)
+    if sources + targets == 0:
+        yield Problem("sources", "neither sources nor targets", "at least one source or one target")
+    if sources > MAX_SOURCES:
+        yield Problem("sources", f"{sources} sources", f"at most {MAX_SOURCES}")
+    if targets > MAX_TARGETS:
+        yield Problem("targets", f"{targets} targets", f"at most {MAX_TARGETS}")
+
+
+def check_topics(connection: Connection) -> Iterator[Problem]:
+    for index, target in enumerate(connection.targets):
+        for position, text in enumerate(target.topics):
+            path = json_path("targets", index, "topics", position)
+            try:
+                topic = parse_target_topic(text)
+            except UnknownTopic as unknown:
+                hint = f"did you mean {unknown.nearest}?" if unknown.nearest else None
+                yield Problem(path, show(text), str(unknown), hint, TOPIC_INVALID)
+            else:
+                yield from _check_topic(path, topic, connection)
+
+
+def _check_topic(path: str, topic: TargetTopic, connection: Connection) -> Iterator[Problem]:
+    if topic.topic == CONNECTION_ANNOUNCEMENTS and connection.client_count != 1:
+        yield Problem("clientCount", str(connection.client_count), f"1, since a target has {CONNECTION_ANNOUNCEMENTS}")
+    if topic.filter is not None:
+        yield from _check_filter(path, topic.filter)
+    if topic.extra_fields is not None:
+        yield from check_template(path, topic.extra_fields, Scope.COMMON)
+
+
+def _check_filter(path: str, text: str) -> Iterator[Problem]:
+    try:
+        rql.parse(text)
+    except RqlSyntaxError as error:
+        expected = f"{error.expected} at position {error.position} of the filter"
+        yield Problem(path, f"the filter {show(text)}", expected, code=error.fault.error)
+    except QueryError as error:
+        yield Problem(path, f"the filter {show(text)}: {error.fault.message}", "RQL", code=error.fault.error)
+
+
+def check_templates(connection: Connection) -> Iterator[Problem]:
+    for path, text, scope in _templates(connection):
+        yield from check_template(path, text, scope)
+
+
+def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
+    """Every template of a connection with its path, and what it may speak about."""
+    for path, part in parts(connection):
+        yield from _each(f"{path}.headerMapping", part.header_mapping)
+        if isinstance(part, Target):
+            yield f"{path}.address", part.address, Scope.COMMON
+            continue
+        for index, subject in enumerate(part.authorization_context):
+            yield f"{path}.authorizationContext[{index}]", subject, Scope.AUTHORIZATION
+        if part.enforcement:
+            yield f"{path}.enforcement.input", part.enforcement.input, Scope.ENFORCEMENT_INPUT
+            for index, text in enumerate(part.enforcement.filters):
+                yield f"{path}.enforcement.filters[{index}]", text, Scope.ENFORCEMENT_FILTER
+        if part.acknowledgement_requests and part.acknowledgement_requests.filter:
+            functions = part.acknowledgement_requests.filter
+            yield f"{path}.acknowledgementRequests.filter", _pipeline(functions), Scope.COMMON
+        yield f"{path}.replyTarget.address", part.reply_target.address, Scope.COMMON
+        yield from _each(f"{path}.replyTarget.headerMapping", part.reply_target.header_mapping)
+    for name, definition in connection.mapping_definitions.items():
+        for field in ("incomingConditions", "outgoingConditions"):
+            conditions = definition.model_dump(by_alias=True, include={"incoming_conditions", "outgoing_conditions"})
+            for condition, functions in conditions[field].items():
+                yield json_path("mappingDefinitions", name, field, condition), _pipeline(functions), Scope.COMMON
+
+
+def _each(path: str, templates: Mapping[str, str]) -> Iterator[tuple[str, str, Scope]]:
+    for name, text in templates.items():
+        step = json_path(name)
+        yield (path + step if step.startswith("[") else f"{path}.{step}"), text, Scope.COMMON
+
+
+def _pipeline(functions: str) -> str:
+    """A condition or filter is a run of functions that a value is sent through."""
+    return f"{{{{ fn:default('true') | {functions} }}}}"
+
+
+def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
+    for path, part in parts(connection):
+        path = f"{path}.payloadMapping"
+        if len(part.payload_mapping) > MAX_PAYLOAD_MAPPINGS:
+            yield Problem(path, f"{len(part.payload_mapping)} entries", f"at most {MAX_PAYLOAD_MAPPINGS}")
+        for index, name in enumerate(part.payload_mapping):
+            if name not in connection.mapping_definitions:
+                yield from _check_codec(f"{path}[{index}]", name, list(connection.mapping_definitions))
+    for name, definition in connection.mapping_definitions.items():
+        yield from _check_codec(json_path("mappingDefinitions", name, "mappingEngine"), definition.mapping_engine)
+
+
+def _check_codec(path: str, name: str, definitions: Sequence[str] = ()) -> Iterator[Problem]:
+    known = [*definitions, *("".join(map(str.capitalize, codec.split("_"))) for codec in codec_names())]
+    try:
+        load_codec(name)
+    except LookupError:
+        expected = f"one of: {', '.join(known)}"
+        yield Problem(path, show(name), expected, did_you_mean(name, known), MAPPER_INVALID)
+
+
+def check_labels(connection: Connection) -> Iterator[Problem]:
+    issued: set[str] = set()
+    for path, part in parts(connection):
+        if isinstance(part, Source):
+            for index, label in enumerate(part.declared_acks):
+                yield from _check_label(f"{path}.declaredAcks[{index}]", label, connection.id)
+            requests = part.acknowledgement_requests
+            for index, label in enumerate(requests.includes if requests else ()):
+                own = with_connection_id(label, connection.id)
+                if not _LABEL.fullmatch(own):
+                    place = f"{path}.acknowledgementRequests.includes[{index}]"
+                    yield Problem(place, show(label), "3 to 100 letters, digits and - _ :", code=LABEL_INVALID)
+        elif part.issued_acknowledgement_label is not None:
+            path, label = f"{path}.issuedAcknowledgementLabel", part.issued_acknowledgement_label
+            own = with_connection_id(label, connection.id)
+            if own != LIVE_RESPONSE:
+                yield from _check_label(path, label, connection.id)
+            if own in issued:
+                yield Problem(path, show(label), "a label that no other target has", code=LABEL_NOT_UNIQUE)
+            issued.add(own)
+
+
+def _check_label(path: str, label: str, connection_id: str) -> Iterator[Problem]:
+    own = with_connection_id(label, connection_id)
+    if not own.startswith(f"{connection_id}:") or len(own) == len(connection_id) + 1 or not _LABEL.fullmatch(own):
+        expected = f"a label such as {connection_id}:done or {{{{connection:id}}}}:done, of letters, digits and - _ :"
+        yield Problem(path, show(label), expected, code=LABEL_INVALID)
+
+
+def check_certificates(connection: Connection) -> Iterator[Problem]:
+    if connection.ca is not None and not is_certificates(connection.ca):
+        yield Problem("ca", "text that is no certificate", "one or more X.509 certificates, PEM")
+    credentials = connection.credentials
+    if credentials is None:
+        return
+    certificate, key = credentials.cert, credentials.key.get_secret_value() if credentials.key else None
+    problems = []
+    if certificate is not None and not is_certificates(certificate):
+        problems.append(Problem("credentials.cert", "text that is no certificate", "an X.509 certificate chain, PEM"))
+    if key is not None and not is_key(key, "PRIVATE KEY"):
+        problems.append(_key_problem("credentials.key"))
+    yield from problems
+    if certificate is not None and key is not None and not problems and not is_certificate_with_key(certificate, key):
+        yield Problem("credentials.key", "a key of another certificate", "the key that belongs to credentials.cert")
+
+
+def _key_problem(path: str) -> Problem:
+    return Problem(path, "text that is no such key", "an unencrypted private key, PEM, PKCS#8 (BEGIN PRIVATE KEY)")
+
+
+def check_hosts(connection: Connection) -> Iterator[Problem]:
+    if is_refused_host(connection.broker_uri.host):
+        yield Problem("uri", show(connection.broker_uri.host), ALLOWED_HOST)
+
+
+def check_tunnel(connection: Connection) -> Iterator[Problem]:
+    tunnel = connection.ssh_tunnel
+    if tunnel is None:
+        return
+    try:
+        host, _ = parse_tunnel_uri(tunnel.uri)
+    except ValueError as error:
+        yield Problem("sshTunnel.uri", show(mask_uri(tunnel.uri)), str(error))
+    else:
+        if is_refused_host(host):
+            yield Problem("sshTunnel.uri", show(host), ALLOWED_HOST)
+    if tunnel.validate_host and not tunnel.known_hosts:
+        yield Problem("sshTunnel.knownHosts", "no fingerprint", "at least one, since validateHost is true")
+    for index, fingerprint in enumerate(tunnel.known_hosts):
+        if not _FINGERPRINT.fullmatch(fingerprint):
+            expected = "<algorithm>:<hash> with MD5, SHA1, SHA224, SHA256, SHA384 or SHA512"
+            yield Problem(f"sshTunnel.knownHosts[{index}]", show(fingerprint), expected)
+    credentials = tunnel.credentials
+    if isinstance(credentials, PublicKeyCredentials):
+        if not is_key(credentials.public_key, "PUBLIC KEY"):
+            expected = "a public key, PEM, X.509 (BEGIN PUBLIC KEY)"
+            yield Problem("sshTunnel.credentials.publicKey", "text that is no such key", expected)
+        if not is_key(credentials.private_key.get_secret_value(), "PRIVATE KEY"):
+            yield _key_problem("sshTunnel.credentials.privateKey")
+
+
+def check_diversion(connection: Connection) -> Iterator[Problem]:
+    options = connection.specific_config
+    for name in ("is-diversion-source", "is-diversion-target", "preserve-normal-response-via-source"):
+        if options.get(name, "true").lower() not in ("true", "false"):
+            yield Problem(json_path("specificConfig", name), show(options[name]), "true or false")
+    if options.get("is-diversion-target", "").lower() == "true":
+        for index, target in enumerate(connection.targets):
+            if target.topics:
+                found = f"{len(target.topics)} topics"
+                yield Problem(f"targets[{index}].topics", found, "an empty list, since is-diversion-target is true")
+    if "authorized-connections-as-sources" in options:
+        for name in options["authorized-connections-as-sources"].split(","):
+            if not _CONNECTION_ID.fullmatch(name.strip()):
+                path = json_path("specificConfig", "authorized-connections-as-sources")
+                yield Problem(path, show(name), "ids of connections, separated by commas")
+    for index, source in enumerate(connection.sources):
+        yield from _check_diverting_headers(json_path("sources", index, "headerMapping"), source, connection.id)
+
+
+def _check_diverting_headers(path: str, source: Source, own_id: str) -> Iterator[Problem]:
+    to, types = source.header_mapping.get(_DIVERT_TO), source.header_mapping.get(_DIVERTED_TYPES)
+    if to is not None and not has_expression(to):
+        if to == own_id:
+            yield Problem(f"{path}.{_DIVERT_TO}", show(to), "the id of another connection")
+        elif not _CONNECTION_ID.fullmatch(to):
+            yield Problem(f"{path}.{_DIVERT_TO}", show(to), "the id of a connection")
+    if types is not None and not has_expression(types):
+        known = [kind.value for kind in ResponseType]
+        for name in types.split(","):
+            if name.strip().lower() not in known:
+                expected, hint = f"some of: {', '.join(known)}", did_you_mean(name, known)
+                yield Problem(f"{path}.{_DIVERTED_TYPES}", show(name), expected, hint)
+
+
+def document_types() -> list[str]:
+    """The connection types that documents may name: those that reach a broker outside this process.
+
+    All of these can be secured; a type without a secure scheme serves tests within one process.
+    """
+    return [name for name in broker_names() if load_broker(name).secure_schemes]
+
+
+CHECKS: tuple[Callable[[Connection], Iterator[Problem]], ...] = (
+    check_numbers,
+    check_topics,
+    check_templates,
+    check_payload_mappings,
+    check_labels,
+    check_certificates,
+    check_hosts,
+    check_tunnel,
+    check_diversion,
+)
+_COMPARES_WITH_ID = (check_labels, check_diversion)
+
+
+def check_type(connection: Connection) -> Iterator[Problem]:
+    """The rules of the connection type: its name, its schemes, its options, and what its broker's file adds."""
+    name = connection.connection_type
+    if name not in broker_names():
+        known = document_types()
+        yield Problem("connectionType", show(name), f"one of: {', '.join(known)}", did_you_mean(name, known))
+        return
+    broker = load_broker(name)
+    yield from _check_scheme(connection, broker)
+    yield from _check_options(connection, broker)
+    yield from broker.check(connection)
+
+
+def _check_scheme(connection: Connection, broker: BrokerType) -> Iterator[Problem]:
+    scheme, known = connection.broker_uri.scheme, tuple(dict.fromkeys((*broker.schemes, *broker.secure_schemes)))
+    if scheme not in known:
+        expected = f"one of the schemes {', '.join(known)}"
+        yield Problem("uri", show(scheme), expected, did_you_mean(scheme, known), URI_INVALID)
+    elif connection.ca is not None and scheme not in broker.secure_schemes:
+        expected = f"{' or '.join(broker.secure_schemes)}, since trusted certificates (ca) are given"
+        yield Problem("uri", f"the insecure scheme {scheme}", expected, code=URI_INVALID)
+
+
+def _check_options(connection: Connection, broker: BrokerType) -> Iterator[Problem]:
+    try:
+        broker.options.model_validate(connection.own_options)
+    except ValidationError as error:
+        written = {"specificConfig": connection.specific_config}
+        for details in error.errors(include_url=False):
+            yield problem_of(details, broker.options, written, "specificConfig")

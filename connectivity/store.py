@@ -1,0 +1,434 @@
+"""The async face of the store: group commit, the states that are decided but not yet durable, and what is done when the
+disk is full.
+
+Changes that are submitted gather in a queue. When no commit runs they are written into the journal's transaction, some
+dozens at a time so that the loop breathes, and committed in a worker thread; what is submitted meanwhile goes into the next
+commit. So under light load a change waits for nobody, and under heavy load a hundred share one wait for the disk.
+
+A command that follows another one is decided before the other's events are durable. Therefore `snapshot` and `answered`
+know what has been decided: `stage` (or `submit`) makes it visible at once, the future of `submit` says when it may be told
+to anybody. An answer that rests on such a state waits for `barrier`.
+
+If the journal cannot write, everything that is not durable is forgotten, whoever waits gets StoreUnavailable, and so does
+every later change at once; a probe with growing pauses finds out when writing works again. Nothing is tried again here:
+deliveries are held, and taken up anew, by those who have them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from mappings.ids import EntityId
+from mappings.signals import HistoryQuery
+from spark_store import history
+from spark_store.errors import StoreUnavailable
+from spark_store.history import HistoryPage, HistoryRange
+from spark_store.journal import MAX_ANSWERS, Journal
+from spark_store.records import Change, DeliveryName, Snapshot
+
+log = structlog.get_logger(__name__)
+
+_WRITE_CHANGES = 64
+"""After about so many changes the loop gets a turn: somewhat more than half a millisecond."""
+
+_FORGET_ANSWERS = 64
+"""Old answers are looked for once in so many new ones."""
+
+_SMALLEST_STATE = 256
+"""What an entity costs beside its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Times in seconds, sizes in bytes."""
+
+    gather: float = 0.0
+    """How long a first change waits for company while no commit runs; 0: until the loop's next turn."""
+    commit_changes: int = 1000
+    """The most changes in one commit."""
+    cached_entities: int = 50_000
+    cached_bytes: int = 32 << 20
+    redelivery_window: float = 600.0
+    """How long answers are remembered."""
+    max_answers: int = MAX_ANSWERS
+    probe_min: float = 0.1
+    probe_max: float = 5.0
+    """The pauses between two probes grow from the former to the latter."""
+
+
+class Store:
+    """One journal, used from one event loop."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        options: StoreOptions | None = None,
+        *,
+        on_commit: Callable[[float], object] | None = None,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`on_commit` is told how many seconds each commit took; `now` gives nanoseconds since 1970."""
+        self._journal = journal
+        self._options = options or StoreOptions()
+        self._on_commit = on_commit
+        self._now = now
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._queue: deque[_Submitted] = deque()
+        self._written: list[_Submitted] = []
+        self._decided = _Decided()
+        self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
+        self._answers = 0
+        self._is_busy = False
+        self._is_closed = False
+        self._pause = self._options.probe_min
+        self._probing: asyncio.Task[None] | None = None
+        self._available = asyncio.Event()
+        self._available.set()
+        self.reason: str | None = None
+        """Why the store cannot write, while it cannot."""
+
+    def __repr__(self) -> str:
+        status = "available" if self.is_available else f"unavailable: {self.reason}"
+        return f"<Store {status}, {len(self._queue)} waiting, {len(self._written)} being committed>"
+
+    # the present
+
+    @property
+    def is_available(self) -> bool:
+        return self.reason is None
+
+    async def wait_available(self) -> None:
+        """Return when the store can write."""
+        await self._available.wait()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest state that was decided, durable or not; None for an entity that never was. Raises StoreUnavailable."""
+        found = self._decided.snapshots.get(entity) or self._cache.get(entity)
+        if found is None and (found := self._journal.snapshot(entity)) is not None:
+            self._cache.put(found)
+        return found
+
+    def answered(self, name: DeliveryName) -> bytes | None:
+        """What a delivery was answered, or None if it is not known. Raises StoreUnavailable.
+
+        The answer may not be durable yet: it may be told when a `barrier` made after this call is.
+        """
+        pending = self._decided.answers.get(name)
+        return pending if pending is not None else self._journal.answer(name)
+
+    # changes
+
+    def stage(self, change: Change) -> None:
+        """Make a change visible here before it is submitted. Submit it, before the loop's next turn."""
+        self._decided.add(change)
+
+    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Queue changes, staged or not, in order; they share one commit. The future resolves when they are durable.
+
+        It raises StoreUnavailable if none of them is stored and all may be later, or what is wrong with one of them (then
+        none is stored either).
+        """
+        submitted = _Submitted(changes, asyncio.get_running_loop().create_future())
+        if self._is_closed or not self.is_available:
+            self._decided.clear()
+            submitted.fail(StoreUnavailable(self.reason or "the store is closed"))
+            return submitted.durable
+        for change in changes:
+            self._decided.add(change)
+        self._queue.append(submitted)
+        self._schedule()
+        return submitted.durable
+
+    def barrier(self) -> asyncio.Future[None]:
+        """A future that resolves when everything submitted so far is durable. Raises StoreUnavailable if it will not be."""
+        passed = _Submitted((), asyncio.get_running_loop().create_future())
+        if self._queue:
+            self._queue.append(passed)
+        elif self._written:
+            self._written.append(passed)
+        else:
+            passed.succeed()
+        return passed.durable
+
+    # histories
+
+    def open_range(self, query: HistoryQuery, now: datetime) -> HistoryRange:
+        """Fix what a query means now; what was decided before it belongs to it. Raises QueryError, StoreUnavailable."""
+        newest = self.snapshot(query.entity)
+        return history.open_range(self._journal, query, now, newest=0 if newest is None else newest.revision)
+
+    async def page(self, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
+        """As `history.page`, but waits for events that are not durable yet. Raises StoreUnavailable."""
+        found = history.page(self._journal, range, position, limit, max_bytes)
+        if found.ended or found.events or found.position != position or limit < 1:
+            return found
+        await self.barrier()
+        found = history.page(self._journal, range, position, limit, max_bytes)
+        # Everything is durable now: what is still not there will never be.
+        return found if found.events or found.position != position else found._replace(ended=True)
+
+    async def close(self) -> None:
+        """Take no more changes, make durable what was submitted, close the journal."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(StoreUnavailable):
+            await self.barrier()
+        if self._probing is not None:
+            self._probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._probing
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.close)
+        finally:
+            self._worker.shutdown()
+
+    # group commit
+
+    def _schedule(self) -> None:
+        """Begin a commit, unless one is on its way: the one after it takes what waits."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        if self._options.gather > 0:
+            asyncio.get_running_loop().call_later(self._options.gather, self._write)
+        else:
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Write some of the queue into the transaction; then some more, or commit."""
+        batch: list[_Submitted] = []
+        size = 0
+        while self._queue and size < _WRITE_CHANGES:
+            batch.append(submitted := self._queue.popleft())
+            size += len(submitted.changes)
+        try:
+            try:
+                self._journal.write([change for submitted in batch for change in submitted.changes])
+                self._written.extend(batch)
+            except StoreUnavailable:
+                self._written.extend(batch)
+                raise
+            except Exception:
+                self._write_singly(batch)
+            if (
+                self._queue
+                and sum(len(submitted.changes) for submitted in self._written) < self._options.commit_changes
+            ):
+                asyncio.get_running_loop().call_soon(self._write)
+                return
+            self._forget_answers()
+        except StoreUnavailable as error:
+            self._break(error)
+        else:
+            committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit)
+            committing.add_done_callback(self._committed)
+
+    def _write_singly(self, batch: list[_Submitted]) -> None:
+        """One of these cannot be stored: find it, and store the others. Raises StoreUnavailable."""
+        for position, submitted in enumerate(batch):
+            try:
+                self._journal.write(submitted.changes)
+                self._written.append(submitted)
+            except StoreUnavailable:
+                self._written.extend(batch[position:])
+                raise
+            except Exception as error:
+                log.exception("changes cannot be stored", entities=sorted(map(str, submitted.entities())))
+                for entity in submitted.entities():
+                    self._decided.snapshots.pop(entity, None)
+                    self._cache.drop(entity)
+                submitted.fail(error)
+
+    def _forget_answers(self) -> None:
+        """Take away old answers, about twice as many as come in, so that this never takes long."""
+        self._answers += sum(change.answer is not None for submitted in self._written for change in submitted.changes)
+        if self._answers >= _FORGET_ANSWERS:
+            before = self._now() - int(self._options.redelivery_window * 1e9)
+            self._journal.forget_answers(before, self._options.max_answers, 2 * self._answers)
+            self._answers = 0
+
+    def _commit(self) -> float:
+        """Runs in the worker thread. How many seconds it took."""
+        start = time.perf_counter()
+        self._journal.commit()
+        return time.perf_counter() - start
+
+    def _committed(self, commit: asyncio.Future[float]) -> None:
+        if (error := commit.exception()) is not None:
+            self._break(error)
+            return
+        self._pause = self._options.probe_min
+        if self._on_commit is not None:
+            self._on_commit(commit.result())
+        done, self._written = self._written, []
+        changes = [change for submitted in done for change in submitted.changes]
+        self._decided.settle(changes)
+        self._cache.update(changes)
+        for submitted in done:
+            submitted.succeed()
+        self._is_busy = False
+        if self._queue:
+            self._is_busy = True
+            self._write()
+
+    # trouble
+
+    def _break(self, error: BaseException) -> None:
+        """Nothing that was not durable ever happened; probe until writing works again."""
+        lost = [*self._written, *self._queue]
+        self._written.clear()
+        self._queue.clear()
+        self._decided.clear()
+        # A commit that failed may have been carried out all the same.
+        self._cache.clear()
+        self._is_busy = False
+        self._answers = 0
+        self.reason = str(error)
+        self._available.clear()
+        log.error("store unavailable", reason=self.reason, changes=sum(len(submitted.changes) for submitted in lost))
+        for submitted in lost:
+            submitted.fail(StoreUnavailable(self.reason))
+        self._probing = asyncio.get_running_loop().create_task(self._probe(), name="store probe")
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause)
+            # Goes on growing until a commit has succeeded: room for a probe need not be room for what comes then.
+            self._pause = min(2 * self._pause, self._options.probe_max)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.probe)
+            except StoreUnavailable as error:
+                self.reason = str(error)
+            else:
+                break
+        log.info("store available again")
+        self.reason = self._probing = None
+        self._available.set()
+
+
+class _Submitted:
+    """Changes that are stored together, and who waits for that. A barrier has no changes."""
+
+    __slots__ = ("changes", "durable")
+
+    def __init__(self, changes: Sequence[Change], durable: asyncio.Future[None]) -> None:
+        self.changes = changes
+        self.durable = durable
+
+    def entities(self) -> set[EntityId]:
+        return {event.entity for change in self.changes for event in change.events}
+
+    def succeed(self) -> None:
+        if not self.durable.done():
+            self.durable.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        if not self.durable.done():
+            self.durable.set_exception(error)
+            # Whoever does not wait any more has left; that is no reason for a complaint.
+            self.durable.exception()
+
+
+class _Decided:
+    """What has been decided and is not durable yet."""
+
+    __slots__ = ("answers", "snapshots")
+
+    def __init__(self) -> None:
+        self.snapshots: dict[EntityId, Snapshot] = {}
+        self.answers: dict[DeliveryName, bytes] = {}
+
+    def add(self, change: Change) -> None:
+        for snapshot in change.snapshots:
+            self.snapshots[snapshot.entity] = snapshot
+        if change.answer is not None:
+            self.answers[change.answer.delivery] = change.answer.answer
+
+    def settle(self, changes: Sequence[Change]) -> None:
+        """These are durable. What was decided upon them stays."""
+        for change in changes:
+            for snapshot in change.snapshots:
+                if self.snapshots.get(snapshot.entity) is snapshot:
+                    del self.snapshots[snapshot.entity]
+            if change.answer is not None and self.answers.get(change.answer.delivery) is change.answer.answer:
+                del self.answers[change.answer.delivery]
+
+    def clear(self) -> None:
+        self.snapshots.clear()
+        self.answers.clear()
+
+
+class _Cached(NamedTuple):
+    snapshot: Snapshot
+    size: int
+    """At least as large as the state's JSON."""
+    measured: int
+    """How large that was when it was last looked at."""
+
+
+class SnapshotCache:
+    """The states used last, bounded in number and in bytes of JSON (as Python values they take several times as much).
+
+    A change adds the size of its values to the size of the state; when that has doubled, the state is measured anew. So
+    the sum is never too small, and encoding a state only to know its length is rare.
+    """
+
+    def __init__(self, entities: int, size: int) -> None:
+        self._most_entities = entities
+        self._most_bytes = size
+        self._cached: OrderedDict[EntityId, _Cached] = OrderedDict()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._cached)
+
+    def get(self, entity: EntityId) -> Snapshot | None:
+        if (found := self._cached.get(entity)) is None:
+            return None
+        self._cached.move_to_end(entity)
+        return found.snapshot
+
+    def put(self, snapshot: Snapshot, grown: int | None = None) -> None:
+        """Keep a committed state. `grown` is how many bytes came in since the one that is kept, if that is known."""
+        former = self.drop(snapshot.entity)
+        if grown is None or former is None or former.size + grown > 2 * former.measured:
+            measured = size = _SMALLEST_STATE + len(msgspec.json.encode(snapshot.state))
+        else:
+            measured, size = former.measured, former.size + grown
+        self._cached[snapshot.entity] = _Cached(snapshot, size, measured)
+        self.size += size
+        while len(self._cached) > self._most_entities or self.size > self._most_bytes:
+            self.drop(next(iter(self._cached)))
+
+    def update(self, changes: Sequence[Change]) -> None:
+        """Keep the states that these changes lead to."""
+        grown: dict[EntityId, int] = {}
+        newest: dict[EntityId, Snapshot] = {}
+        for change in changes:
+            for event in change.events:
+                grown[event.entity] = grown.get(event.entity, 0) + len(event.path) + len(event.value or b"")
+            for snapshot in change.snapshots:
+                newest[snapshot.entity] = snapshot
+        for entity, snapshot in newest.items():
+            self.put(snapshot, grown.get(entity))
+
+    def drop(self, entity: EntityId) -> _Cached | None:
+        if (former := self._cached.pop(entity, None)) is not None:
+            self.size -= former.size
+        return former
+
+    def clear(self) -> None:
+        self._cached.clear()
+        self.size = 0

@@ -1,0 +1,314 @@
+"""The open subscriptions: each with its engine, its feed and the latest command that its answers go to.
+
+Moves elements from feeds through engines to reply-targets, and ends what nobody asks for. The engine decides what may be
+sent (`connectivity.subscription`), the feed what there is (`connectivity.feeds`), the reply how it leaves. A subscription
+that nobody asks has no task and no timer: one sweep a second looks at those whose time has come.
+
+A subscription is found by scope, kind and key, and only by somebody who shares an authorization subject with the one who
+subscribed; to anybody else it does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from connectivity.feeds import Feed, Then
+from connectivity.outbox import Posting
+from connectivity.subscription import Emitted, Output, Subscription
+from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.ids import EntityId, new_subscription_id
+from mappings.signals import (
+    Cancel,
+    Complete,
+    Created,
+    Ending,
+    ErrorResponse,
+    Failed,
+    Headers,
+    Kind,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
+from spark_store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+
+class Reply(Protocol):
+    """Where the answers to one source's commands go."""
+
+    connection_id: str
+    terminal_needs_request: bool
+
+    def post(self, signal: Outbound) -> Posting | None:
+        """Send a signal; None where nobody receives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who speaks: the reply, the authorization subjects, and the scope in which subscription ids are unique."""
+
+    reply: Reply
+    subjects: tuple[str, ...]
+    scope: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The timers (seconds) and sizes of subscriptions."""
+
+    idle_timeout: float = 60.0
+    after_life: float = 10.0
+    max_per_connection: int = 10_000
+    page_items: int = 500
+    page_bytes: int = 1 << 20
+
+
+Open = Callable[[Subscribe, tuple[str, ...]], Feed | Fault]
+"""The feed of a subscribe for these subjects, or why there is none: told at the first request."""
+
+
+class Live(Subscription):
+    """One open subscription, or one that ended a moment ago."""
+
+    __slots__ = (
+        "due",
+        "entity",
+        "feed",
+        "headers",
+        "key",
+        "kind",
+        "peer",
+        "position",
+        "posting",
+        "pump",
+        "subjects",
+        "subscribed",
+        "touched",
+    )
+
+    def __init__(self, signal: Subscribe, key: str, peer: Peer, now: float) -> None:
+        super().__init__(terminal_needs_request=peer.reply.terminal_needs_request, demand=signal.demand)
+        self.kind = signal.kind
+        self.key = key
+        self.entity: EntityId | None = signal.query.entity
+        self.subscribed: Headers = signal.headers
+        self.headers: Headers = signal.headers
+        self.peer = peer
+        self.subjects = peer.subjects
+        self.feed: Feed | None = None
+        self.position = 0
+        self.posting: Posting | None = None
+        self.pump: asyncio.Task[None] | None = None
+        self.touched = now
+        self.due = 0
+
+    @property
+    def connection_id(self) -> str:
+        return self.peer.reply.connection_id
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.value} {self.key[:6]}… of {self.entity}, {self.state.value}, demand {self.demand}>"
+
+
+class Streams:
+    """Every subscription of the service."""
+
+    def __init__(self, open_feed: Open, bounds: Bounds, clock: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds."""
+        self._open = open_feed
+        self._bounds = bounds
+        self._clock = clock
+        self._scopes: defaultdict[tuple[Hashable, Kind], dict[str, Live]] = defaultdict(dict)
+        self._due: defaultdict[int, list[Live]] = defaultdict(list)
+        self._swept = int(clock())
+        self.open_by_connection: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[Live]:
+        """Those that have not ended."""
+        return (live for scope in self._scopes.values() for live in scope.values() if not live.is_closed)
+
+    # commands
+
+    def subscribe(self, signal: Subscribe, peer: Peer) -> None:
+        """Open a subscription and say so; whatever is wrong with its query is told at the first request."""
+        connection = peer.reply.connection_id
+        if self.open_by_connection[connection] >= self._bounds.max_per_connection:
+            group = signal.query.entity.type.group
+            peer.reply.post(ErrorResponse(signal.query.entity, group, self._limit_fault(), signal.headers))
+            return
+        scope = self._scopes[peer.scope, signal.kind]
+        key = signal.key or new_subscription_id()
+        if (former := scope.get(key)) is not None and not former.is_closed:
+            self._cancel(former)
+        live = scope[key] = Live(signal, key, peer, self._clock())
+        self.open_by_connection[connection] += 1
+        self._schedule(live, self._bounds.idle_timeout)
+        peer.reply.post(Created(live.kind, key, live.entity, signal.headers))
+        try:
+            feed = self._open(signal, peer.subjects)
+        except StoreError:
+            log.exception("a feed could not be opened", connection=connection, entity=str(live.entity))
+            feed = INTERNAL_ERROR
+        if isinstance(feed, Fault):
+            self._send(live, live.fail(feed))
+        else:
+            live.feed = feed
+            self._start(live)
+
+    def request(self, signal: Request, peer: Peer) -> None:
+        """Add demand, or answer why it cannot be added."""
+        if (live := self._find(signal, peer)) is None:
+            return
+        if live.is_closed:
+            (ended,) = live.request(signal.demand)
+            assert not isinstance(ended, Emitted)
+            peer.reply.post(Failed(live.kind, live.key, live.entity, signal.headers, ended.reason or Ending.CANCELLED))
+            return
+        self._touch(live, signal.headers, peer)
+        self._send(live, live.request(signal.demand))
+        self._start(live)
+
+    def cancel(self, signal: Cancel, peer: Peer) -> None:
+        """End a subscription without an answer."""
+        if (live := self._find(signal, peer)) is not None and not live.is_closed:
+            self._cancel(live)
+
+    # lifetimes
+
+    def sweep(self) -> None:
+        """End what has been idle for too long, forget what ended long enough ago. Call it about once a second."""
+        now = self._clock()
+        for second in range(self._swept, int(now) + 1):
+            for live in self._due.pop(second, ()):
+                if live.due == second:
+                    self._look_at(live, now)
+        self._swept = int(now) + 1
+
+    def close_connection(self, connection_id: str) -> None:
+        """The connection is closed or deleted: its subscriptions end without a word."""
+        for (scope, kind), lives in list(self._scopes.items()):
+            for live in [live for live in lives.values() if live.connection_id == connection_id]:
+                if not live.is_closed:
+                    self._cancel(live)
+                self._forget(live, scope, kind)
+
+    def _look_at(self, live: Live, now: float) -> None:
+        if live.is_closed:
+            self._forget(live, live.peer.scope, live.kind)
+        elif live.pump is not None:
+            # Elements are on their way, or wait for a broker that is away: that is no lack of interaction.
+            live.touched = now
+            self._schedule(live, self._bounds.idle_timeout)
+        elif (left := live.touched + self._bounds.idle_timeout - now) > 0:
+            self._schedule(live, left)
+        else:
+            self._send(live, live.expire())
+
+    def _schedule(self, live: Live, seconds: float) -> None:
+        live.due = max(int(self._clock() + seconds) + 1, self._swept)
+        self._due[live.due].append(live)
+
+    def _forget(self, live: Live, scope: Hashable, kind: Kind) -> None:
+        lives = self._scopes.get((scope, kind))
+        if lives is not None and lives.get(live.key) is live:
+            del lives[live.key]
+            if not lives:
+                del self._scopes[scope, kind]
+
+    def _touch(self, live: Live, headers: Headers, peer: Peer) -> None:
+        live.headers, live.peer, live.touched = headers, peer, self._clock()
+
+    def _find(self, signal: Request | Cancel, peer: Peer) -> Live | None:
+        """The subscription that is meant. Answers `not found` itself where there is none for this peer."""
+        live = self._scopes.get((peer.scope, signal.kind), {}).get(signal.key)
+        if live is not None and not set(live.subjects).isdisjoint(peer.subjects):
+            return live
+        peer.reply.post(Failed(signal.kind, signal.key, signal.entity, signal.headers, Ending.NOT_FOUND))
+        return None
+
+    def _limit_fault(self) -> Fault:
+        return Fault(
+            429,
+            "streaming.subscription.limit",
+            f"This connection has {self._bounds.max_per_connection} open subscriptions, the most it may have.",
+            "Cancel subscriptions that are no longer needed, or let them end.",
+        )
+
+    # elements
+
+    def _start(self, live: Live) -> None:
+        if live.wanted and live.pump is None and live.feed is not None:
+            live.pump = asyncio.get_running_loop().create_task(self._run(live))
+
+    async def _run(self, live: Live) -> None:
+        then = Then.MORE
+        try:
+            then = await self._pump(live)
+        except Exception:
+            log.exception("a feed failed", connection=live.connection_id, entity=str(live.entity))
+            self._send(live, live.fail(INTERNAL_ERROR))
+        finally:
+            live.pump = live.posting = None
+            live.touched = self._clock()
+        if then is Then.WAIT and live.feed is not None:
+            live.feed.wake(lambda: self._start(live))
+
+    async def _pump(self, live: Live) -> Then:
+        """Draw and send pages while there is demand; the next one when the broker has taken the last one."""
+        while live.wanted and (feed := live.feed) is not None:
+            limit = min(live.wanted, self._bounds.page_items)
+            page = await feed.page(live.position, limit, self._bounds.page_bytes)
+            if live.is_closed:
+                break
+            live.position = page.position
+            live.posting = self._send(live, live.offer(page.elements))
+            if page.then is Then.END:
+                self._send(live, live.finish())
+            elif page.then is Then.WAIT:
+                return Then.WAIT
+            elif live.posting is not None:
+                await live.posting.taken()
+            await asyncio.sleep(0)
+        return Then.MORE
+
+    def _send(self, live: Live, outputs: Sequence[Output]) -> Posting | None:
+        """Turn what the engine decided into signals with the headers of the latest command."""
+        posting = None
+        for output in outputs:
+            if isinstance(output, Emitted):
+                posting = live.peer.reply.post(
+                    Next(live.kind, live.key, live.entity, live.headers, output.elements, live.subscribed)
+                )
+            else:
+                if output.reason is None:
+                    live.peer.reply.post(Complete(live.kind, live.key, live.entity, live.headers))
+                else:
+                    self._withdraw(live)
+                    live.peer.reply.post(Failed(live.kind, live.key, live.entity, live.headers, output.reason))
+                self._retire(live)
+        return posting
+
+    def _cancel(self, live: Live) -> None:
+        live.cancel()
+        self._withdraw(live)
+        self._retire(live)
+
+    def _withdraw(self, live: Live) -> None:
+        """Elements that the broker has not taken yet are not sent any more."""
+        if live.posting is not None:
+            live.posting.withdrawn = True
+
+    def _retire(self, live: Live) -> None:
+        """Let go of everything but what answers late commands during the after-life."""
+        live.feed = None
+        self.open_by_connection[live.connection_id] -= 1
+        self._schedule(live, self._bounds.after_life)

@@ -1,0 +1,193 @@
+"""What a decision is made from, and what it is made of.
+
+A `Case` is one command together with everything that is known when it is decided; the modules beside this one ask it and
+build their `Decision` with it. Nothing here stores, sends or waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from connectivity.errors import TwinError
+from connectivity.twins import faults
+from connectivity.twins.enforcer import Enforcer
+from connectivity.twins.paths import Address
+from mappings.ids import EntityId
+from mappings.signals import Command, Event, Headers, Response
+from spark_store.records import Snapshot
+from spark_store.replay import evolve_parsed
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+encode: Final = msgspec.json.Encoder().encode
+_canonical: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class World(Protocol):
+    """The present, as decisions see it."""
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest snapshot, also of a deleted entity, also one that is decided and not yet committed."""
+
+    def enforcer(self, policy_id: str) -> Enforcer | None:
+        """The permissions of a policy; None where there is no such policy, or none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is refused for its size, and which headers of a command its event keeps.
+
+    `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers.
+    """
+
+    thing: int = 102_400
+    policy: int = 102_400
+    headers: int = 5_120
+    subjects: int = 100
+    imports: int = 10
+    things_at_once: int = 200
+    historical_headers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a command: the events to store in order, the states after them, the answer.
+
+    A query has neither events nor snapshots. The answer is made in any case; whether it is sent is for others to know.
+    """
+
+    events: tuple[Event, ...]
+    snapshots: tuple[Snapshot, ...]
+    response: Response
+
+
+class Step(NamedTuple):
+    """One event and the state after it."""
+
+    event: Event
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One command, who sent it, and the world at that moment. `address` is the command's path, understood."""
+
+    command: Command
+    subjects: tuple[str, ...]
+    world: World
+    now: str
+    limits: Limits
+    address: Address
+
+    @property
+    def entity(self) -> EntityId:
+        return self.command.entity
+
+    @property
+    def headers(self) -> Headers:
+        return self.command.headers
+
+    def refuse(
+        self, code: str, detail: str = "", *, about: EntityId | str | None = None, status: int | None = None
+    ) -> TwinError:
+        return faults.refusal(code, self.entity, self.address.pointer, detail, about=about, status=status)
+
+    def precondition_failed(self, detail: str) -> TwinError:
+        return self.refuse(f"{self.entity.type.group}:precondition.failed", detail)
+
+    def flag(self, name: str) -> bool:
+        """Whether a boolean header is set, as JSON or as text."""
+        value = self.headers.get(name)
+        return value is True or (isinstance(value, str) and value.lower() == "true")
+
+    def living(self) -> Snapshot | None:
+        """The addressed entity, or None where it never was or is deleted."""
+        snapshot = self.world.snapshot(self.entity)
+        return None if snapshot is None or snapshot.is_deleted else snapshot
+
+    def step(
+        self,
+        before: Snapshot | None,
+        action: str,
+        value: bytes | None,
+        parsed: Any,
+        *,
+        entity: EntityId | None = None,
+    ) -> Step:
+        """The next event of the addressed entity (or of `entity`, at its root) and the state it leads to."""
+        event = Event(
+            entity=entity or self.entity,
+            revision=before.revision + 1 if before is not None else 1,
+            timestamp=max(self.now, before.modified) if before is not None else self.now,
+            action=action,
+            path="/" if entity is not None else self.address.pointer,
+            value=value,
+            headers=self._historical_headers(),
+        )
+        return Step(event, evolve_parsed(before, event, parsed))
+
+    def _historical_headers(self) -> bytes:
+        if not self.limits.historical_headers:
+            return b"{}"
+        headers = {**self.headers, "ditto-originator": self.subjects[0] if self.subjects else None}
+        kept = {name: headers[name] for name in self.limits.historical_headers if headers.get(name) is not None}
+        return encode(kept)
+
+    def respond(
+        self,
+        status: int,
+        value: bytes | None,
+        *,
+        revision: int | None = None,
+        tag: str | None = None,
+        action: str | None = None,
+    ) -> Response:
+        """The answer. It carries the command's own headers too; which of them may leave is the codec's to know."""
+        headers = dict(self.headers)
+        action = action or self.command.action
+        if action == "merge":
+            headers["content-type"] = MERGE_PATCH
+        elif value is not None:
+            headers["content-type"] = JSON
+        for name, own in (
+            ("etag", tag),
+            ("entity-revision", revision),
+            ("ditto-originator", self.subjects[0] if self.subjects else None),
+        ):
+            if own is None:
+                headers.pop(name, None)
+            else:
+                headers[name] = own
+        return Response(self.entity, action, self.address.pointer, status, value, headers)
+
+
+def decision(steps: Sequence[Step], response: Response) -> Decision:
+    return Decision(tuple(step.event for step in steps), tuple(step.snapshot for step in steps), response)
+
+
+def revision_tag(snapshot: Snapshot) -> str:
+    """The entity tag of a whole entity."""
+    return f'"rev:{snapshot.revision}"'
+
+
+def hash_tag(value: Any) -> str:
+    """The entity tag of a part: equal JSON, whatever the order of its members, has an equal tag."""
+    return f'"hash:{hashlib.blake2b(_canonical(value), digest_size=8).hexdigest()}"'
+
+
+def is_same_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, where `1`, `1.0` and `true` are not."""
+    return one == other and _canonical(one) == _canonical(other)
+
+
+def state_of(snapshot: Snapshot) -> Mapping[str, Any]:
+    """The state of an entity that is there. Raises ValueError for a deleted one."""
+    if snapshot.state is None:
+        raise ValueError(f"found {snapshot.entity} deleted, expected it to be there")
+    return snapshot.state

@@ -1,0 +1,148 @@
+"""Deciding what a command does: command, sender and present in, events and answer out, or a refusal.
+
+`decide` is pure: it changes nothing, waits for nothing, and asks the world only for snapshots and permissions. Whoever
+calls it stores the events, shows them to later decisions, and sends the answer. Things are decided in `things.py`,
+policies in `policies.py`; here is what comes before either: headers, path, and which of the two it is.
+
+Not offered yet, and refused rather than ignored, since to ignore them would change what a command means: commands on parts
+of a policy, the headers of `_UNSUPPORTED`, and what lies in the past.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from connectivity.twins import paths
+from connectivity.twins.base import Case, Decision, Limits, World, encode
+from connectivity.twins.faults import refusal
+from connectivity.twins.policies import decide_policy
+from connectivity.twins.retrieval import retrieve_several
+from connectivity.twins.things import decide_thing
+from connectivity.twins.world import PresentWorld
+from mappings.errors import DecodeError
+from mappings.ids import EntityId, EntityType
+from mappings.pointer import parse_pointer
+from mappings.signals import Command, Headers
+from spark_store.records import Snapshot
+
+__all__ = ["Decider", "Decision", "Limits", "World", "decide"]
+
+NO_NAME: Final = "_"
+"""What stands for a name in a topic that is about several entities; no entity can be called so."""
+
+_HISTORICAL: Final = frozenset({"at-historical-revision", "at-historical-timestamp"})
+_METADATA: Final = frozenset({"put-metadata", "get-metadata", "delete-metadata"})
+_UNSUPPORTED: Final = _METADATA | {"merge-thing-patch-conditions", "live-channel-condition"}
+_SPECIAL: Final = _HISTORICAL | _UNSUPPORTED
+
+_POLICY_PART: Final = re.compile(
+    r"/?(?:entries(?:/[^/]+(?:/(?:(?:subjects|resources)(?:/.+)?|importable|allowedAdditions|namespaces|references))?)?"
+    r"|imports(?:/[^/]+(?:/(?:entries|transitiveImports))?)?)/?",
+    re.DOTALL,
+)
+
+
+def decide(command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits | None = None) -> Decision:
+    """What `command` does, sent by `subjects` (the first of which stands for them all) at `now`.
+
+    `now` is UTC with six digits, as in `Event.timestamp`. Raises TwinError for a command that is refused.
+    """
+    limits = limits or Limits()
+    _check_entity(command)
+    _check_headers(command, subjects, limits)
+    if command.entity.type is EntityType.POLICY:
+        _check_policy_path(command)
+    address = paths.address(command.entity, command.path)
+    case = Case(command, tuple(subjects), world, now, limits, address)
+    if command.entity.type is EntityType.POLICY:
+        return decide_policy(case)
+    if command.entity.name == NO_NAME:
+        return retrieve_several(case)
+    return decide_thing(case)
+
+
+def _check_entity(command: Command) -> None:
+    """Refuse the name that stands for no name, except to retrieve several things."""
+    entity = command.entity
+    if entity.name != NO_NAME:
+        return
+    if entity.type is EntityType.POLICY or command.action != "retrieve" or command.path not in ("", "/"):
+        raise refusal(f"{entity.type.group}:id.invalid", entity, command.path, f"'{entity}'")
+
+
+def _check_headers(command: Command, subjects: Sequence[str], limits: Limits) -> None:
+    headers, entity, path = command.headers, command.entity, command.path
+    size = sum(len(name) + _length(value) for name, value in headers.items())
+    if size > limits.headers:
+        detail = f"found {size} characters, expected at most {limits.headers}"
+        raise refusal("headers.too.large", entity, path, detail)
+    if len(subjects) > limits.subjects:
+        detail = f"found {len(subjects)} subjects, expected at most {limits.subjects}"
+        raise refusal("headers.too.large", entity, path, detail)
+    if not _SPECIAL.isdisjoint(headers):
+        _check_special(command, headers)
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, str) else len(encode(value))
+
+
+def _check_special(command: Command, headers: Headers) -> None:
+    """Refuse the headers that would make something else of the command than is done here."""
+    entity, path = command.entity, command.path
+    is_query = command.action == "retrieve"
+    if is_query and not _HISTORICAL.isdisjoint(headers):
+        raise refusal("signal.unsupported", entity, path, "retrieve of a past state")
+    if entity.type is EntityType.POLICY:
+        return
+    if "live-channel-condition" in headers and not is_query:
+        raise refusal("things:live.channelcondition.notallowed", entity, path)
+    if unsupported := sorted(_UNSUPPORTED.intersection(headers)):
+        raise refusal("header.notsupported", entity, path, unsupported[0])
+
+
+def _check_policy_path(command: Command) -> None:
+    """Refuse a command on a part of a policy: with the code for an action that is not offered there, if it is a part."""
+    path = command.path
+    if path in ("", "/"):
+        return
+    if _POLICY_PART.fullmatch(path) is not None:
+        raise refusal("protocoladapter:unknown.topicpath", command.entity, path, command.action)
+    try:
+        parse_pointer(path)
+    except DecodeError as error:
+        raise refusal("json.pointer.invalid", command.entity, path) from error
+    raise refusal("protocoladapter:unknown.path", command.entity, path)
+
+
+class Snapshots(Protocol):
+    """Whoever knows the present states."""
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """As `World.snapshot`."""
+
+
+class Decider:
+    """`decide` with a world, a clock and limits at hand."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        *,
+        now: Callable[[], datetime],
+        historical_headers: tuple[str, ...] = (),
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits(historical_headers=historical_headers)
+        self._now = now
+        self.world: World = PresentWorld(snapshots.snapshot, self._timestamp)
+
+    def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
+        """As the function `decide`. Raises TwinError."""
+        return decide(command, subjects, self.world, self._timestamp(), self.limits)
+
+    def _timestamp(self) -> str:
+        return self._now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,242 @@
+"""What a refused command is told: every code of this package with its status and its words, as one table.
+
+Texts name ids and paths, and never a value: who is refused may not be allowed to read it. "Unknown" and "not visible to
+you" are one answer, so that a refusal does not tell what exists (Ditto protocol, error codes).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from connectivity.errors import TwinError
+from mappings.errors import Fault
+from mappings.ids import EntityId
+
+
+class _Words(NamedTuple):
+    status: int
+    message: str
+    description: str | None = None
+
+
+_READ_HINT = "Check the path, and whether you have READ permission on it."
+_WRITE_HINT = "Check the path, and whether you have WRITE permission on it."
+_HEADER_HINT = "Check the header's name and value."
+
+_FAULTS: dict[str, _Words] = {
+    "json.invalid": _Words(400, "The value of '{path}' is not usable: {detail}.", "Check the JSON types of the value."),
+    "json.format.invalid": _Words(
+        400, "The value of '{path}' has the wrong type: {detail}.", "Check the JSON type of the value."
+    ),
+    "json.field.missing": _Words(
+        400, "The value of '{path}' lacks a mandatory member: {detail}.", "Check whether all members are there."
+    ),
+    "json.fieldselector.invalid": _Words(
+        400, "The field selector is not valid: {detail}.", "Check the parentheses and commas of the selector."
+    ),
+    "json.key.invalid": _Words(
+        400,
+        "The key {detail} is not valid.",
+        "A key has 1 to 256 characters, none of them a slash or a control character.",
+    ),
+    "json.pointer.invalid": _Words(
+        400, "The JSON pointer '{path}' is not valid.", "Check that it has no consecutive slashes."
+    ),
+    "header.invalid": _Words(400, "The header '{detail}' is not valid.", _HEADER_HINT),
+    "header.notsupported": _Words(400, "The header '{detail}' is not supported for this command.", _HEADER_HINT),
+    "headers.too.large": _Words(431, "The headers are too large: {detail}.", "Send fewer or shorter headers."),
+    "mediatype.unsupported": _Words(
+        415,
+        "The content-type {detail} is not supported for this command.",
+        "A merge needs the content-type 'application/merge-patch+json'.",
+    ),
+    "rql.expression.invalid": _Words(400, "{detail}", "Check the syntax of the expression."),
+    "signal.unsupported": _Words(
+        400, "The provided signal is not supported: {detail}.", "Check the path and the headers."
+    ),
+    "placeholder:unresolved": _Words(
+        400, "The placeholder {detail} could not be resolved.", "Known here is {{ request:subjectId }}."
+    ),
+    "placeholder:placeholder.reference.notsupported": _Words(
+        400,
+        "The reference {detail} is not supported.",
+        "Name the policy itself in '_copyPolicyFrom'.",
+    ),
+    "protocoladapter:unknown.path": _Words(400, "The path '{path}' is unknown.", "Check the path."),
+    "protocoladapter:unknown.topicpath": _Words(
+        400, "The action '{detail}' is not offered at the path '{path}'.", "Check the topic and the path."
+    ),
+    "things:id.invalid": _Words(
+        400, "{detail} is not a valid thing id.", "An id is 'namespace:name' with at most 256 characters."
+    ),
+    "things:id.notsettable": _Words(
+        400, "The thing id '{id}' cannot be changed by the value.", "Leave 'thingId' out, or write the addressed id."
+    ),
+    "things:id.notdeletable": _Words(400, "The thing id of '{id}' cannot be deleted.", "Leave 'thingId' out."),
+    "things:policyId.notdeletable": _Words(
+        400, "The policy id of the thing '{id}' cannot be deleted.", "Name another policy, or leave 'policyId' out."
+    ),
+    "things:merge.invalid": _Words(
+        400, "The merge patch for the thing '{id}' is not valid: {detail}.", "Check the patch."
+    ),
+    "things:policy.invalid": _Words(
+        400,
+        "The policy for the thing '{id}' is not valid.",
+        "At least one subject that does not expire needs WRITE on 'policy:/'.",
+    ),
+    "things:policy.conflicting": _Words(
+        400,
+        "The value for the thing '{id}' has both '_policy' and '_copyPolicyFrom'.",
+        "Decide for one of the two.",
+    ),
+    "things:things.ids.missing": _Words(400, "No thing ids were given.", "Name at least one id in 'thingIds'."),
+    "things:definition.identifier.invalid": _Words(
+        400,
+        "A definition identifier at '{path}' is not valid.",
+        "It is 'namespace:name:version', or an http address.",
+    ),
+    "things:feature.definition.empty": _Words(
+        400, "The feature definition at '{path}' is empty.", "It holds at least one identifier."
+    ),
+    "things:live.channelcondition.notallowed": _Words(
+        405, "The header 'live-channel-condition' is only allowed for queries.", "Leave it out."
+    ),
+    "things:thing.conflict": _Words(
+        409, "The thing '{id}' exists already.", "Choose another id, or modify the thing that exists."
+    ),
+    "things:thing.notcreatable": _Words(
+        400, "The thing '{id}' cannot be created: its policy '{detail}' could not be created.", "Check the policy's id."
+    ),
+    "things:thing.notdeletable": _Words(403, "The thing '{id}' cannot be deleted.", _WRITE_HINT),
+    "things:precondition.failed": _Words(
+        412, "The precondition for '{path}' failed: {detail}.", "Read the present entity tag and try again."
+    ),
+    "things:precondition.notmodified": _Words(
+        304, "'{path}' was not modified since.", "The entity tag you know is the present one."
+    ),
+    "things:condition.failed": _Words(
+        412,
+        "The condition is not met, or names what you may not read.",
+        "Check the condition, and whether you have READ permission on every field that it names.",
+    ),
+    "things:thing.toolarge": _Words(
+        413, "The thing '{id}' would be too large: {detail}.", "Make the thing or the value smaller."
+    ),
+    "things:thing.notfound": _Words(
+        404,
+        "The Thing with ID '{id}' could not be found or requester had insufficient permissions to access it.",
+        "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
+    ),
+    "policies:id.invalid": _Words(
+        400, "{detail} is not a valid policy id.", "An id is 'namespace:name' with at most 256 characters."
+    ),
+    "policies:id.notsettable": _Words(
+        400, "The policy id '{id}' cannot be changed by the value.", "Write the addressed id as 'policyId'."
+    ),
+    "policies:label.invalid": _Words(
+        400, "The label {detail} is not valid.", "The prefixes 'imported' and 'nsimported' are reserved."
+    ),
+    "policies:entry.invalid": _Words(400, "A policy entry is not valid: {detail}.", "Check the entry."),
+    "policies:subjectid.invalid": _Words(
+        400, "The subject id {detail} is not valid.", "A subject id is 'issuer:subject' with at most 256 characters."
+    ),
+    "policies:subjectexpiry.invalid": _Words(
+        400, "The expiry of a subject is not valid: {detail}.", "It is an instant to come, in ISO-8601."
+    ),
+    "policies:subjectannouncement.invalid": _Words(
+        400, "The announcement of a subject is not valid: {detail}.", "Check its members."
+    ),
+    "policies:import.invalid": _Words(
+        400, "The policy '{id}' cannot import other policies.", "Imports are not supported: leave 'imports' empty."
+    ),
+    "policies:imports.toolarge": _Words(400, "The policy '{id}' has too many imports: {detail}.", "Import fewer."),
+    "policies:policy.notcreatable": _Words(
+        403,
+        "The policy '{id}' cannot be created: you would not be able to change it.",
+        "Grant yourself WRITE on 'policy:/', or send the header 'allow-policy-lockout'.",
+    ),
+    "policies:policy.modificationinvalid": _Words(
+        403,
+        "The policy '{id}' cannot be written so: nobody could change it any more.",
+        "At least one subject that does not expire needs WRITE on 'policy:/'.",
+    ),
+    "policies:policy.conflict": _Words(
+        409, "The policy '{id}' exists already.", "Choose another id, or modify the policy that exists."
+    ),
+    "policies:policy.notmodifiable": _Words(403, "The policy '{id}' cannot be modified.", _WRITE_HINT),
+    "policies:policy.notfound": _Words(
+        404,
+        "The Policy with ID '{id}' could not be found or requester had insufficient permissions to access it.",
+        "Check if the ID of your requested Policy was correct and you have sufficient permissions.",
+    ),
+    "policies:policy.toolarge": _Words(
+        413, "The policy '{id}' would be too large: {detail}.", "Make the policy smaller."
+    ),
+    "policies:precondition.failed": _Words(
+        412, "The precondition for '{path}' failed: {detail}.", "Read the present entity tag and try again."
+    ),
+    "policies:precondition.notmodified": _Words(
+        304, "'{path}' was not modified since.", "The entity tag you know is the present one."
+    ),
+}
+
+_PARTS = (
+    "policyId",
+    "definition",
+    "attributes",
+    "attribute",
+    "features",
+    "feature",
+    "feature.definition",
+    "feature.properties",
+    "feature.property",
+    "feature.desiredProperties",
+    "feature.desiredProperty",
+)
+"""The names of a thing's parts as codes write them."""
+
+for _part in _PARTS:
+    _FAULTS[f"things:{_part}.notfound"] = _Words(
+        404, "'{path}' of the thing '{id}' is unknown or not visible to you.", _READ_HINT
+    )
+for _part in ("thing", *_PARTS):
+    _FAULTS[f"things:{_part}.notmodifiable"] = _Words(
+        403, "'{path}' of the thing '{id}' cannot be modified.", _WRITE_HINT
+    )
+
+
+def fault(code: str, entity: EntityId | str, path: str = "/", detail: str = "", status: int | None = None) -> Fault:
+    """The fault with this code; `detail` goes into those messages that have room for it.
+
+    `status` is given where a code keeps the status of what caused it.
+    """
+    words = _FAULTS[code]
+    message = words.message.format(id=entity, path=path, detail=detail)
+    return Fault(status or words.status, code, message, words.description)
+
+
+def refusal(
+    code: str,
+    entity: EntityId,
+    path: str = "/",
+    detail: str = "",
+    *,
+    about: EntityId | str | None = None,
+    status: int | None = None,
+) -> TwinError:
+    """The refusal of a command on `entity`; `about` is the id in the message where that is another one.
+
+    It is told among policies when its code is one of theirs, whatever the command was about.
+    """
+    return TwinError(fault(code, about or entity, path, detail, status), group(code, entity))
+
+
+def group(code: str, entity: EntityId) -> str:
+    """The group of the topic that an error answers on."""
+    return "policies" if code.startswith("policies:") else entity.type.group
+
+
+def shown(text: object, limit: int = 80) -> str:
+    """What a client sent, quoted for a message and cut where it is long."""
+    whole = str(text)
+    return f"'{whole}'" if len(whole) <= limit else f"'{whole[:limit]}…'"

@@ -1,0 +1,162 @@
+"""Retrieving a thing, a part of it, or several things.
+
+Nothing that the caller may not read is told apart from what is not there (Ditto protocol, retrieve): a part is unknown to
+whoever has no READ permission on it or below it, and what he gets is the part of it that he may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from connectivity.twins import values
+from connectivity.twins.base import Case, Decision, decision, encode, hash_tag, revision_tag, state_of
+from connectivity.twins.enforcer import DROP, READ, Enforcer
+from connectivity.twins.faults import shown
+from connectivity.twins.preconditions import Preconditions
+from connectivity.twins.selection import Selection, SelectorRefused, parse_fields, select
+from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.pointer import MISSING, get
+from spark_store.records import Snapshot
+
+
+def retrieve(case: Case, asked: Preconditions) -> Decision:
+    """Answer what a thing is, or what is at a path of it. Raises TwinError."""
+    selection = read_selection(case)
+    snapshot = case.living()
+    if snapshot is None:
+        raise case.refuse("things:thing.notfound")
+    enforcer = case.world.enforcer(snapshot.policy) if snapshot.policy is not None else None
+    if enforcer is None:
+        raise case.refuse("things:thing.notfound")
+    state = state_of(snapshot)
+    asked.check_readable(case, enforcer, state)
+    name = case.address.resource.name
+    if not enforcer.partial(case.subjects, READ, case.address.guarded):
+        raise case.refuse(f"things:{name}.notfound")
+    asked.check_condition(case, snapshot)
+    present = get(state, case.address.segments)
+    if present is MISSING:
+        raise _missing(case, state)
+    seen = _seen(case, enforcer, present)
+    tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
+    if selection is None or "_policy" not in selection:
+        asked.check_tags(case, lambda: tag)
+    result = seen
+    if selection is not None and isinstance(seen, Mapping):
+        if case.address.is_root:
+            seen = with_hidden(case, seen, snapshot, selection)
+        result = select(seen, selection, case.address.segments)
+    return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag))
+
+
+def _seen(case: Case, enforcer: Enforcer, present: Any) -> Any:
+    """What the caller may read of what is there: perhaps none of an object's members, but never none of a scalar."""
+    seen = enforcer.view(present, case.address.guarded, case.subjects)
+    if seen is not DROP:
+        return seen
+    if isinstance(present, Mapping):
+        return {}
+    raise case.refuse(f"things:{case.address.resource.name}.notfound")
+
+
+def _missing(case: Case, state: Mapping[str, Any]) -> Exception:
+    """The refusal for a readable place with nothing there: the nearest part that is missing gives its name."""
+    path, name = case.address.segments, case.address.resource.name
+    if name == "attribute" and "attributes" not in state:
+        name = "attributes"
+    elif case.address.resource.below_feature:
+        if get(state, path[:2]) is MISSING:
+            name = "feature"
+        elif len(path) > 3 and get(state, path[:3]) is MISSING:
+            name = f"feature.{path[2]}"
+    return case.refuse(f"things:{name}.notfound")
+
+
+def read_selection(case: Case) -> Selection | None:
+    """What the command's `fields` select, where it may have any."""
+    fields = case.command.fields
+    if fields is None or not case.address.resource.is_selectable:
+        return None
+    try:
+        return parse_fields(fields)
+    except SelectorRefused as error:
+        raise case.refuse("json.fieldselector.invalid", str(error)) from error
+
+
+def with_hidden(case: Case, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection) -> dict[str, Any]:
+    """An entity with those fields beside its document that are selected."""
+    hidden: dict[str, Any] = {
+        "_namespace": snapshot.entity.namespace,
+        "_revision": snapshot.revision,
+        "_created": shortened(snapshot.created),
+        "_modified": shortened(snapshot.modified),
+    }
+    if "_policy" in selection and (policy := _readable_policy(case, snapshot)) is not None:
+        hidden["_policy"] = policy
+    return {**seen, **hidden}
+
+
+def _readable_policy(case: Case, snapshot: Snapshot) -> Any:
+    """The thing's policy as far as the caller may read it, or None."""
+    entity = parse_entity_id(EntityType.POLICY, snapshot.policy or "")
+    policy = case.world.snapshot(entity) if entity is not None else None
+    enforcer = case.world.enforcer(str(entity))
+    if policy is None or policy.state is None or enforcer is None:
+        return None
+    seen = enforcer.view(policy.state, "policy:/", case.subjects)
+    return None if seen is DROP else seen
+
+
+def shortened(timestamp: str) -> str:
+    """A time as answers show it: without those groups of three digits at its end that say nothing."""
+    whole, _, fraction = timestamp.removesuffix("Z").partition(".")
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    return f"{whole}.{fraction}Z" if fraction else f"{whole}Z"
+
+
+def retrieve_several(case: Case) -> Decision:
+    """Answer those of several things that are there and readable, in the order in which they were named."""
+    entities = _named_things(case)
+    selection = read_selection(case)
+    found = (_one_of_several(case, entity, selection) for entity in entities)
+    return decision([], case.respond(200, encode([thing for thing in found if thing is not None])))
+
+
+def _named_things(case: Case) -> list[EntityId]:
+    value = values.parse(case)
+    if not isinstance(value, dict):
+        raise case.refuse("json.format.invalid", "expected an object")
+    if "thingIds" not in value:
+        raise case.refuse("json.field.missing", "thingIds")
+    ids = value["thingIds"]
+    if not isinstance(ids, list) or not all(isinstance(text, str) for text in ids):
+        raise case.refuse("json.invalid", "expected strings as thingIds")
+    if not ids:
+        raise case.refuse("things:things.ids.missing")
+    if len(ids) > case.limits.things_at_once:
+        limit = case.limits.things_at_once
+        raise case.refuse("json.invalid", f"found {len(ids)} ids, expected at most {limit}")
+    return [_named_thing(case, text) for text in ids]
+
+
+def _named_thing(case: Case, text: str) -> EntityId:
+    """A thing of the namespace that the topic names; `_` names all of them."""
+    entity = parse_entity_id(EntityType.THING, text)
+    if entity is None or case.entity.namespace not in ("_", entity.namespace):
+        raise case.refuse("things:id.invalid", shown(text))
+    return entity
+
+
+def _one_of_several(case: Case, entity: EntityId, selection: Selection | None) -> Any:
+    snapshot = case.world.snapshot(entity)
+    if snapshot is None or snapshot.state is None or snapshot.policy is None:
+        return None
+    enforcer = case.world.enforcer(snapshot.policy)
+    if enforcer is None or not enforcer.partial(case.subjects, READ, "thing:/"):
+        return None
+    seen = enforcer.view(snapshot.state, "thing:/", case.subjects)
+    if selection is None or seen is DROP:
+        return None if seen is DROP else seen
+    return select(with_hidden(case, seen, snapshot, selection), selection)

@@ -1,0 +1,208 @@
+"""Commands on a thing and its parts.
+
+Every part of a thing goes through the same five functions; what differs from part to part is the table in `paths.py` and
+the checks in `values.py`. The order of the questions is the order in which clients see refusals (Ditto protocol, which
+check wins): syntax, then whether the thing is there, then permission, then condition and entity tags, then whether the
+part is there, then size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from connectivity.twins import preconditions, values
+from connectivity.twins.base import (
+    MERGE_PATCH,
+    Case,
+    Decision,
+    Step,
+    decision,
+    encode,
+    hash_tag,
+    is_same_json,
+    revision_tag,
+    state_of,
+)
+from connectivity.twins.creation import create
+from connectivity.twins.enforcer import DROP, WRITE, Enforcer
+from connectivity.twins.merge_patch import NOTHING, minimized, written_places
+from connectivity.twins.preconditions import SKIP_MINIMIZING, Preconditions
+from connectivity.twins.retrieval import retrieve
+from connectivity.twins.values import Value
+from mappings.pointer import MISSING, format_pointer, get
+from spark_store.records import Snapshot
+from spark_store.replay import PatternRefused, matching_keys, merge
+
+
+def decide_thing(case: Case) -> Decision:
+    """Carry out a command on a thing. Raises TwinError."""
+    action = case.command.action
+    if action not in case.address.resource.actions:
+        raise case.refuse("protocoladapter:unknown.topicpath", action)
+    asked = preconditions.read(case)
+    match action:
+        case "create":
+            return create(case, values.read(case), asked)
+        case "modify":
+            return _modify(case, asked)
+        case "merge":
+            return _merge(case, asked)
+        case "delete":
+            return _delete(case, asked)
+        case _:
+            return retrieve(case, asked)
+
+
+def _modify(case: Case, asked: Preconditions) -> Decision:
+    value = values.read(case)
+    before = case.living()
+    if before is None:
+        if case.address.is_root:
+            return create(case, value, asked)
+        raise case.refuse("things:thing.notfound")
+    enforcer = _guard(case, before)
+    asked.check_readable(case, enforcer, state_of(before))
+    if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
+        raise case.refuse(f"things:{case.address.resource.name}.notmodifiable")
+    present = _check_present(case, asked, enforcer, before)
+    if case.address.is_root:
+        policy_id = (value.parsed or {}).get("policyId") or before.policy
+        value = values.whole_thing(case, value, str(policy_id))
+    elif case.address.resource.below_feature and not _has_feature(case, before):
+        raise case.refuse("things:feature.notfound")
+    if asked.if_equal == preconditions.SKIP and is_same_json(present, value.parsed):
+        raise case.precondition_failed("the value is the present one")
+    is_new = present is MISSING and case.address.resource.name != "policyId"
+    step = _checked(case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed))
+    tag = _tag(case, enforcer, step.snapshot, value.parsed)
+    response = case.respond(
+        201 if is_new else 204, value.raw if is_new else None, revision=step.snapshot.revision, tag=tag
+    )
+    return decision([step], response)
+
+
+def _merge(case: Case, asked: Preconditions) -> Decision:
+    _check_content_type(case)
+    patch = values.read(case, is_patch=True)
+    before = case.living()
+    if before is None:
+        if not case.address.is_root:
+            raise case.refuse("things:thing.notfound")
+        given, stripped = values.strip_nulls(patch.given), values.strip_nulls(patch.parsed)
+        return create(case, Value(stripped, encode(stripped), given), asked)
+    enforcer = _guard(case, before)
+    state = state_of(before)
+    asked.check_readable(case, enforcer, state)
+    if not _may_merge(case, enforcer, patch.parsed):
+        raise case.refuse("things:thing.notmodifiable")
+    present = _check_present(case, asked, enforcer, before)
+    try:
+        if case.address.is_root:
+            _keep_ids(case, patch.parsed)
+        if asked.skips_equal:
+            patch = _reduced(case, asked, present, patch)
+        step = _checked(case, case.step(before, "merged", patch.raw, patch.parsed))
+    except PatternRefused as error:
+        raise case.refuse("things:merge.invalid", str(error)) from error
+    after = get(state_of(step.snapshot), case.address.segments)
+    tag = None if after is MISSING else _tag(case, enforcer, step.snapshot, after)
+    return decision([step], case.respond(204, None, revision=step.snapshot.revision, tag=tag))
+
+
+def _delete(case: Case, asked: Preconditions) -> Decision:
+    before = case.living()
+    if before is None:
+        raise case.refuse("things:thing.notfound")
+    enforcer = _guard(case, before)
+    asked.check_readable(case, enforcer, state_of(before))
+    if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
+        name = case.address.resource.name
+        raise case.refuse("things:thing.notdeletable" if name == "thing" else f"things:{name}.notmodifiable")
+    present = _check_present(case, asked, enforcer, before)
+    if case.address.resource.below_feature and not _has_feature(case, before):
+        raise case.refuse("things:feature.notfound")
+    if present is MISSING:
+        raise case.refuse(f"things:{case.address.resource.name}.notfound")
+    step = case.step(before, "deleted", None, None)
+    return decision([step], case.respond(204, None, revision=step.snapshot.revision))
+
+
+def _guard(case: Case, snapshot: Snapshot) -> Enforcer:
+    """Who may write the thing. Without its policy nobody may."""
+    enforcer = case.world.enforcer(snapshot.policy) if snapshot.policy is not None else None
+    if enforcer is None:
+        raise case.refuse("things:thing.notmodifiable")
+    return enforcer
+
+
+def _check_present(case: Case, asked: Preconditions, enforcer: Enforcer, before: Snapshot) -> Any:
+    """What is at the addressed place now, or MISSING, once the preconditions agree with it."""
+    asked.check_condition(case, before)
+    present = get(before.state, case.address.segments)
+    asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
+    return present
+
+
+def _tag(case: Case, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
+    """The entity tag of the addressed part, as far as the caller may read it; None where he may read nothing."""
+    if case.address.is_root:
+        return revision_tag(snapshot)
+    seen = enforcer.view(value, case.address.guarded, case.subjects)
+    return None if seen is DROP else hash_tag(seen)
+
+
+def _checked(case: Case, step: Step) -> Step:
+    """The step, if the thing it leads to is not too large."""
+    if len(encode(step.snapshot.state)) > case.limits.thing:
+        raise case.refuse("things:thing.toolarge", f"expected at most {case.limits.thing} bytes")
+    return step
+
+
+def _has_feature(case: Case, snapshot: Snapshot) -> bool:
+    return get(snapshot.state, case.address.segments[:2]) is not MISSING
+
+
+def _check_content_type(case: Case) -> None:
+    found = case.headers.get("content-type")
+    if not isinstance(found, str) or found.partition(";")[0].strip().lower() != MERGE_PATCH:
+        raise case.refuse("mediatype.unsupported", "(missing)" if found is None else f"'{str(found)[:80]}'")
+
+
+def _may_merge(case: Case, enforcer: Enforcer, patch: Any) -> bool:
+    """Whether the caller may write everywhere at the path, or at least wherever the patch does."""
+    if enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
+        return True
+    return enforcer.partial(case.subjects, WRITE, case.address.guarded) and all(
+        enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(place)}")
+        for place in written_places(patch, case.address.segments)
+    )
+
+
+def _keep_ids(case: Case, patch: Mapping[str, Any]) -> None:
+    """Refuse a delete pattern that would take one of the ids."""
+    for key, member in patch.items():
+        if member is None and key not in values.THING_MEMBERS:
+            taken = matching_keys(key, ("thingId", "policyId"))
+            if taken:
+                raise case.refuse("things:id.notdeletable" if "thingId" in taken else "things:policyId.notdeletable")
+
+
+def _reduced(case: Case, asked: Preconditions, present: Any, patch: Value) -> Value:
+    """The patch as `if-equal` wants it; refused where it would change nothing."""
+    changed = _changes(present, patch.parsed)
+    if changed is NOTHING:
+        raise case.precondition_failed("the patch changes nothing")
+    if asked.if_equal != SKIP_MINIMIZING:
+        return patch
+    return Value(changed, encode(changed))
+
+
+def _changes(present: Any, patch: Any) -> Any:
+    """The part of the patch that changes what is there (MISSING: nothing is), or NOTHING."""
+    if present is MISSING:
+        return NOTHING if patch is None else patch
+    if patch is None:
+        return patch
+    changed = minimized(present, patch)
+    return NOTHING if changed is NOTHING or is_same_json(merge(present, changed), present) else changed

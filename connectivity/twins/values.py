@@ -1,0 +1,314 @@
+"""The value of a thing command: is it what its path needs, and how is it stored.
+
+What a client writes is taken as it is, apart from members that no thing and no feature has: they are dropped. So that
+numbers keep the spelling they came with, the bytes of a value go into the event unchanged wherever nothing was dropped.
+
+Wrong types follow the Ditto protocol, value mapping: `json.format.invalid` where the addressed value itself has the wrong
+type (and for a thing's `definition` wherever it stands), `json.invalid` for a type that is wrong further in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from connectivity.twins.base import Case, encode
+from connectivity.twins.faults import shown
+from connectivity.twins.paths import MAX_NESTING, is_key
+from mappings.ids import EntityType, parse_entity_id
+from spark_store.replay import is_delete_pattern
+
+THING_MEMBERS: Final = ("thingId", "policyId", "definition", "attributes", "features")
+"""The members of a thing that are stored, in the order in which they are written."""
+
+_FEATURE_MEMBERS: Final = frozenset({"definition", "properties", "desiredProperties"})
+_IDENTIFIER: Final = re.compile(r"[_a-zA-Z0-9\-.]+(?::[_a-zA-Z0-9\-.]+){2}")
+_ADDRESS: Final = re.compile(r"https?://[^\s/?#]+(?:[/?#]\S*)?", re.IGNORECASE)
+
+_parse: Final = msgspec.json.Decoder().decode
+_parse_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Value(NamedTuple):
+    """A command's value, checked: parsed, as the bytes to store, and as it was before members were dropped."""
+
+    parsed: Any
+    raw: bytes
+    given: Any = None
+
+
+def read(case: Case, *, is_patch: bool = False) -> Value:
+    """The command's value, fit for its path. Raises TwinError."""
+    found = parse(case)
+    parsed = _CHECKS[case.address.resource.name](case, found, is_patch)
+    check_keys(case, parsed)
+    raw = case.command.value or b"null"
+    return Value(parsed, raw if parsed is found else encode(parsed), found)
+
+
+def parse(case: Case) -> Any:
+    """The command's value as JSON of any type. Raises TwinError: `json.invalid`, `json.key.invalid`."""
+    raw = case.command.value
+    if raw is None:
+        raise case.refuse("json.invalid", "found no value, expected one")
+    try:
+        found = _parse(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise case.refuse("json.invalid", "found something else than JSON that can be stored") from error
+    if _depth(found, MAX_NESTING - len(case.address.segments)) < 0:
+        raise case.refuse("json.invalid", f"found more than {MAX_NESTING} levels of nesting")
+    if b"\\u0000" in raw and (code := _find_nul(found)) is not None:
+        raise case.refuse(code, "one with U+0000 in it")
+    return found
+
+
+def _depth(value: Any, left: int) -> int:
+    """How many of the levels that are `left` a value leaves over; below zero once there are too many."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return left
+    lowest = left = left - 1
+    if left < 0:
+        return left
+    for member in value:
+        if isinstance(member, dict | list):
+            lowest = min(lowest, _depth(member, left))
+            if lowest < 0:
+                break
+    return lowest
+
+
+def _find_nul(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "json.invalid" if "\0" in value else None
+    if isinstance(value, dict):
+        if any("\0" in key for key in value):
+            return "json.key.invalid"
+        value = value.values()
+    if isinstance(value, str | int | float) or value is None:
+        return None
+    return next((code for member in value if (code := _find_nul(member)) is not None), None)
+
+
+def check_keys(case: Case, value: Any) -> None:
+    """Refuse an illegal key, in objects within objects; what lies inside arrays is free."""
+    if isinstance(value, dict):
+        for key, member in value.items():
+            if not is_key(key):
+                raise case.refuse("json.key.invalid", shown(key))
+            if isinstance(member, dict):
+                check_keys(case, member)
+
+
+# --- one check for each part of a thing; each returns the value itself where nothing was dropped from it ---
+
+
+def _thing(case: Case, value: Any, is_patch: bool) -> Any:
+    if value is None and case.command.action == "create":
+        value = {}
+    if is_patch and (value is None or value == {}):
+        raise case.refuse("things:merge.invalid", "found nothing to merge")
+    members = _object(case, value)
+    checked = {}
+    for name, member in members.items():
+        if name in _MEMBER_CHECKS:
+            checked[name] = _MEMBER_CHECKS[name](case, member, is_patch)
+        elif is_patch and member is None and is_delete_pattern(name):
+            checked[name] = None
+    return value if _is_unchanged(checked, members) else checked
+
+
+def _thing_id(case: Case, value: Any, is_patch: bool) -> Any:
+    if value is None and not is_patch:
+        return None
+    if value is None:
+        raise case.refuse("things:id.notdeletable")
+    if not isinstance(value, str):
+        raise case.refuse("json.invalid", f"found {_type(value)} as thingId, expected a string")
+    if value != str(case.entity):
+        known = parse_entity_id(EntityType.THING, value)
+        raise case.refuse("things:id.notsettable" if known else "things:id.invalid", shown(value))
+    return value
+
+
+def _policy_id_member(case: Case, value: Any, is_patch: bool) -> Any:
+    if value is None:
+        return _policy_id(case, value, is_patch) if is_patch else None
+    if not isinstance(value, str):
+        raise case.refuse("json.invalid", f"found {_type(value)} as policyId, expected a string")
+    return _policy_id(case, value, is_patch)
+
+
+def _policy_id(case: Case, value: Any, is_patch: bool) -> Any:
+    if value is None and is_patch:
+        raise case.refuse("things:policyId.notdeletable")
+    if not isinstance(value, str):
+        raise case.refuse("json.format.invalid", f"found {_type(value)}, expected a string")
+    if parse_entity_id(EntityType.POLICY, value) is None:
+        raise case.refuse("policies:id.invalid", shown(value))
+    return value
+
+
+def _definition_member(case: Case, value: Any, is_patch: bool) -> Any:
+    return None if value is None else _definition(case, value, is_patch)
+
+
+def _definition(case: Case, value: Any, is_patch: bool) -> Any:
+    if value is None and is_patch:
+        return None
+    if not isinstance(value, str):
+        raise case.refuse("json.format.invalid", f"found {_type(value)} as definition, expected a string")
+    return _identifier(case, value)
+
+
+def _identifier(case: Case, value: str) -> str:
+    if _IDENTIFIER.fullmatch(value) is None and _ADDRESS.fullmatch(value) is None:
+        raise case.refuse("things:definition.identifier.invalid")
+    return value
+
+
+def _open_object(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001 one face for every check
+    return None if value is None else _object(case, value)
+
+
+def _open_object_member(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
+    return None if value is None else _nested_object(case, value)
+
+
+def _anything(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
+    return value
+
+
+def _features(case: Case, value: Any, is_patch: bool) -> Any:
+    return None if value is None else _each_feature(case, _object(case, value), is_patch)
+
+
+def _features_member(case: Case, value: Any, is_patch: bool) -> Any:
+    return None if value is None else _each_feature(case, _nested_object(case, value), is_patch)
+
+
+def _each_feature(case: Case, features: dict[str, Any], is_patch: bool) -> Any:
+    checked = {
+        name: None if feature is None else _feature_members(case, _nested_object(case, feature), is_patch)
+        for name, feature in features.items()
+    }
+    return features if _is_unchanged(checked, features) else checked
+
+
+def _feature(case: Case, value: Any, is_patch: bool) -> Any:
+    return None if value is None else _feature_members(case, _object(case, value), is_patch)
+
+
+def _feature_members(case: Case, feature: dict[str, Any], is_patch: bool) -> Any:
+    if (definition := feature.get("definition")) is not None:
+        if not isinstance(definition, list):
+            raise case.refuse("json.invalid", f"found {_type(definition)} as a feature's definition, expected an array")
+        _identifiers(case, definition)
+    for name in ("properties", "desiredProperties"):
+        if feature.get(name) is not None:
+            _nested_object(case, feature[name])
+    if feature.keys() <= _FEATURE_MEMBERS:
+        return feature
+    return {
+        name: member
+        for name, member in feature.items()
+        if name in _FEATURE_MEMBERS or (is_patch and member is None and is_delete_pattern(name))
+    }
+
+
+def _feature_definition(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise case.refuse("json.format.invalid", f"found {_type(value)}, expected an array")
+    _identifiers(case, value)
+    return value
+
+
+def _identifiers(case: Case, identifiers: list[Any]) -> None:
+    if not identifiers:
+        raise case.refuse("things:feature.definition.empty")
+    for identifier in identifiers:
+        if not isinstance(identifier, str):
+            raise case.refuse("json.invalid", f"found {_type(identifier)} in a feature's definition, expected strings")
+        _identifier(case, identifier)
+
+
+_Check = Callable[[Case, Any, bool], Any]
+
+_MEMBER_CHECKS: Final[Mapping[str, _Check]] = {
+    "thingId": _thing_id,
+    "policyId": _policy_id_member,
+    "definition": _definition_member,
+    "attributes": _open_object_member,
+    "features": _features_member,
+}
+
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "thing": _thing,
+    "policyId": _policy_id,
+    "definition": _definition,
+    "attributes": _open_object,
+    "attribute": _anything,
+    "features": _features,
+    "feature": _feature,
+    "feature.definition": _feature_definition,
+    "feature.properties": _open_object,
+    "feature.property": _anything,
+    "feature.desiredProperties": _open_object,
+    "feature.desiredProperty": _anything,
+}
+
+
+def _object(case: Case, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise case.refuse("json.format.invalid", f"found {_type(value)}, expected an object")
+    return value
+
+
+def _nested_object(case: Case, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise case.refuse("json.invalid", f"found {_type(value)} inside, expected an object")
+    return value
+
+
+def _is_unchanged(checked: dict[str, Any], found: dict[str, Any]) -> bool:
+    return len(checked) == len(found) and all(checked[name] is found[name] for name in checked)
+
+
+def _type(value: Any) -> str:
+    """A JSON type, for messages; never the value itself."""
+    names: dict[type, str] = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    return "null" if value is None else names.get(type(value), "a number")
+
+
+# --- whole things ---
+
+
+def whole_thing(case: Case, value: Value, policy_id: str) -> Value:
+    """A thing as it is stored and answered: both ids and the members that were given, in their order."""
+    given = value.parsed or {}
+    members: dict[str, Any] = {"thingId": str(case.entity), "policyId": policy_id}
+    members.update((name, given[name]) for name in THING_MEMBERS[2:] if name in given)
+    return Value(members, b"{" + b",".join(_spliced(members, value.raw)) + b"}")
+
+
+def _spliced(members: dict[str, Any], raw: bytes) -> Iterator[bytes]:
+    """The members of a thing as JSON text, each in the spelling it came with."""
+    texts = _parse_members(raw) if raw != b"null" else {}
+    for name, member in members.items():
+        text = texts.get(name) if name in THING_MEMBERS[2:] else None
+        yield b'"%s":%s' % (name.encode(), bytes(text) if text is not None else encode(member))
+
+
+def strip_nulls(value: Any) -> Any:
+    """A patch as the value of something new: without nulls, also inside arrays."""
+    if isinstance(value, dict):
+        return {key: strip_nulls(member) for key, member in value.items() if member is not None}
+    if isinstance(value, list):
+        return [strip_nulls(member) for member in value if member is not None]
+    return value

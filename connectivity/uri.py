@@ -1,0 +1,99 @@
+"""The address of a broker, as a connection's `uri` says it: `scheme://[user:password@]host:port[/path]`.
+
+User name and password are percent-decoded before they are split at the first colon, so a user name cannot contain one
+and a password can. User information without any colon is no credentials at all. A port is needed and a query is not
+allowed. Which schemes a connection type knows is said in its broker's file.
+
+`mask_uri` is for whatever is shown: it hides the password in texts that can be parsed and in texts that cannot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pydantic import SecretStr
+
+MASK = "*****"
+
+SECURE_SCHEMES = frozenset({"ssl", "tls", "amqps", "wss"})
+"""The schemes that mean TLS, over all connection types."""
+
+_SHAPE = re.compile(
+    r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(?P<fragment>#.*)?",
+    re.DOTALL,
+)
+_UNFIT = re.compile(r"[\s\x00-\x1f\x7f]")
+
+
+class BrokerUri(NamedTuple):
+    """A parsed `uri`. `path` is as written, with its leading slash, or empty; the password is shown masked."""
+
+    scheme: str
+    host: str
+    port: int
+    username: str | None
+    password: SecretStr | None
+    path: str
+
+    @property
+    def is_secure(self) -> bool:
+        return self.scheme in SECURE_SCHEMES
+
+
+def parse_uri(text: str) -> BrokerUri:
+    """Read a broker's address. Raises ValueError that says what was expected, without any part of the text."""
+    if _UNFIT.search(text):
+        raise ValueError("an address without white space and control characters, percent-encoded where needed")
+    shape = _SHAPE.fullmatch(text)
+    if shape is None:
+        raise ValueError("scheme://[user:password@]host:port[/path]")
+    if shape["query"] is not None or shape["fragment"] is not None:
+        raise ValueError("an address without query and fragment; options belong into specificConfig")
+    user_information, _, _ = shape["authority"].rpartition("@")
+    if "@" in user_information:
+        raise ValueError("user name and password percent-encoded: %40 for @")
+    try:
+        split = urlsplit(text)
+        host, port = split.hostname, split.port
+    except ValueError:
+        raise ValueError("scheme://host:port with a port from 1 to 65535") from None
+    if not host:
+        raise ValueError("a host name or an IP address before the port")
+    if not port:
+        raise ValueError("an explicit port from 1 to 65535")
+    username, colon, password = unquote(user_information).partition(":")
+    return BrokerUri(
+        scheme=split.scheme,
+        host=host,
+        port=port,
+        username=username if colon else None,
+        password=SecretStr(password) if colon else None,
+        path=split.path,
+    )
+
+
+def parse_tunnel_uri(text: str) -> tuple[str, int]:
+    """Host and port of `ssh://host:port`. Raises ValueError that says what was expected."""
+    uri = parse_uri(text)
+    if uri.scheme != "ssh" or "@" in text or uri.path not in ("", "/"):
+        raise ValueError("ssh://host:port, with the user among the credentials")
+    return uri.host, uri.port
+
+
+def mask_uri(text: str) -> str:
+    """The address with its password (and whatever else might be one) hidden. Takes any text."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "", text
+    user_information, at, place = rest.rpartition("@")
+    if at:
+        user, colon, _ = user_information.partition(":")
+        rest = f"{user}:{MASK}@" if colon else f"{MASK}@"
+    else:
+        rest = ""
+    place = re.sub(r"[?#].*", f"?{MASK}", place, flags=re.DOTALL)
+    # A port that is no number may be a password whose "@host" was forgotten.
+    place = re.sub(r"^([^/\[:]*:)(?!\d{1,5}(?:/|\?|$))[^/?]*", rf"\g<1>{MASK}", place)
+    return f"{scheme}{separator}{rest}{place}"

@@ -1,0 +1,94 @@
+"""The Ditto protocol: JSON messages about things and policies, and streams of what became of them.
+
+Decoding takes the steps in the order in which their mistakes are told: is it JSON with the members of a message
+(`mappings/ditto/document.py`), which topic and entity, are the headers of their types, which path, may this be done there.
+What a value has to be like, where that needs no more than the message, is checked for streaming commands alone; the value
+of a command on a thing or policy stays bytes, and those who carry it out look into it. A merge's content type is theirs to
+check too, since the source's header mapping may still fill it in.
+
+Served are commands on things and policies of the twin channel and streaming subscriptions. Errors that come in mean
+nothing here and are let pass, so that two services that answer each other come to rest; everything else is an unknown topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mappings.codecs.base import Codec
+from mappings.ditto import faults
+from mappings.ditto.document import Message, compact, parse_value, read_message
+from mappings.ditto.paths import resource
+from mappings.ditto.streaming import COMMANDS
+from mappings.ditto.topics import read_topic
+from mappings.ditto.writing import write
+from mappings.envelope import Envelope
+from mappings.errors import DecodeError
+from mappings.headers import normalise, readable
+from mappings.ids import EntityId
+from mappings.signals import Command, Headers, Inbound, Outbound
+from mappings.topic import TopicPath, unknown_topic
+
+
+class DittoCodec:
+    """`mappings.codecs.base.Codec` for the Ditto protocol. It remembers nothing about a peer."""
+
+    terminal_needs_request = True
+
+    def session(self) -> None:
+        return None
+
+    def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
+        """The signal of a message. Raises DecodeError, which says about whom and with which headers to answer."""
+        try:
+            message = read_message(envelope.payload)
+        except DecodeError as error:
+            error.headers = readable(error.headers)
+            raise
+        entity: EntityId | None = None
+        group = "things"
+        try:
+            topic, entity = read_topic(message.topic)
+            group = topic.group
+            headers = normalise(message.headers) if message.headers else {}
+            return _signals(message, topic, entity, headers)
+        except DecodeError as error:
+            if error.entity is None:
+                error.entity = entity
+            if group != "things":
+                error.group = group
+            error.headers = readable(message.headers) if message.headers else {}
+            raise
+
+    def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
+        """The messages that say `signal`: one, or one for each element. Raises EncodeError."""
+        return write(signal)
+
+
+def _signals(message: Message, topic: TopicPath, entity: EntityId | None, headers: Headers) -> Sequence[Inbound]:
+    if topic.criterion == "errors":
+        return ()
+    if entity is not None:
+        if topic.criterion == "commands" and topic.channel != "live":
+            return (_command(message, topic, entity, headers),)
+        if topic.criterion == "streaming" and topic.action in COMMANDS:
+            return (COMMANDS[topic.action](entity, message.path, parse_value(message.value), headers),)
+    raise unknown_topic(message.topic)
+
+
+def _command(message: Message, topic: TopicPath, entity: EntityId, headers: Headers) -> Command:
+    place = resource(entity.type, message.path)
+    action = topic.action
+    if action is None or action not in place.actions:
+        raise unknown_topic(message.topic)
+    if _is_status(message.status):
+        raise DecodeError(faults.looks_like_response(message.status))
+    value = compact(message.value) if message.value else None
+    return Command(entity, action, place.path, value, headers, message.fields)
+
+
+def _is_status(status: Any) -> bool:
+    return isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599
+
+
+CODEC: Codec = DittoCodec()

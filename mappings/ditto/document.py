@@ -1,0 +1,163 @@
+"""One message of the Ditto protocol as it lies in the payload: is it a JSON object with the members it needs.
+
+`read_message` takes the members apart and leaves the value as the bytes it came in. What the JSON library lets pass and
+nobody behind may meet is looked for here, over the whole payload: text that is not UTF-8, nesting beyond `MAX_NESTING`,
+integers beyond 64 bits and numbers beyond a double, U+0000 in the value. Each of these looks has a cheap sign that
+almost no message bears; only a message that bears it is looked at closely. Where a member occurs twice the last one
+counts. What the members mean is the business of `mappings/codecs/ditto.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from mappings.ditto import faults
+from mappings.ditto.topics import entity_of
+from mappings.errors import DecodeError, Fault
+
+MAX_NESTING = 200
+"""The deepest that the value of a message may be nested; the message around it is one more."""
+
+_LONG = 1 << 63
+
+
+class Message(msgspec.Struct):
+    """The members of a message; those of no interest here are dropped. `value` is empty where there is none."""
+
+    topic: str
+    path: str
+    headers: dict[str, Any] | None = None
+    value: msgspec.Raw = msgspec.Raw()
+    fields: str | None = None
+    status: Any = None
+
+
+_decode = msgspec.json.Decoder(Message).decode
+_decode_any = msgspec.json.Decoder().decode
+
+NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What the JSON library raises for bytes that it cannot read; half a character is a ValueError."""
+
+
+def read_message(payload: bytes) -> Message:
+    """The members of the message. Raises DecodeError: `json.invalid`, `json.key.invalid` or `json.field.missing`.
+
+    The error carries the headers as they were sent and, where there is one, the topic's entity.
+    """
+    try:
+        message = _decode(payload)
+    except NOT_JSON:
+        raise _refused(payload) from None
+    if not is_sound(payload):
+        raise _error(faults.not_json(payload), message.topic, message.headers)
+    if b"\\u0000" in payload and (fault := _nul_fault(parse_value(message.value))) is not None:
+        raise _error(fault, message.topic, message.headers)
+    return message
+
+
+def compact(value: msgspec.Raw) -> bytes:
+    """The value's bytes without white space: numbers and strings keep their spelling."""
+    return bytes(msgspec.json.format(value, indent=-1))
+
+
+def parse_value(value: msgspec.Raw) -> Any:
+    """The value of a message that was read, parsed; None where there is none."""
+    return _decode_any(value) if value else None
+
+
+def _refused(payload: bytes) -> DecodeError:
+    """What is wrong with a payload that is no message."""
+    try:
+        document = _decode_any(payload)
+    except NOT_JSON:
+        return DecodeError(faults.not_json(payload))
+    if not isinstance(document, dict):
+        return DecodeError(faults.not_json(payload))
+    fault = wrong_member(document) if is_sound(payload) else None
+    return _error(fault or faults.not_json(payload), document.get("topic"), document.get("headers"))
+
+
+def _error(fault: Fault, topic: Any, headers: Any) -> DecodeError:
+    """An error that knows what could be read of the message around it."""
+    entity, group = entity_of(topic) if isinstance(topic, str) else (None, "things")
+    return DecodeError(fault, entity=entity, group=group, headers=headers if isinstance(headers, dict) else None)
+
+
+def wrong_member(document: dict[str, Any]) -> Fault | None:
+    """Which member of a parsed message is missing or of another type than it has to be."""
+    for name in ("topic", "path"):
+        if document.get(name) is None:
+            return faults.field_missing(name)
+    for name, type, called in (
+        ("topic", str, "String"),
+        ("headers", dict, "JsonObject"),
+        ("path", str, "String"),
+        ("fields", str, "String"),
+    ):
+        found = document.get(name)
+        if found is not None and not isinstance(found, type):
+            return faults.wrong_type(name, found, called)
+    return None
+
+
+# --- what the JSON library lets pass ------------------------------------------------------------------------------------
+
+_SHAPE = bytes(ord("0") if chr(byte).isdigit() else ord("e") if byte in b"eE" else byte for byte in range(128)) + bytes(
+    range(128, 256)
+)
+"""Every digit as 0, every exponent mark as e."""
+
+_MANY_DIGITS = b"0" * 19
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_NUMBER = re.compile(rb"-?[0-9]++(?P<rest>[0-9.eE+\-]*+)")
+_BRACKETS = bytes(1 if byte in b"{[" else 255 for byte in range(256))
+"""Opening brackets as +1, closing ones as −1 of a signed byte."""
+
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[]}")
+
+
+def is_sound(payload: bytes) -> bool:
+    """Whether well-formed JSON holds only what can be kept: UTF-8, `MAX_NESTING`, 64-bit integers, finite doubles."""
+    if not payload.isascii():
+        try:
+            payload.decode()
+        except UnicodeDecodeError:
+            return False
+    shape = payload.translate(_SHAPE)
+    is_numeric = _MANY_DIGITS in shape or b"0e000" in shape or b"0e+000" in shape
+    is_deep = payload.count(b"[") + payload.count(b"{") > MAX_NESTING
+    if not (is_numeric or is_deep):
+        return True
+    bare = _STRING.sub(b"", payload)
+    return _nesting(bare) <= MAX_NESTING + 1 and all(_is_kept(number) for number in _NUMBER.finditer(bare))
+
+
+def _nesting(bare: bytes) -> int:
+    """How deep well-formed JSON without its strings is nested."""
+    steps = bare.translate(None, _NO_BRACKETS).translate(_BRACKETS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0)
+
+
+def _is_kept(number: re.Match[bytes]) -> bool:
+    text = number[0]
+    if number["rest"]:
+        return abs(float(text)) != float("inf")
+    return len(text) < 19 or (len(text) <= 20 and -_LONG <= int(text) < _LONG)
+
+
+def _nul_fault(value: Any) -> Fault | None:
+    """The first key or string with U+0000 in it, as a fault."""
+    if isinstance(value, str):
+        return faults.nul_in_text(value) if "\0" in value else None
+    if isinstance(value, dict):
+        for key in value:
+            if "\0" in key:
+                return faults.nul_in_key(key)
+        value = list(value.values())
+    if isinstance(value, list):
+        return next((fault for member in value if (fault := _nul_fault(member)) is not None), None)
+    return None

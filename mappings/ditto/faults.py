@@ -1,0 +1,101 @@
+"""What is wrong with a message of the Ditto protocol, in the protocol's own words (subscriptions, parse errors).
+
+Four kinds of mistake, each with its code and its text: a field that is missing, a field of another JSON type, a value that
+cannot be converted, a text that is no JSON. What is quoted from a message is cut where it is long, so that an answer never
+grows with what it answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mappings.errors import Fault
+
+JSON_HINT = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
+LONGEST_QUOTE = 200
+"""Characters of a message that its answer repeats at most."""
+
+_ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"
+_encode = msgspec.json.Encoder().encode
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…"
+
+
+def json_text(value: Any) -> str:
+    """A parsed value in JSON notation, cut where it is long."""
+    return shortened(_encode(value).decode())
+
+
+def field_missing(name: str) -> Fault:
+    """A required field that is not there, or null."""
+    return Fault(
+        400,
+        "json.field.missing",
+        f"JSON did not include required </{name}> field!",
+        "Check if all required JSON fields were set.",
+    )
+
+
+def wrong_type(name: str, value: Any, expected: str) -> Fault:
+    """A field of another JSON type than `expected` (String, Long, JsonObject, …)."""
+    return Fault(
+        400, "json.invalid", f"Value <{json_text(value)}> for </{name}> is not of type <{expected}>!", JSON_HINT
+    )
+
+
+def not_convertible(value: Any, expected: str) -> Fault:
+    """A value that is not `a long`, `an object` or the like."""
+    return Fault(400, "json.format.invalid", f"This JSON value is not {expected}: {json_text(value)}")
+
+
+def not_json(payload: bytes) -> Fault:
+    """Bytes that are no JSON object, or hold what cannot be kept: too deep, too large a number, half a character."""
+    start = payload[: 4 * LONGEST_QUOTE + 4].decode("utf-8", "replace")
+    return Fault(400, "json.invalid", f"Failed to parse JSON string '{shortened(start)}'!", JSON_HINT)
+
+
+def nul_in_key(key: str) -> Fault:
+    return Fault(
+        400, "json.key.invalid", f"The JSON key {json_text(key)} is not valid!", "A key must not contain U+0000."
+    )
+
+
+def nul_in_text(text: str) -> Fault:
+    return Fault(
+        400, "json.invalid", f"The JSON string {json_text(text)} is not valid!", "A string must not contain U+0000."
+    )
+
+
+def unknown_path(path: str) -> Fault:
+    return Fault(
+        400,
+        "protocoladapter:unknown.path",
+        f"The path '{shortened(path)}' is unknown.",
+        "Check if the path is correct.",
+    )
+
+
+def invalid_id(group: str, text: str) -> Fault:
+    """A topic whose namespace and name are no id of a thing or policy."""
+    kind = "Policy" if group == "policies" else "Thing"
+    return Fault(
+        400,
+        f"{group}:id.invalid",
+        f"{kind} ID '{shortened(text)}' is not valid!",
+        "It must conform to the namespaced entity ID notation (see Ditto documentation)",
+        {"href": _ID_HREF},
+    )
+
+
+def looks_like_response(status: int) -> Fault:
+    """A command's topic with a status: only answers have one, and nobody here waits for them."""
+    return Fault(
+        422,
+        "protocoladapter:illegal.adaptable",
+        f"A command must not have a status, found {status}.",
+        "Leave 'status' out of commands; only responses have it.",
+    )

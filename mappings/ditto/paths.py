@@ -1,0 +1,104 @@
+"""The paths of things and policies: which there are, and what may be done there (Ditto protocol, path grammar).
+
+A path is read once and then known: `resource` answers with its normal form and the actions it takes. In a policy the id of
+a subject and the key of a resource are everything that follows, slashes included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from mappings.ditto import faults
+from mappings.errors import UnknownPath
+from mappings.ids import EntityType
+from mappings.pointer import format_pointer, parse_pointer
+
+_LONGEST_KNOWN = 512
+"""Longer paths are read anew each time, so that what is known stays small."""
+
+_CHANGE = frozenset({"modify", "retrieve"})
+_CHANGE_AND_DELETE = _CHANGE | {"delete"}
+_EVERY = _CHANGE_AND_DELETE | {"merge"}
+
+_FEATURE_PARTS = frozenset({"definition", "properties", "desiredProperties"})
+_ENTRY_PARTS = {
+    "subjects": _CHANGE,
+    "resources": _CHANGE,
+    "importable": _CHANGE,
+    "namespaces": _CHANGE,
+    "allowedAdditions": _CHANGE_AND_DELETE,
+    "references": _CHANGE_AND_DELETE,
+}
+_IMPORT_PARTS = frozenset({"entries", "transitiveImports"})
+
+
+class Resource(NamedTuple):
+    """A place in a thing or policy: its path as answers write it, and the actions that commands may have there."""
+
+    path: str
+    actions: frozenset[str]
+
+
+def resource(type: EntityType, path: str) -> Resource:
+    """The place that `path` names. Raises DecodeError: `json.pointer.invalid`, or UnknownPath."""
+    return _known(type, path) if len(path) <= _LONGEST_KNOWN else _read(type, path)
+
+
+def _read(type: EntityType, path: str) -> Resource:
+    found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
+    if found is None:
+        raise UnknownPath(faults.unknown_path(path))
+    return found
+
+
+_known = lru_cache(maxsize=8192)(_read)
+
+
+def _thing_resource(path: str) -> Resource | None:
+    segments = parse_pointer(path)
+    actions = _thing_actions(segments)
+    return Resource(format_pointer(segments), actions) if actions is not None else None
+
+
+def _thing_actions(segments: Sequence[str]) -> frozenset[str] | None:
+    match segments:
+        case ():
+            return _EVERY | {"create"}
+        case ("policyId",):
+            return _EVERY - {"delete"}
+        case ("definition" | "attributes" | "features",) | ("attributes", *_) | ("features", _):
+            return _EVERY
+        case ("features", _, part) if part in _FEATURE_PARTS:
+            return _EVERY
+        case ("features", _, "properties" | "desiredProperties", *_):
+            return _EVERY
+        case _:
+            return None
+
+
+def _policy_resource(path: str) -> Resource | None:
+    if path in ("", "/"):
+        return Resource("/", _CHANGE_AND_DELETE | {"create"})
+    parts = path.removeprefix("/").split("/", 3)
+    match parts:
+        case ["entries", label, "subjects" | "resources" as kind, key] if label and key:
+            return Resource(f"/entries/{label}/{kind}/{key}", _CHANGE_AND_DELETE)
+    segments = parse_pointer(path)
+    actions = _policy_actions(segments)
+    return Resource(format_pointer(segments), actions) if actions is not None else None
+
+
+def _policy_actions(segments: Sequence[str]) -> frozenset[str] | None:
+    match segments:
+        case ("entries",):
+            return _CHANGE
+        case ("entries", _, part):
+            return _ENTRY_PARTS.get(part)
+        case ("entries", _) | ("imports",) | ("imports", _):
+            return _CHANGE_AND_DELETE
+        case ("imports", _, part) if part in _IMPORT_PARTS:
+            return _CHANGE
+        case _:
+            return None

@@ -1,0 +1,140 @@
+"""Signals as messages of the Ditto protocol: answers, errors, events, and the signals of a subscription.
+
+`write` has one small writer for each kind of signal; the elements of a history have a file of their own (`items`). Headers
+leave as `mappings.headers` lets them: answers and events say that they want no response, signals of a subscription repeat
+the headers of the client's command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mappings.ditto.items import CONTENT_TYPES, next_envelopes
+from mappings.ditto.wire import JSON, MERGE_PATCH, cannot_say, json_bytes, message, transport_headers
+from mappings.envelope import Envelope
+from mappings.errors import Fault
+from mappings.headers import echoed, outgoing
+from mappings.signals import (
+    Complete,
+    Created,
+    Ending,
+    ErrorResponse,
+    Event,
+    Failed,
+    Headers,
+    Kind,
+    Next,
+    Outbound,
+    Response,
+)
+from mappings.topic import topic_of
+
+VERSION = 2
+"""The only version of the protocol's schema, as answers and events name it."""
+
+_ENDINGS: dict[Ending, tuple[int, str, str]] = {
+    Ending.NOT_FOUND: (404, "streaming.subscription.not.found", "No subscription with ID '{key}' exists."),
+    Ending.INVALID_DEMAND: (
+        400,
+        "streaming.subscription.protocol.error",
+        "The number of requested elements must be > 0 (see reactive-streams specification, rule 3.9)",
+    ),
+    Ending.CANCELLED: (
+        400,
+        "streaming.subscription.protocol.error",
+        "This subscription is considered cancelled. No more messages are processed.",
+    ),
+    Ending.IDLE: (
+        408,
+        "streaming.subscription.timeout",
+        "The subscription '{key}' stopped due to a lack of interaction.",
+    ),
+}
+"""Why a subscription ends → status, code and message."""
+
+
+def write(signal: Outbound) -> Sequence[Envelope]:
+    """The messages that say `signal`. Raises EncodeError."""
+    if not isinstance(signal, Response | ErrorResponse | Event) and signal.kind is not Kind.HISTORY:
+        raise cannot_say(f"signals of a {signal.kind.value} subscription")
+    return _WRITERS[type(signal)](signal)
+
+
+def _envelope(payload: bytes, headers: Headers) -> list[Envelope]:
+    return [Envelope(payload, transport_headers(headers))]
+
+
+def _response(signal: Response) -> list[Envelope]:
+    headers = outgoing(signal.headers)
+    headers["version"] = VERSION
+    if signal.action == "merge":
+        headers["content-type"] = MERGE_PATCH
+    elif signal.value is not None:
+        headers["content-type"] = JSON
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _error_response(signal: ErrorResponse) -> list[Envelope]:
+    headers = outgoing(signal.headers)
+    headers["version"] = VERSION
+    headers["content-type"] = JSON
+    value = json_bytes(_fault_object(signal.fault))
+    payload = message(str(topic_of(signal)), headers, "/", value, status=signal.fault.status)
+    return _envelope(payload, signal.headers)
+
+
+def _event(signal: Event) -> list[Envelope]:
+    """A change as targets see it. It carries no headers of the command: an entry keeps only what an operator chose."""
+    content_type = CONTENT_TYPES.get(signal.action, JSON)
+    headers: dict[str, Any] = {"response-required": False, "version": VERSION}
+    if content_type is not None:
+        headers["content-type"] = content_type
+    payload = message(
+        str(topic_of(signal)),
+        headers,
+        signal.path,
+        signal.value if content_type is not None else None,
+        revision=signal.revision,
+        timestamp=signal.timestamp,
+    )
+    return _envelope(payload, {})
+
+
+def _subscription_event(signal: Created | Complete) -> list[Envelope]:
+    return _about_subscription(signal, {"subscriptionId": signal.key})
+
+
+def _failed(signal: Failed) -> list[Envelope]:
+    reason = signal.reason
+    error = _ending_object(reason, signal.key) if isinstance(reason, Ending) else _fault_object(reason)
+    return _about_subscription(signal, {"subscriptionId": signal.key, "error": error})
+
+
+def _about_subscription(signal: Created | Complete | Failed, value: dict[str, Any]) -> list[Envelope]:
+    headers = {**echoed(signal.headers), "content-type": JSON}
+    return _envelope(message(str(topic_of(signal)), headers, "/", json_bytes(value)), signal.headers)
+
+
+def _ending_object(reason: Ending, key: str) -> dict[str, Any]:
+    status, error, text = _ENDINGS[reason]
+    return {"status": status, "error": error, "message": text.format(key=key)}
+
+
+def _fault_object(fault: Fault) -> dict[str, Any]:
+    found: dict[str, Any] = {"status": fault.status, "error": fault.error, "message": fault.message}
+    if fault.description is not None:
+        found["description"] = fault.description
+    return {**found, **fault.extra}
+
+
+_WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
+    Response: _response,
+    ErrorResponse: _error_response,
+    Event: _event,
+    Created: _subscription_event,
+    Next: next_envelopes,
+    Complete: _subscription_event,
+    Failed: _failed,
+}

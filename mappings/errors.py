@@ -1,0 +1,120 @@
+"""What can go wrong between bytes and signals, and how an answer says so.
+
+    MappingError
+    ├── DecodeError                the other party sent what cannot be read
+    │   ├── UnknownTopic           a topic path outside the grammar
+    │   └── UnknownPath            a path that no resource has
+    ├── EncodeError                this wire protocol cannot say that
+    └── PlaceholderError
+        ├── UnknownPlaceholder
+        ├── UnknownFunction
+        ├── InvalidSignature       a function that exists, called with arguments it does not take
+        ├── Unresolved             known, and without a value here
+        └── UnsafeAddress          a value that must not become part of an address
+
+Every error of the three packages that may reach a client carries a `Fault`: the four things that an error answer
+says. Clients branch on `status`; tests and operators read `error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from mappings.ids import EntityId
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why something failed, as an answer tells it.
+
+    `status` is an HTTP status, `error` a code such as `things:thing.notfound`; `extra` holds further members of the
+    error object, such as `href` or `invalidHeaderKey`.
+    """
+
+    status: int
+    error: str
+    message: str
+    description: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+INTERNAL_ERROR = Fault(
+    500,
+    "internalerror",
+    "There was a rare case of an unexpected internal error.",
+    "Please contact the service team or your administrator.",
+)
+
+
+class MappingError(Exception):
+    """The root of this package's errors."""
+
+    retry: ClassVar[bool] = False
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(f"{fault.error}: {fault.message}")
+        self.fault = fault
+
+    @property
+    def status(self) -> int:
+        return self.fault.status
+
+
+class DecodeError(MappingError):
+    """An envelope that cannot be turned into signals.
+
+    What was understood before the reading stopped comes along, so that an answer finds its way: the entity of the
+    topic, the group (`things` or `policies`) and the headers.
+    """
+
+    def __init__(
+        self,
+        fault: Fault,
+        *,
+        entity: EntityId | None = None,
+        group: str = "things",
+        headers: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(fault)
+        self.entity = entity
+        self.group = group
+        self.headers: Mapping[str, object] = headers or {}
+
+
+class UnknownTopic(DecodeError):
+    """`protocoladapter:unknown.topicpath`."""
+
+
+class UnknownPath(DecodeError):
+    """`protocoladapter:unknown.path`."""
+
+
+class EncodeError(MappingError):
+    """A signal that this wire protocol has no words for."""
+
+
+class PlaceholderError(MappingError):
+    """The root of what can be wrong with a `{{ … }}` expression."""
+
+
+class UnknownPlaceholder(PlaceholderError):
+    """`placeholder:unresolved`: no placeholder has this name."""
+
+
+class UnknownFunction(PlaceholderError):
+    """`placeholder:function.unknown`."""
+
+
+class InvalidSignature(PlaceholderError):
+    """`placeholder:function.signature.invalid` or `placeholder:function.too.complex`."""
+
+
+class Unresolved(PlaceholderError):
+    """`placeholder:unresolved`: a value was needed and there is none."""
+
+
+class UnsafeAddress(PlaceholderError):
+    """`connectivity:message.sending.failed` (400): a value that must not become part of an address."""

@@ -1,0 +1,67 @@
+"""The identifiers that everybody shares: entities, subscriptions, correlation ids.
+
+An entity is a thing or a policy (streams join them later). Its id is `namespace:name`, split at the first colon; both
+parts follow one grammar, which `parse_entity_id` checks.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import uuid
+from enum import Enum
+from typing import NamedTuple
+
+MAX_ID_LENGTH = 256
+"""The longest id, key or label, in UTF-16 code units."""
+
+_ENTITY_ID = re.compile(r"(?P<namespace>|[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*):(?P<name>[^\x00-\x1F\x7F-\xFF/]+)", re.ASCII)
+
+
+class EntityType(str, Enum):
+    """What an entity is; the value is the name that journal and lake store."""
+
+    THING = "thing"
+    POLICY = "policy"
+
+    @property
+    def group(self) -> str:
+        """The name of this type in a topic path."""
+        return "things" if self is EntityType.THING else "policies"
+
+
+class EntityId(NamedTuple):
+    """The identity of one entity. `str(entity)` is its id as clients write it."""
+
+    type: EntityType
+    namespace: str
+    name: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.namespace}:{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.name}"
+
+
+def utf16_length(text: str) -> int:
+    """The length that limits are stated in: UTF-16 code units."""
+    return len(text) + sum(1 for character in text if ord(character) > 0xFFFF)
+
+
+def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
+    """The entity named by `text`, or None where the text is no id: the caller knows which error that is."""
+    match = _ENTITY_ID.fullmatch(text)
+    if match is None or utf16_length(text) > MAX_ID_LENGTH:
+        return None
+    return EntityId(type, match["namespace"], match["name"])
+
+
+def new_subscription_id() -> str:
+    """An id that nobody can guess: 128 random bits, safe in a URL."""
+    return secrets.token_urlsafe(16)
+
+
+def new_correlation_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,92 @@
+"""JSON pointers as the Ditto protocol writes them, and what lies at their end.
+
+A path such as `/features/lamp/properties/on` names a place in a JSON document. Differences to RFC 6901: the leading
+slash may be missing, one trailing slash is ignored, `~0` is the only escape (`a~1b` is the key `a~1b`), two slashes in
+a row are an error, and a numeric segment is a key like any other: arrays are opaque.
+
+`get`, `put` and `remove` never change a document. What they return shares everything off the path with what they were
+given. Which paths a thing or policy has is the codec's business; policies have keys with slashes in them, and only the
+codec knows where those begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from mappings.errors import DecodeError, Fault
+
+Segments = tuple[str, ...]
+
+
+class Missing(Enum):
+    """The type of `MISSING`."""
+
+    MISSING = "missing"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = Missing.MISSING
+"""There is no value at this place: something else than JSON null."""
+
+
+def parse_pointer(text: str) -> Segments:
+    """The keys along a path, outermost first; the empty tuple for the whole document (`""` and `"/"`).
+
+    Raises `DecodeError` with `json.pointer.invalid` (400) where two slashes follow each other.
+    """
+    if "//" in text:
+        raise DecodeError(
+            Fault(
+                400,
+                "json.pointer.invalid",
+                f"The JSON pointer '{text}' is invalid!",
+                "Consecutive slashes in JSON pointers are not supported.",
+            )
+        )
+    stripped = text.removeprefix("/").removesuffix("/")
+    if not stripped:
+        return ()
+    segments = stripped.split("/")
+    if "~" in stripped:
+        segments = [segment.replace("~0", "~") for segment in segments]
+    return tuple(segments)
+
+
+def format_pointer(segments: Sequence[str]) -> str:
+    """The path through these keys, always with its leading slash; `/` for the whole document."""
+    return "/" + "/".join([segment.replace("~", "~0") for segment in segments])
+
+
+def get(document: Any, segments: Sequence[str]) -> Any:
+    """The value at this place, or `MISSING`."""
+    for segment in segments:
+        if not isinstance(document, Mapping) or segment not in document:
+            return MISSING
+        document = document[segment]
+    return document
+
+
+def put(document: Any, segments: Sequence[str], value: Any) -> Any:
+    """The document with `value` at this place. Parents that are missing or no objects become objects."""
+    for depth in range(len(segments) - 1, -1, -1):
+        parent = get(document, segments[:depth])
+        value = {**parent, segments[depth]: value} if isinstance(parent, Mapping) else {segments[depth]: value}
+    return value
+
+
+def remove(document: Any, segments: Sequence[str]) -> Any:
+    """The document without the value at this place: itself where there was none, `MISSING` for the empty path."""
+    if not segments:
+        return MISSING
+    parent = get(document, segments[:-1])
+    if not isinstance(parent, Mapping) or segments[-1] not in parent:
+        return document
+    rest = {key: value for key, value in parent.items() if key != segments[-1]}
+    return put(document, segments[:-1], rest)

@@ -1,0 +1,182 @@
+"""Signals: what the parties say to each other, whatever the wire protocol.
+
+Twin signals (`Command`, `Response`, `Event`, `ErrorResponse`) and the seven signals of a subscription (`Subscribe`,
+`Request`, `Cancel` from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads and writes them; the
+subscription engine and the store know nothing else.
+
+JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
+`None` means that there is no value; JSON null is `b"null"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
+
+from mappings.errors import Fault
+from mappings.ids import EntityId
+
+Headers: TypeAlias = Mapping[str, Any]
+"""Headers of a signal: name → JSON value. The specification's own names are in lower case, others as they were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A request to change or to read an entity. `action`: create, modify, merge, delete or retrieve."""
+
+    entity: EntityId
+    action: str
+    path: str
+    value: bytes | None
+    headers: Headers
+    fields: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to a command that was carried out."""
+
+    entity: EntityId
+    action: str
+    path: str
+    status: int
+    value: bytes | None
+    headers: Headers
+
+
+class Event(NamedTuple):
+    """One change of one entity; also the item of a history.
+
+    `timestamp` is UTC with six digits (`2030-01-15T07:30:00.250000Z`), so text order is time order. `headers` is a JSON
+    object as text: the headers of the writing command that the operator chose to keep.
+    """
+
+    entity: EntityId
+    revision: int
+    timestamp: str
+    action: str
+    path: str
+    value: bytes | None
+    headers: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """The answer to a command that failed, or that could not be read (then the entity may be unknown)."""
+
+    entity: EntityId | None
+    group: str
+    fault: Fault
+    headers: Headers
+
+
+class Kind(str, Enum):
+    """What a subscription delivers. Ids of different kinds never meet."""
+
+    HISTORY = "history"
+    SEARCH = "search"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """Which events of one entity are wanted.
+
+    Revisions are inclusive, 0 and negative ones relative to the newest (`to` of None: no upper bound). `after` and
+    `before` are exclusive instants in nanoseconds since 1970. `filter` is RQL.
+    """
+
+    entity: EntityId
+    from_revision: int = 0
+    to_revision: int | None = None
+    after: int | None = None
+    before: int | None = None
+    filter: str | None = None
+
+
+Query: TypeAlias = HistoryQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Open a subscription. `key` is the client's own id, or None where the service chooses one; `demand` comes along in
+    protocols that request with the subscribe itself."""
+
+    kind: Kind
+    query: Query
+    headers: Headers
+    key: str | None = None
+    demand: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Ask for `demand` more elements. `entity` is the one the client named, which need not be the subscription's."""
+
+    kind: Kind
+    key: str
+    demand: int
+    headers: Headers
+    entity: EntityId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    kind: Kind
+    key: str
+    headers: Headers
+    entity: EntityId | None = None
+
+
+class Ending(Enum):
+    """Why a subscription ends for a reason of the subscription itself. Each wire protocol has its own words for it."""
+
+    NOT_FOUND = "not found"
+    INVALID_DEMAND = "invalid demand"
+    CANCELLED = "considered cancelled"
+    IDLE = "lack of interaction"
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    kind: Kind
+    key: str
+    entity: EntityId | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Elements in order: a protocol that sends them singly makes one message of each, one that packs may join them.
+
+    `headers` are those of the client's latest command, `subscribed` those of its subscribe.
+    """
+
+    kind: Kind
+    key: str
+    entity: EntityId | None
+    headers: Headers
+    elements: Sequence[Any]
+    subscribed: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    kind: Kind
+    key: str
+    entity: EntityId | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    kind: Kind
+    key: str
+    entity: EntityId | None
+    headers: Headers
+    reason: Fault | Ending
+
+
+Inbound: TypeAlias = Command | Subscribe | Request | Cancel
+Outbound: TypeAlias = Response | ErrorResponse | Event | Created | Next | Complete | Failed

@@ -1,0 +1,98 @@
+"""The `time:` placeholder: now, shifted and cut off.
+
+`now` or `now_epoch_millis`, then an offset (`-2h`) and a unit to cut off at (`[h]`), each optional: `time:now-1d[d]` is
+the beginning of yesterday. Milliseconds to weeks are lengths of time and are cut off in UTC, weeks on Mondays. Months and
+years follow the calendar of the machine's time zone.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+UNITS = ("ms", "s", "m", "h", "d", "w", "mo", "y")
+
+NAMES = ("now", "now_epoch_millis")
+
+_UNIT = "|".join(sorted(UNITS, key=len, reverse=True))
+_NAME = re.compile(
+    rf"(?P<name>now_epoch_millis|now)(?:(?P<sign>[+-])(?P<count>[0-9]{{1,12}})(?P<unit>{_UNIT}))?(?:\[(?P<cut>{_UNIT})\])?"
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MONDAY = datetime(1970, 1, 5, tzinfo=UTC)
+
+_LENGTHS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+
+_MONTHS = {"mo": 1, "y": 12}
+
+
+def parse_time(text: str) -> Callable[[datetime], str] | None:
+    """How to write a given now as `text` says, or None where `text` is no name of this placeholder.
+
+    What is returned raises OverflowError or ValueError for a time that the calendar does not reach.
+    """
+    found = _NAME.fullmatch(text)
+    if found is None:
+        return None
+    write = instant_text if found["name"] == "now" else _epoch_millis
+    count = int(f"{found['sign']}{found['count']}") if found["count"] else 0
+    unit, cut = found["unit"], found["cut"]
+
+    def read(now: datetime) -> str:
+        if count:
+            now = _shift(now, count, unit)
+        if cut:
+            now = _cut_off(now, cut)
+        return write(now)
+
+    return read
+
+
+def instant_text(moment: datetime) -> str:
+    """ISO-8601 in UTC, with as many digits of the second as are needed, in groups of three."""
+    if not moment.microsecond:
+        precision = "seconds"
+    elif moment.microsecond % 1000:
+        precision = "microseconds"
+    else:
+        precision = "milliseconds"
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+
+
+def _epoch_millis(moment: datetime) -> str:
+    return str((moment - _EPOCH) // _LENGTHS["ms"])
+
+
+def _shift(moment: datetime, count: int, unit: str) -> datetime:
+    if (length := _LENGTHS.get(unit)) is not None:
+        return moment + count * length
+    local = moment.astimezone()
+    months = local.year * 12 + local.month - 1 + count * _MONTHS[unit]
+    year, month = divmod(months, 12)
+    if not 1 <= year <= 9999:
+        raise OverflowError(f"year {year}")
+    day = min(local.day, calendar.monthrange(year, month + 1)[1])
+    return _local(local.replace(year=year, month=month + 1, day=day))
+
+
+def _cut_off(moment: datetime, unit: str) -> datetime:
+    if (length := _LENGTHS.get(unit)) is not None:
+        start = _FIRST_MONDAY if unit == "w" else _EPOCH
+        return moment - (moment - start) % length
+    local = moment.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return _local(local if unit == "mo" else local.replace(month=1))
+
+
+def _local(wall_clock: datetime) -> datetime:
+    """The moment at which the machine's clock shows this: the offset of another season is not carried along."""
+    return wall_clock.replace(tzinfo=None).astimezone(UTC)

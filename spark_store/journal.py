@@ -1,0 +1,443 @@
+"""The journal: every event of every entity, its newest state, and what deliveries were answered.
+
+`Journal` is what a journal promises; `SqliteJournal` keeps it in one SQLite file, `spark_store.memory` on lists. The
+promises are few, so that another database is one more file. Finding things in a history is `spark_store.history`'s
+business, deciding about a command nobody's here.
+
+Writing has two halves. `write` puts changes into the open transaction: short statements that touch nothing but memory, to
+be called where the changes are made. `commit` makes everything written durable: one wait for the disk, to be called in a
+worker thread. Between the two calls the connection belongs to nobody else. This cut matters to a process with an event
+loop: SQLite's binding gives the interpreter's lock away and takes it back for every single statement, so a worker that
+runs many short ones spends its time in the queue behind the loop.
+
+Reading goes over a connection of its own, sees what is committed, and is bounded by the caller's `limit` and `max_bytes`.
+
+How it lies in the file, and why, is said in `spark_store.migrations`. WAL with `synchronous=FULL`: a commit that returned
+survives a power cut. `cache_spill=OFF`: an open transaction waits for no disk before its commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from mappings.ids import EntityId
+from mappings.signals import Event
+from spark_store import migrations
+from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
+from spark_store.records import Change, DeliveryName, Snapshot
+
+MAX_ANSWERS = 100_000
+"""How many answers are remembered at most, however young they are."""
+
+
+class Journal(Protocol):
+    """Append-only entries, the current state of each entity, and the answers to deliveries, changed together.
+
+    Every method raises StoreUnavailable when the store cannot be used now, and after `close`.
+    """
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Store `changes` in the open transaction (a first call opens one), all of them or none.
+
+        Raises RevisionConflict where an event does not follow its entity's newest one, Unstorable for a change that is
+        wrong in itself; what was written before them stays in the transaction. After StoreUnavailable nothing does.
+        """
+
+    def commit(self) -> None:
+        """Make everything written durable. After StoreUnavailable the transaction is gone."""
+
+    def rollback(self) -> None:
+        """Forget what was written since the last commit. Never raises."""
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """`write` and `commit`. Raises what they raise; then nothing of the open transaction is stored."""
+        try:
+            self.write(changes)
+        except StoreError:
+            self.rollback()
+            raise
+        self.commit()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest committed state, also of a deleted entity; None for one that never was."""
+
+    def latest(self, entity: EntityId) -> int:
+        """The newest committed revision; 0 for an entity that never was."""
+
+    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
+        """Committed events with first ≤ revision ≤ last in ascending order.
+
+        At most `limit` of them; the one with which values and headers come to `max_bytes` is the last one.
+        """
+
+    def answer(self, name: DeliveryName) -> bytes | None:
+        """What the newest delivery of this name was answered, or None."""
+
+    def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
+        """Forget, in the open transaction, answers older than `before` (nanoseconds) and all but the newest `keep`.
+
+        At most `limit`, the oldest first. Says how many were forgotten.
+        """
+
+    def newest_seq(self) -> int:
+        """How many events have ever been committed: the running number of the newest one."""
+
+    def probe(self) -> None:
+        """Write something of some size durably and take it away again, to see whether that works."""
+
+    def close(self) -> None:
+        """Let go of the store; what is not committed is forgotten. Safe to call twice."""
+
+
+class Planned(NamedTuple):
+    """The state that a batch leaves an entity in: as a value, and as JSON (None once it is deleted)."""
+
+    snapshot: Snapshot
+    text: bytes | None
+
+
+def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, Planned]:
+    """What a batch makes of the entities it touches; each state is encoded once, however many changes lead to it.
+
+    `newest` says an entity's revision before the batch, 0 if it has none. Raises RevisionConflict and Unstorable.
+    """
+    revisions: dict[EntityId, int] = {}
+    snapshots: dict[EntityId, Snapshot] = {}
+    for change in changes:
+        for event in change.events:
+            entity = event.entity
+            found = revisions.get(entity)
+            if found is None:
+                found = newest(entity)
+            if event.revision != found + 1:
+                raise RevisionConflict(entity, event.revision - 1, found)
+            revisions[entity] = event.revision
+        for snapshot in change.snapshots:
+            snapshots[snapshot.entity] = snapshot
+    stated = {entity: snapshot.revision for entity, snapshot in snapshots.items()}
+    if stated != revisions:
+        raise Unstorable(f"expected the states after {_listed(revisions)}, found {_listed(stated)}")
+    return {entity: Planned(snapshot, _encode(snapshot)) for entity, snapshot in snapshots.items()}
+
+
+def _encode(snapshot: Snapshot) -> bytes | None:
+    if snapshot.state is None:
+        return None
+    try:
+        return msgspec.json.encode(snapshot.state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error
+
+
+def _listed(revisions: dict[EntityId, int]) -> str:
+    return ", ".join(f"{entity} at {revision}" for entity, revision in sorted(revisions.items())) or "nothing"
+
+
+def event_size(event: Event) -> int:
+    """What an event counts towards `max_bytes`."""
+    return len(event.headers) + (len(event.value) if event.value is not None else 0)
+
+
+_SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
+_LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
+_HEAD = "SELECT key, revision FROM entities WHERE type = ? AND id = ?"
+_INSERT_ENTITY = """
+    INSERT INTO entities (type, id, revision, created, modified, state, policy) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_UPDATE_ENTITY = """
+    UPDATE entities SET revision = ?, created = ?, modified = ?, state = ?, policy = ? WHERE key = ?
+"""
+_INSERT_ENTRY = """
+    INSERT INTO entries (entity, revision, seq, timestamp, action, path, value, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_EVENTS = """
+    SELECT revision, timestamp, action, path, value, headers FROM entries
+    WHERE entity = (SELECT key FROM entities WHERE type = ? AND id = ?) AND revision BETWEEN ? AND ?
+    ORDER BY revision LIMIT ?
+"""
+_INSERT_ANSWER = "INSERT INTO answers (at, connection, source, name, digest, answer) VALUES (?, ?, ?, ?, ?, ?)"
+_ANSWER = """
+    SELECT answer FROM answers WHERE connection = ? AND source = ? AND name = ? AND digest = ? ORDER BY id DESC LIMIT 1
+"""
+_ANSWERS_ENDS = """
+    SELECT (SELECT id FROM answers ORDER BY id LIMIT 1), (SELECT id FROM answers ORDER BY id DESC LIMIT 1)
+"""
+_FIRST_YOUNG_ANSWER = "SELECT id FROM answers WHERE id BETWEEN ? AND ? AND at >= ? ORDER BY id LIMIT 1"
+_FORGET_ANSWERS = "DELETE FROM answers WHERE id < ?"
+_SEQ = "SELECT value FROM counters WHERE name = 'seq'"
+_SET_SEQ = "UPDATE counters SET value = ? WHERE name = 'seq'"
+_PROBE = "INSERT OR REPLACE INTO probes (id, filling) VALUES (1, zeroblob(65536))"
+_PROBED = "DELETE FROM probes"
+
+_LOCK_SECONDS = 0.2
+"""How long a foreign lock is waited for. Short, because `write` runs on an event loop; nobody else should write anyway."""
+
+_CHECKPOINT_PAGES = 8000
+"""After so many pages (32 MiB) a commit moves the log into the file: seldom enough for throughput, a pause of some 50 ms."""
+
+_WRITER_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "cache_spill = OFF",
+    "temp_store = MEMORY",
+    "cache_size = -32768",
+    f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
+    "journal_size_limit = 67108864",
+)
+_READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
+
+_NEXT_STEP = {
+    sqlite3.SQLITE_FULL: "the disk is full: make room, and writing goes on by itself",
+    sqlite3.SQLITE_READONLY: "the file cannot be written: look at its owner, its rights and its mount",
+    sqlite3.SQLITE_IOERR: "input or output failed: look at the disk and at the system's log",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: stop the service and restore it from a backup",
+    sqlite3.SQLITE_NOTADB: "the file is no journal: choose another data_dir, or restore it from a backup",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: look at its folder and its rights",
+    sqlite3.SQLITE_BUSY: "another process holds the file's lock: end it",
+    sqlite3.SQLITE_LOCKED: "another process holds the file's lock: end it",
+}
+
+_NOT_ITS_FAULT = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+    UnicodeError,
+)
+"""What the binding raises for values that it cannot store: the change is wrong, not the store."""
+
+
+def _unavailable(path: str, error: sqlite3.Error) -> StoreUnavailable:
+    """Theirs → ours, with what to do about it."""
+    code = getattr(error, "sqlite_errorcode", None)
+    step = _NEXT_STEP.get(code & 0xFF) if code is not None else None
+    return StoreUnavailable(f"{path}: {error}" + (f"; {step}" if step is not None else ""))
+
+
+class SqliteJournal(Journal):
+    """A journal in one SQLite file. One process writes it; others may read it at the same time."""
+
+    def __init__(
+        self, path: str, writer: sqlite3.Connection, reader: sqlite3.Connection, clock: Callable[[], int]
+    ) -> None:
+        """Use `open`."""
+        self.path = path
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._is_closed = False
+        self._is_torn = False
+
+    def __repr__(self) -> str:
+        return f"<SqliteJournal {self.path}{', closed' if self._is_closed else ''}>"
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        factory: type[sqlite3.Connection] = sqlite3.Connection,
+    ) -> SqliteJournal:
+        """The journal in this file, which is made or brought to the newest schema; its folder exists.
+
+        `clock` gives nanoseconds since 1970. Raises SchemaTooNew and StoreUnavailable.
+        """
+        path = str(path)
+        with contextlib.ExitStack() as undo:
+            try:
+                writer = undo.enter_context(contextlib.closing(_connect(path, factory)))
+                for pragma in _WRITER_PRAGMAS:
+                    writer.execute(f"PRAGMA {pragma}").fetchall()
+                (mode,) = writer.execute("PRAGMA journal_mode").fetchone()
+                if mode != "wal":
+                    raise StoreUnavailable(f"{path}: expected a file system that allows journal mode wal, found {mode}")
+                migrations.migrate(writer, path)
+                reader = undo.enter_context(contextlib.closing(_connect(path, factory)))
+                for pragma in _READER_PRAGMAS:
+                    reader.execute(f"PRAGMA {pragma}").fetchall()
+            except sqlite3.Error as error:
+                raise _unavailable(path, error) from error
+            undo.pop_all()
+        return cls(path, writer, reader, clock)
+
+    # writing
+
+    def write(self, changes: Sequence[Change]) -> None:
+        with self._writing():
+            self._begin()
+            keys: dict[EntityId, int] = {}
+            states = plan(changes, lambda entity: self._head(entity, keys))
+            self._writer.execute("SAVEPOINT batch")
+            try:
+                self._store(changes, states, keys)
+            except BaseException as error:
+                # A full disk makes SQLite end the transaction by itself, and the savepoint with it.
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK TO batch")
+                if isinstance(error, _NOT_ITS_FAULT):
+                    raise Unstorable(f"a change with a value that cannot be stored: {error}") from error
+                raise
+            finally:
+                if self._writer.in_transaction:
+                    self._writer.execute("RELEASE batch")
+
+    def commit(self) -> None:
+        with self._writing():
+            self._mend()
+            if self._writer.in_transaction:
+                self._writer.execute("COMMIT")
+
+    def rollback(self) -> None:
+        self._is_torn = True
+        # Nothing may be written on top of what should be gone: if this fails, the next transaction begins with it.
+        with contextlib.suppress(sqlite3.Error):
+            self._mend()
+
+    def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
+        with self._writing():
+            self._begin()
+            oldest, newest = self._writer.execute(_ANSWERS_ENDS).fetchone()
+            if oldest is None:
+                return 0
+            most = oldest + limit
+            young = self._writer.execute(_FIRST_YOUNG_ANSWER, (oldest, most, before)).fetchone()
+            end = min(most, max(newest + 1 - keep, most if young is None else young[0]))
+            return max(0, self._writer.execute(_FORGET_ANSWERS, (end,)).rowcount)
+
+    def probe(self) -> None:
+        self.rollback()
+        with self._writing():
+            for statement in (_PROBE, _PROBED):
+                self._begin()
+                self._writer.execute(statement)
+                self._writer.execute("COMMIT")
+
+    def _mend(self) -> None:
+        """Do the rollback that failed."""
+        if self._is_torn:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            self._is_torn = False
+
+    def _begin(self) -> None:
+        self._mend()
+        if not self._writer.in_transaction:
+            self._writer.execute("BEGIN IMMEDIATE")
+
+    def _head(self, entity: EntityId, keys: dict[EntityId, int]) -> int:
+        """The newest revision as the open transaction sees it; notes the entity's key."""
+        row = self._writer.execute(_HEAD, (entity.type.value, entity.id)).fetchone()
+        if row is None:
+            return 0
+        keys[entity] = row[0]
+        revision: int = row[1]
+        return revision
+
+    def _store(self, changes: Sequence[Change], states: dict[EntityId, Planned], keys: dict[EntityId, int]) -> None:
+        known = []
+        for entity, (snapshot, text) in states.items():
+            row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy)
+            if (key := keys.get(entity)) is not None:
+                known.append((*row, key))
+            else:
+                inserted = self._writer.execute(_INSERT_ENTITY, (entity.type.value, entity.id, *row)).lastrowid
+                assert inserted is not None
+                keys[entity] = inserted
+        if known:
+            self._writer.executemany(_UPDATE_ENTITY, known)
+        events = [event for change in changes for event in change.events]
+        if events:
+            (seq,) = self._writer.execute(_SEQ).fetchone()
+            self._writer.executemany(
+                _INSERT_ENTRY,
+                [(keys[event.entity], event.revision, n, *event[2:]) for n, event in enumerate(events, seq + 1)],
+            )
+            self._writer.execute(_SET_SEQ, (seq + len(events),))
+        at = self._clock()
+        answers = [(at, *change.answer.delivery, change.answer.answer) for change in changes if change.answer]
+        if answers:
+            self._writer.executemany(_INSERT_ANSWER, answers)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Translate what goes wrong, and leave no half-written transaction behind."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self.rollback()
+            raise _unavailable(self.path, error) from error
+
+    # reading
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        if (row := self._one(_SNAPSHOT, (entity.type.value, entity.id))) is None:
+            return None
+        revision, created, modified, text, policy = row
+        try:
+            state = None if text is None else msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            step = _NEXT_STEP[sqlite3.SQLITE_CORRUPT]
+            raise StoreUnavailable(f"{self.path}: state of {entity}: {error}; {step}") from error
+        return Snapshot(entity, revision, created, modified, state, policy)
+
+    def latest(self, entity: EntityId) -> int:
+        row = self._one(_LATEST, (entity.type.value, entity.id))
+        return row[0] if row is not None else 0
+
+    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
+        found: list[Event] = []
+        add, new = found.append, tuple.__new__
+        try:
+            rows = self._reader.execute(_EVENTS, (entity.type.value, entity.id, first, last, max(limit, 0)))
+            for revision, timestamp, action, path, value, headers in rows:
+                # What `Event(…)` does, without its detour through a Python function: this line runs for every event sent.
+                add(new(Event, (entity, revision, timestamp, action, path, value, headers)))
+                max_bytes -= len(headers) if value is None else len(headers) + len(value)
+                if max_bytes <= 0:
+                    break
+            # An unfinished statement would keep the log from being moved into the file.
+            rows.close()
+        except sqlite3.Error as error:
+            raise _unavailable(self.path, error) from error
+        return found
+
+    def answer(self, name: DeliveryName) -> bytes | None:
+        row = self._one(_ANSWER, name)
+        return None if row is None else bytes(row[0])
+
+    def newest_seq(self) -> int:
+        row = self._one(_SEQ, ())
+        return 0 if row is None else int(row[0])
+
+    def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
+        try:
+            row: tuple[Any, ...] | None = self._reader.execute(statement, parameters).fetchone()
+        except sqlite3.Error as error:
+            raise _unavailable(self.path, error) from error
+        return row
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self.rollback()
+        self._is_closed = True
+        try:
+            # The writer last: the last one out moves the log into the file.
+            self._reader.close()
+            self._writer.close()
+        except sqlite3.Error as error:
+            raise _unavailable(self.path, error) from error
+
+
+def _connect(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
+    """A connection in autocommit mode that may change threads; the caller lets one thread use it at a time."""
+    return sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False, factory=factory)

@@ -1,0 +1,133 @@
+"""The journal on dictionaries and lists: what every other journal is compared with.
+
+It keeps everything that `spark_store.journal.Journal` promises except that it outlives the process. States are kept as
+JSON text, as in a real store, so nobody shares an object with it.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mappings.ids import EntityId
+from mappings.signals import Event
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import MAX_ANSWERS, Journal, Planned, event_size, plan
+from spark_store.records import Change, DeliveryName, Snapshot
+
+
+class _Open(NamedTuple):
+    """What an open transaction will have changed."""
+
+    events: list[Event]
+    states: dict[EntityId, Planned]
+    answers: list[tuple[DeliveryName, bytes, int]]
+
+
+class MemoryJournal(Journal):
+    """A journal that forgets everything with its process."""
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        """`clock` gives nanoseconds since 1970."""
+        self._clock = clock
+        self._entries: defaultdict[EntityId, list[Event]] = defaultdict(list)
+        self._states: dict[EntityId, Planned] = {}
+        self._answers: OrderedDict[DeliveryName, tuple[bytes, int]] = OrderedDict()
+        self._seq = 0
+        self._open = _Open([], {}, [])
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryJournal, {self._seq} entries of {len(self._states)} entities>"
+
+    def write(self, changes: Sequence[Change]) -> None:
+        self._check_open()
+        planned = plan(changes, self._newest)
+        now = self._clock()
+        self._open.states.update(planned)
+        for change in changes:
+            self._open.events.extend(change.events)
+            if change.answer is not None:
+                self._open.answers.append((change.answer.delivery, change.answer.answer, now))
+
+    def commit(self) -> None:
+        self._check_open()
+        for event in self._open.events:
+            self._entries[event.entity].append(event)
+        self._seq += len(self._open.events)
+        self._states.update(self._open.states)
+        for name, answer, at in self._open.answers:
+            self._answers[name] = (answer, at)
+            self._answers.move_to_end(name)
+        self.rollback()
+
+    def rollback(self) -> None:
+        self._open = _Open([], {}, [])
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        self._check_open()
+        if (found := self._states.get(entity)) is None:
+            return None
+        snapshot, text = found
+        state = None if text is None else msgspec.json.decode(text)
+        return Snapshot(entity, snapshot.revision, snapshot.created, snapshot.modified, state, snapshot.policy)
+
+    def latest(self, entity: EntityId) -> int:
+        self._check_open()
+        found = self._states.get(entity)
+        return 0 if found is None else found.snapshot.revision
+
+    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
+        self._check_open()
+        entries = self._entries.get(entity, [])
+        start = bisect_left(entries, first, key=lambda event: event.revision)
+        found: list[Event] = []
+        for event in entries[start : start + max(limit, 0)]:
+            if event.revision > last:
+                break
+            found.append(event)
+            max_bytes -= event_size(event)
+            if max_bytes <= 0:
+                break
+        return found
+
+    def answer(self, name: DeliveryName) -> bytes | None:
+        self._check_open()
+        answer, _ = self._answers.get(name, (None, 0))
+        return answer
+
+    def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
+        self._check_open()
+        forgotten = 0
+        while self._answers and forgotten < limit:
+            name, (_, at) = next(iter(self._answers.items()))
+            if at >= before and len(self._answers) <= keep:
+                break
+            del self._answers[name]
+            forgotten += 1
+        return forgotten
+
+    def newest_seq(self) -> int:
+        self._check_open()
+        return self._seq
+
+    def probe(self) -> None:
+        self._check_open()
+        self.rollback()
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _newest(self, entity: EntityId) -> int:
+        """The newest revision as the open transaction sees it."""
+        found = self._open.states.get(entity) or self._states.get(entity)
+        return 0 if found is None else found.snapshot.revision
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("the journal is closed")

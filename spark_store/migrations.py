@@ -1,0 +1,96 @@
+"""The journal file's tables, as steps from an empty file to the newest schema.
+
+`PRAGMA user_version` says how many steps a file has seen. `migrate` takes the missing ones, each in a transaction of its
+own together with the new number, so a process that is killed half-way goes on at the same step. Steps are only ever added
+at the end: a step that has been released is history. What the tables are used for is the business of whoever asks them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from spark_store.errors import SchemaTooNew
+
+Step: TypeAlias = tuple[str, ...]
+"""The statements of one step."""
+
+# Entries lie in the order in which a history is read, so that a page of 500 touches some dozen pages of the file instead
+# of 500; the index on `seq` is for the one reader that follows everything. `seq` counts on in `counters`, because entries
+# that have been trimmed must not make a number come again. Rows of `answers` stand in order of time: what is old is at the
+# beginning.
+JOURNAL: Step = (
+    """
+    CREATE TABLE entities (
+        key      INTEGER PRIMARY KEY,
+        type     TEXT    NOT NULL,
+        id       TEXT    NOT NULL,
+        revision INTEGER NOT NULL,
+        created  TEXT    NOT NULL,
+        modified TEXT    NOT NULL,
+        state    BLOB,
+        policy   TEXT,
+        UNIQUE (type, id)
+    )
+    """,
+    """
+    CREATE TABLE entries (
+        entity    INTEGER NOT NULL REFERENCES entities (key),
+        revision  INTEGER NOT NULL,
+        seq       INTEGER NOT NULL,
+        timestamp TEXT    NOT NULL,
+        action    TEXT    NOT NULL,
+        path      TEXT    NOT NULL,
+        value     BLOB,
+        headers   BLOB    NOT NULL,
+        PRIMARY KEY (entity, revision)
+    ) WITHOUT ROWID
+    """,
+    "CREATE UNIQUE INDEX entries_by_seq ON entries (seq)",
+    """
+    CREATE TABLE answers (
+        id         INTEGER PRIMARY KEY,
+        at         INTEGER NOT NULL,
+        connection TEXT    NOT NULL,
+        source     INTEGER NOT NULL,
+        name       TEXT    NOT NULL,
+        digest     BLOB    NOT NULL,
+        answer     BLOB    NOT NULL
+    )
+    """,
+    "CREATE INDEX answers_by_delivery ON answers (connection, source, name)",
+    "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO counters (name, value) VALUES ('seq', 0)",
+    "CREATE TABLE probes (id INTEGER PRIMARY KEY, filling BLOB NOT NULL)",
+)
+
+STEPS: Sequence[Step] = (JOURNAL,)
+
+
+def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:
+    """Bring a file to the newest schema; how many steps were missing.
+
+    `connection` is in autocommit mode; `path` is for the message. Raises SchemaTooNew for a file from a later version,
+    sqlite3.Error for what SQLite refuses (then the file is at the last step that was completed).
+    """
+    found = _version(connection)
+    if found > len(steps):
+        raise SchemaTooNew(path, found, len(steps))
+    for number, statements in enumerate(steps[found:], start=found + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return len(steps) - found
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)

@@ -1,0 +1,63 @@
+"""The rows of the journal, as Python values.
+
+An `Event` (from `mappings.signals`) is one entry; a `Snapshot` is an entity after its newest entry; an `Answer` is what a
+delivery was answered, kept in the same transaction so that a redelivery is answered again and not carried out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from mappings.ids import EntityId
+from mappings.signals import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An entity at a revision. `state` is its parsed JSON without the `_…` fields, or None once it is deleted.
+
+    A deleted entity keeps its last `policy` and its revision, because a re-creation goes on counting. Times are UTC text
+    as in `Event.timestamp`. `state` must not be changed: `spark_store.replay.evolve` makes a new one.
+    """
+
+    entity: EntityId
+    revision: int
+    created: str
+    modified: str
+    state: Mapping[str, Any] | None
+    policy: str | None
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.state is None
+
+
+class DeliveryName(NamedTuple):
+    """What names a delivery across redeliveries: connection, source index, the broker's own name and the bytes' hash.
+
+    For MQTT the name is the packet identifier; with an `idempotency-key` header it is that key, on every broker.
+    """
+
+    connection: str
+    source: int
+    name: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a delivery was answered: opaque bytes of the caller's own making."""
+
+    delivery: DeliveryName
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One command's effect, stored as a whole or not at all: its events, the states after them, what was answered."""
+
+    events: tuple[Event, ...]
+    snapshots: tuple[Snapshot, ...]
+    answer: Answer | None = field(default=None)

@@ -1,0 +1,207 @@
+"""Replay: events folded into the state of an entity.
+
+`evolve` is the one place that says what an event does to a state; whoever decides about a command uses it for the state
+that results, and the lake's pipeline uses it for the rows of its tables, so both see the same thing. It is pure: the
+state that comes in is never changed, and what the event does not touch is shared with the state that goes out.
+
+What an event means (Ditto protocol, events): `created` and `modified` set the value at the path and make missing parents;
+`merged` applies a merge patch (RFC 7396) there; `deleted` removes what is there. `deleted` at `/` leaves a tombstone that
+goes on counting revisions. Two deviations from RFC 7396: none for nulls, which are stripped at every depth, and one
+addition, keys of the form `{{ ~regex~ }}` with the value null, which delete every key that the expression matches in full.
+
+Whether an event should have happened is not asked here. The paths of things and policies are the same as in commands.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mappings.ids import MAX_ID_LENGTH, EntityType
+from mappings.pointer import Segments, get, parse_pointer, put, remove
+from mappings.signals import Event
+from spark_store.records import Snapshot
+
+MATCH_BUDGET = 1_000_000
+"""The most steps that one delete pattern may take over the keys of one object: some milliseconds."""
+
+_parse = msgspec.json.Decoder().decode
+_WHOLE_KEY = re.compile(r"(/entries/[^/]+/(?:subjects|resources))/(.+)", re.DOTALL)
+_DELETE_KEY = re.compile(r"\{\{\s*(?:~(?P<tilde>.+)~|/(?P<slash>.+)/)\s*\}\}", re.DOTALL)
+
+
+class PatternRefused(ValueError):
+    """A delete pattern that is no regular expression, or one that could take too long."""
+
+
+def fold(events: Iterable[Event]) -> Snapshot:
+    """The state after all `events`, which are one entity's, oldest first. Raises ValueError if there are none."""
+    snapshot: Snapshot | None = None
+    for event in events:
+        snapshot = evolve(snapshot, event)
+    if snapshot is None:
+        raise ValueError("found no event, expected at least one")
+    return snapshot
+
+
+def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
+    """The state after `event`. Raises msgspec.DecodeError for a value that is no JSON; no journal has such a one."""
+    return evolve_parsed(snapshot, event, None if event.value is None else _parse(event.value))
+
+
+def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapshot:
+    """As `evolve`, for a caller that has the event's value at hand as parsed JSON."""
+    before = snapshot.state if snapshot is not None else None
+    path = state_path(event.entity.type, event.path)
+    if event.action == "deleted":
+        state = remove(before or {}, path) if path else None
+    elif event.action == "merged":
+        state = merge_at(before or {}, path, value)
+    else:
+        state = put(before or {}, path, value)
+    return Snapshot(
+        entity=event.entity,
+        revision=event.revision,
+        created=event.timestamp if snapshot is None or before is None else snapshot.created,
+        modified=event.timestamp,
+        state=state,
+        policy=_policy(event, state, snapshot.policy if snapshot is not None else None),
+    )
+
+
+def _policy(event: Event, state: Mapping[str, Any] | None, last: str | None) -> str | None:
+    """The id of the policy that guards the entity; a policy guards itself."""
+    if event.entity.type is EntityType.POLICY:
+        return str(event.entity)
+    return last if state is None else state.get("policyId")
+
+
+@lru_cache(maxsize=4096)
+def state_path(type: EntityType, path: str) -> Segments:
+    """The keys that a path of an event names.
+
+    Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
+    """
+    if type is EntityType.POLICY and (match := _WHOLE_KEY.fullmatch(path)):
+        return (*parse_pointer(match[1]), match[2])
+    return parse_pointer(path)
+
+
+def merge_at(state: Any, path: Segments, patch: Any) -> Any:
+    """`state` with a merge patch applied at `path`: null there deletes, and deleting what is absent changes nothing."""
+    if path and patch is None:
+        return remove(state, path)
+    return put(state, path, merge(get(state, path), patch))
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396 with delete patterns. Raises PatternRefused, which no event that was once decided brings about."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for key in [key for key, value in patch.items() if value is None and is_delete_pattern(key)]:
+        for found in matching_keys(key, merged):
+            del merged[found]
+    for key, value in patch.items():
+        if value is not None:
+            merged[key] = merge(merged.get(key), value)
+        elif not is_delete_pattern(key):
+            merged.pop(key, None)
+    return merged
+
+
+def is_delete_pattern(key: str) -> bool:
+    """Whether a patch's key with the value null names keys by a regular expression."""
+    return key.startswith("{{") and _DELETE_KEY.fullmatch(key) is not None
+
+
+def matching_keys(pattern: str, target: Iterable[str]) -> list[str]:
+    """The keys that a delete pattern names. Raises PatternRefused."""
+    compiled, keys = _delete_pattern(pattern), list(target)
+    if sum(compiled.steps(len(key)) for key in keys) > MATCH_BUDGET:
+        raise PatternRefused(f"found {pattern}, expected an expression with fewer repetitions and choices")
+    return [key for key in keys if compiled.expression.fullmatch(key)]
+
+
+class _DeletePattern(NamedTuple):
+    """A compiled pattern and what bounds its backtracking: it tries at most `variants` · length^`unbounded` ways."""
+
+    expression: re.Pattern[str]
+    variants: int
+    unbounded: int
+
+    def steps(self, length: int) -> int:
+        return self.variants * int((length + 1) ** max(1, self.unbounded))
+
+
+_TOKEN = re.compile(
+    r"\\(?P<escape>.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<open>\((?:\?:)?)|(?P<close>\))|(?P<choice>\|)"
+    r"|(?P<repeat>[*+?]|\{\d*(?:,\d*)?\})(?P<manner>[?+]?)|.",
+    re.DOTALL,
+)
+
+
+@lru_cache(maxsize=256)
+def _delete_pattern(key: str) -> _DeletePattern:
+    """Compile a pattern whose matching cannot explode: nothing that repeats may hold anything that varies.
+
+    A backtracking matcher takes exponential time only where a repetition or a choice sits inside a repetition, or where
+    many of them stand in a row; the first is refused, the second is counted.
+    """
+    match = _DELETE_KEY.fullmatch(key)
+    text = (match["tilde"] or match["slash"]) if match else key
+    if len(text) > MAX_ID_LENGTH:
+        raise PatternRefused(f"found an expression of {len(text)} characters, expected at most {MAX_ID_LENGTH}")
+    variants, unbounded = _count_variations(text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a client's odd spelling is none of the operator's business
+            return _DeletePattern(re.compile(text), variants, unbounded)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise PatternRefused(f"found {text}, expected a regular expression: {error}") from error
+
+
+def _count_variations(text: str) -> tuple[int, int]:
+    """How many ways to match there are at most: a number, and how often the length of the key multiplies it."""
+    variants, unbounded = 1, 0
+    groups = [False]
+    varies = False  # whether the atom just read is a group with something in it that varies
+    for token in _TOKEN.finditer(text):
+        atom_varies, varies = varies, False
+        if token["open"]:
+            if token["open"] == "(" and text.startswith("?", token.end()):
+                raise PatternRefused(f"found {text}, expected an expression without look-around and flags")
+            groups.append(False)
+        elif token["close"]:
+            varies = groups.pop() if len(groups) > 1 else False
+            groups[-1] |= varies
+        elif token["choice"]:
+            variants, groups[-1] = variants * 2, True
+        elif token["repeat"]:
+            if atom_varies:
+                raise PatternRefused(f"found {text}, expected no repetition or choice inside a repetition")
+            groups[-1] = True
+            factor, endless = _repetitions(token["repeat"])
+            variants, unbounded = variants * factor, unbounded + endless
+        elif token["escape"] and token["escape"].isdigit():
+            raise PatternRefused(f"found {text}, expected an expression without back references")
+        variants = min(variants, MATCH_BUDGET + 1)
+    return variants, unbounded
+
+
+def _repetitions(quantifier: str) -> tuple[int, bool]:
+    """In how many ways a quantifier can be met, and whether that grows with the key."""
+    if quantifier == "?":
+        return 2, False
+    if quantifier in "*+":
+        return 1, True
+    low, comma, high = quantifier[1:-1].partition(",")
+    if comma and not high:
+        return 1, True
+    most = int(high or low or 0)
+    return max(1, most - int(low or 0) + 1), False

@@ -1,0 +1,145 @@
+"""The tree of an RQL text: frozen nodes, compared with `==`.
+
+The tree says what was written and means nothing by itself: how a missing field compares is the business of whoever
+evaluates it. Literals carry their kind, so that the trees of `eq(attributes/x,1)`, of `…,1.0)` and of `…,true)` differ,
+which Python's own numbers would not.
+
+`OPERATORS` is the one table of operators: parser, binding and evaluators branch on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+
+class Rule(Enum):
+    """The rules of the grammar that begin with an operator."""
+
+    LOGICAL = "logical"
+    COMPARE = "compare"
+    MULTI = "multi"
+    EXISTS = "exists"
+    EMPTY = "empty"
+
+
+class Operator(Enum):
+    """The operators by the names that a filter writes, in lower case only."""
+
+    AND = "and"
+    OR = "or"
+    NOT = "not"
+    EQ = "eq"
+    NE = "ne"
+    GT = "gt"
+    GE = "ge"
+    LT = "lt"
+    LE = "le"
+    LIKE = "like"
+    ILIKE = "ilike"
+    IN = "in"
+    EXISTS = "exists"
+    EMPTY = "empty"
+
+
+OPERATORS: Mapping[Operator, Rule] = {
+    Operator.AND: Rule.LOGICAL,
+    Operator.OR: Rule.LOGICAL,
+    Operator.NOT: Rule.LOGICAL,
+    Operator.EQ: Rule.COMPARE,
+    Operator.NE: Rule.COMPARE,
+    Operator.GT: Rule.COMPARE,
+    Operator.GE: Rule.COMPARE,
+    Operator.LT: Rule.COMPARE,
+    Operator.LE: Rule.COMPARE,
+    Operator.LIKE: Rule.COMPARE,
+    Operator.ILIKE: Rule.COMPARE,
+    Operator.IN: Rule.MULTI,
+    Operator.EXISTS: Rule.EXISTS,
+    Operator.EMPTY: Rule.EMPTY,
+}
+
+
+class FieldKind(Enum):
+    """Where a field's value comes from."""
+
+    DOCUMENT = "document"
+    """A place in the document that clients see."""
+    HIDDEN = "hidden"
+    """A field beside the document: `_revision`, `_metadata`."""
+    INSTANT = "instant"
+    """A hidden field that is a point in time: `_created`, `_modified`."""
+    NAMESPACE = "namespace"
+    """The namespace of the thing's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A property whose meaning is known: its kind, and the keys to its value, outermost first."""
+
+    kind: FieldKind
+    path: tuple[str, ...]
+
+
+class LiteralKind(Enum):
+    """What a literal was written as."""
+
+    WHOLE = "whole number"
+    DOUBLE = "double"
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    NULL = "null"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value in a filter. Of kind TIME, `value` is the text after `time:`, which only `resolve_times` turns into one."""
+
+    kind: LiteralKind
+    value: int | float | str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """One field against one literal: `eq` to `le`, `like` and `ilike` (whose literal is always a text)."""
+
+    operator: Operator
+    field: Field
+    literal: Literal
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    field: Field
+    literals: tuple[Literal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    field: Field
+
+
+Predicate: TypeAlias = And | Or | Not | Compare | In | Exists | Empty

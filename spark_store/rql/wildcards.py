@@ -1,0 +1,82 @@
+"""Texts and patterns: `*` stands for any run of characters, `?` for one; nothing else has a meaning.
+
+A pattern covers the whole text. Neither wildcard stands for a line feed, so a text of many lines and a pattern are held
+against each other line by line. Between its stars a pattern is a row of fixed parts, and taking each part at the first
+place where it fits is right, so nothing is ever tried twice: time grows with the length of the text, whatever the pattern.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Whether the pattern covers the whole text; upper and lower case differ."""
+    if "\n" not in text and "\n" not in pattern:
+        return _line_matches(text, pattern)
+    lines, patterns = text.split("\n"), pattern.split("\n")
+    return len(lines) == len(patterns) and all(map(_line_matches, lines, patterns))
+
+
+def fold_ascii(text: str) -> str:
+    """The text with the letters A to Z in lower case, and no others."""
+    return text.lower() if text.isascii() else text.translate(_ASCII_LOWER)
+
+
+def _line_matches(text: str, pattern: str) -> bool:
+    first, *inner = pattern.split("*")
+    if not inner:
+        return len(text) == len(first) and _fits(text, first, 0)
+    last = inner.pop()
+    position, end = len(first), len(text) - len(last)
+    if position > end or not _fits(text, first, 0) or not _fits(text, last, end):
+        return False
+    for part in inner:
+        position = _end_of_first(text, part, position, end)
+        if position < 0:
+            return False
+    return True
+
+
+def _fits(text: str, part: str, position: int) -> bool:
+    """Whether the part, without stars, covers the text from this position on."""
+    if "?" not in part:
+        return text.startswith(part, position)
+    covered = text[position : position + len(part)]
+    return all(wanted in ("?", found) for wanted, found in zip(part, covered, strict=True))
+
+
+def _end_of_first(text: str, part: str, start: int, end: int) -> int:
+    """Where the first place in `text[start:end]` that the part fits ends, or -1 where there is none."""
+    if "?" not in part:
+        found = text.find(part, start, end)
+        return found if found < 0 else found + len(part)
+    return _end_of_first_with_gaps(text, part, start, end)
+
+
+def _end_of_first_with_gaps(text: str, part: str, start: int, end: int) -> int:
+    """As `_end_of_first`, for a part with question marks: one pass that keeps all beginnings in the bits of a number.
+
+    Bit n of `begun` says that the n+1 characters read last fit the first n+1 of the part.
+    """
+    anything, places = _places(part)
+    complete = 1 << len(part) - 1
+    begun = 0
+    for position in range(start, end):
+        begun = (begun << 1 | 1) & places.get(text[position], anything)
+        if begun & complete:
+            return position + 1
+    return -1
+
+
+@lru_cache(maxsize=64)
+def _places(part: str) -> tuple[int, dict[str, int]]:
+    """The places of a part that take any character, as bits, and those that take a given one."""
+    anything = int("".join("1" if wanted == "?" else "0" for wanted in reversed(part)), 2)
+    places: dict[str, int] = {}
+    for place, wanted in enumerate(part):
+        if wanted != "?":
+            places[wanted] = places.get(wanted, anything) | 1 << place
+    return anything, places

@@ -1,0 +1,337 @@
+"""What every broker's link does. A broker's test file inherits these tests and says how its world is made.
+
+Where a broker cannot do something, its test file overrides the test with what it does instead, and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Protocol
+
+import pytest
+
+from connectivity.brokers.base import Delivery, Link, Outgoing
+from connectivity.errors import ConnectivityError, LinkError
+from mappings.envelope import Envelope
+from tests.helpers import wait_until
+
+MANY = 300
+
+
+class World(Protocol):
+    """One connection, its broker, and somebody else who talks to the same broker."""
+
+    out: str
+    """The address that the other one listens at."""
+
+    most_unsettled: int
+    """No more deliveries than this are handed out before one is ended."""
+
+    is_renewed_for_redelivery: bool
+    """Whether a rejected delivery comes again on the next link only."""
+
+    async def connect(self) -> Link:
+        """A link of the connection; each one is the successor of the last."""
+
+    async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
+        """The other one sends to the source's address, in order, and the broker has it."""
+
+    def heard(self) -> list[Envelope]:
+        """What the other one has received at `out` so far."""
+
+    async def cut(self) -> None:
+        """Break all links without a word."""
+
+    async def withhold_confirms(self) -> None:
+        """From now on the broker takes messages and nobody hears its confirms, until the next link."""
+
+
+class Taker:
+    """Takes all deliveries of a source."""
+
+    def __init__(self, link: Link, source: int = 0) -> None:
+        self.deliveries: list[Delivery] = []
+        self.lists: list[int] = []
+        self._link, self._source = link, source
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async for ready in self._link.consume(self._source):
+            assert ready, "a list is never empty"
+            self.lists.append(len(ready))
+            self.deliveries += ready
+
+    async def take(self, count: int, deadline: float = 15.0) -> list[Delivery]:
+        """The next `count` deliveries."""
+        await wait_until(lambda: len(self.deliveries) >= count, deadline)
+        taken, self.deliveries = self.deliveries[:count], self.deliveries[count:]
+        return taken
+
+    async def payloads(self, count: int, *, settle: bool = True) -> list[bytes]:
+        taken = await self.take(count)
+        if settle:
+            for delivery in taken:
+                delivery.settle()
+        return [delivery.envelope.payload for delivery in taken]
+
+
+class Publishing:
+    """Messages on their way through a link, never more than its window, and what became of each."""
+
+    def __init__(self, link: Link) -> None:
+        self.outcomes: list[tuple[int, ConnectivityError | None]] = []
+        self.given = 0
+        self._link = link
+        self._waiting: list[Outgoing] = []
+
+    def give(self, *messages: Outgoing) -> None:
+        self._waiting += messages
+        self._send()
+
+    def _send(self) -> None:
+        while self._waiting and self.given - len(self.outcomes) < self._link.window:
+            message, number = self._waiting.pop(0), self.given
+            self.given += 1
+            self._link.publish(message, self._done(number))
+
+    def _done(self, number: int) -> Callable[[ConnectivityError | None], None]:
+        def done(error: ConnectivityError | None) -> None:
+            assert number not in dict(self.outcomes), "an outcome comes once"
+            self.outcomes.append((number, error))
+            self._send()
+
+        return done
+
+    async def all_done(self, deadline: float = 15.0) -> list[ConnectivityError | None]:
+        await wait_until(lambda: not self._waiting and len(self.outcomes) == self.given, deadline)
+        return [error for _, error in sorted(self.outcomes, key=lambda outcome: outcome[0])]
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(start, start + count)]
+
+
+async def lost(link: Link, deadline: float = 10.0) -> LinkError:
+    return await asyncio.wait_for(asyncio.shield(link.lost), deadline)
+
+
+class BrokerBehaviour:
+    """Inherit it and define the fixture `world`."""
+
+    @pytest.fixture
+    async def link(self, world: World) -> AsyncIterator[Link]:
+        made = await world.connect()
+        yield made
+        await made.close()
+
+    # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_message_arrives_with_its_bytes_and_address(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.send([b"\x00\xff not text"])
+        [delivery] = await taker.take(1)
+        assert delivery.envelope.payload == b"\x00\xff not text"
+        assert delivery.address
+        assert delivery.name
+        assert not delivery.redelivered
+        delivery.settle()
+
+    async def test_headers_arrive(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.send([b"{}"], {"x-line": "north", "reply-to": "replies/7"})
+        [delivery] = await taker.take(1)
+        assert delivery.envelope.header("x-line") == "north"
+        assert delivery.envelope.header("reply-to") == "replies/7"
+        delivery.settle()
+
+    async def test_messages_arrive_in_order_and_once(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.send(numbered(MANY))
+        assert await taker.payloads(MANY) == numbered(MANY)
+        assert not taker.deliveries
+
+    async def test_what_arrived_before_consuming_began_is_kept(self, world: World, link: Link) -> None:
+        await world.send(numbered(3))
+        assert await Taker(link).payloads(3) == numbered(3)
+
+    async def test_an_empty_payload_arrives(self, world: World, link: Link) -> None:
+        await world.send([b""])
+        assert await Taker(link).payloads(1) == [b""]
+
+    async def test_unsettled_deliveries_are_bounded_and_flow_again(self, world: World, link: Link) -> None:
+        """At the bound the link stops taking; nothing is lost by it."""
+        count = world.most_unsettled + MANY
+        taker = Taker(link)
+        await world.send(numbered(count))
+        held = await taker.take(1)
+        await wait_until(lambda: len(taker.deliveries) >= min(world.most_unsettled, 20) - 1)
+        await world.send([b"last"])
+        assert len(taker.deliveries) + len(held) <= world.most_unsettled
+        payloads = [held[0].envelope.payload]
+        held[0].settle()
+        payloads += await self._drain(taker, count)
+        assert payloads == [*numbered(count), b"last"]
+
+    @staticmethod
+    async def _drain(taker: Taker, count: int) -> list[bytes]:
+        payloads: list[bytes] = []
+        while len(payloads) < count:
+            await wait_until(lambda: taker.deliveries)
+            payloads += await taker.payloads(len(taker.deliveries))
+        return payloads
+
+    # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_settled_delivery_does_not_come_again(self, world: World) -> None:
+        first = await world.connect()
+        await world.send(numbered(2))
+        await Taker(first).payloads(2)
+        await first.close()
+        second = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+
+    async def test_a_dropped_delivery_does_not_come_again(self, world: World) -> None:
+        first = await world.connect()
+        await world.send([b"bad"])
+        [delivery] = await Taker(first).take(1)
+        delivery.reject(redeliver=False)
+        await first.close()
+        second = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+
+    async def test_a_rejected_delivery_comes_again_marked(self, world: World) -> None:
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send([b"later"])
+        [first] = await taker.take(1)
+        first.reject(redeliver=True)
+        if world.is_renewed_for_redelivery:
+            await link.close()
+            link = await world.connect()
+            taker = Taker(link)
+        [second] = await taker.take(1)
+        assert (second.envelope.payload, second.redelivered, second.name) == (b"later", True, first.name)
+        second.settle()
+        await link.close()
+
+    async def test_what_is_unsettled_when_the_link_is_cut_comes_again_marked_and_in_order(self, world: World) -> None:
+        """The link drops between receive and settle."""
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send(numbered(4))
+        one, two, three, four = await taker.take(4)
+        one.settle()
+        await world.cut()
+        await lost(link)
+        await asyncio.wait_for(taker.task, 10)
+        two.settle()  # too late: nobody hears it
+        await link.close()
+        second = await world.connect()
+        again = await Taker(second).take(3)
+        expected = [delivery.envelope.payload for delivery in (two, three, four)]
+        # Whether the first settlement was heard before the cut is nobody's promise.
+        got = [delivery.envelope.payload for delivery in again if delivery.envelope.payload != one.envelope.payload]
+        assert got == expected[: len(got)]
+        assert all(delivery.redelivered for delivery in again)
+        assert again[-1].name in {delivery.name for delivery in (three, four)}
+        await second.close()
+
+    async def test_closing_with_deliveries_in_flight_leaves_them_to_the_broker(self, world: World) -> None:
+        first = await world.connect()
+        await world.send(numbered(3))
+        await Taker(first).take(3)
+        await first.close()
+        second = await world.connect()
+        assert await Taker(second).payloads(3) == numbered(3)
+        await second.close()
+
+    async def test_a_later_delivery_may_be_settled_first(self, world: World) -> None:
+        """What is behind it stays unsettled until its own turn."""
+        first = await world.connect()
+        await world.send(numbered(3))
+        one, two, three = await Taker(first).take(3)
+        three.settle()
+        two.settle()
+        one.settle()
+        await first.close()
+        second = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_published_message_arrives_and_is_confirmed(self, world: World, link: Link) -> None:
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"\x00\xff answer")))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].payload == b"\x00\xff answer"
+
+    async def test_headers_are_published(self, world: World, link: Link) -> None:
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].header("x-line") == "north"
+        assert world.heard()[0].header("correlation-id") == "c-7"
+
+    async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(self, world: World, link: Link) -> None:
+        publishing = Publishing(link)
+        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(MANY)))
+        assert await publishing.all_done() == [None] * MANY
+        await wait_until(lambda: len(world.heard()) >= MANY)
+        assert [envelope.payload for envelope in world.heard()] == numbered(MANY)
+
+    async def test_a_large_message_passes_both_ways(self, world: World, link: Link) -> None:
+        large = bytes(range(256)) * 3000
+        taker, publishing = Taker(link), Publishing(link)
+        await world.send([large])
+        assert await taker.payloads(1) == [large]
+        publishing.give(Outgoing(world.out, Envelope(large)))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].payload == large
+
+    async def test_a_lost_confirm_is_no_confirm(self, world: World) -> None:
+        """The broker has the message and its confirm is lost: nothing is said, and sending again is right."""
+        first = await world.connect()
+        await world.withhold_confirms()
+        publishing = Publishing(first)
+        publishing.give(Outgoing(world.out, Envelope(b"once or twice")))
+        await wait_until(world.heard)
+        await world.cut()
+        await lost(first)
+        await first.close()
+        assert publishing.outcomes == []
+        second = await world.connect()
+        again = Publishing(second)
+        again.give(Outgoing(world.out, Envelope(b"once or twice")))
+        assert await again.all_done() == [None]
+        await second.close()
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_cut_link_says_so_once_and_its_consumers_end(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.cut()
+        error = await lost(link)
+        assert isinstance(error, LinkError)
+        await asyncio.wait_for(taker.task, 10)
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"too late")))
+        await link.close()
+        assert publishing.outcomes == []
+
+    async def test_closing_ends_consumers_is_no_loss_and_may_be_done_twice(self, world: World, link: Link) -> None:
+        assert world.out
+        taker = Taker(link)
+        await link.close()
+        await link.close()
+        await asyncio.wait_for(taker.task, 10)
+        assert not link.lost.done()

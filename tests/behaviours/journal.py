@@ -1,0 +1,321 @@
+"""What every journal does. Inherit `JournalBehaviour` and say how one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
+from spark_store.journal import Journal
+from spark_store.records import Answer, Change, DeliveryName, Snapshot
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
+ALL = 2**62
+MUCH = 1 << 20
+
+
+def timestamp(revision: int) -> str:
+    """One event a second."""
+    return f"2030-01-15T{revision // 3600:02}:{revision // 60 % 60:02}:{revision % 60:02}.250000Z"
+
+
+def event(entity: EntityId, revision: int, value: bytes | None = None, path: str = "/attributes/counter") -> Event:
+    """A modification that counts up, unless another value is given."""
+    value = str(revision - 1).encode() if value is None else value
+    return Event(entity, revision, timestamp(revision), "modified", path, value, b"{}")
+
+
+def snapshot(entity: EntityId, revision: int, state: dict[str, Any] | None = None) -> Snapshot:
+    state = {"attributes": {"counter": revision - 1}} if state is None else state
+    return Snapshot(entity, revision, timestamp(1), timestamp(revision), state, "acme.site:policy")
+
+
+def change(entity: EntityId, revision: int, value: bytes | None = None, answer: Answer | None = None) -> Change:
+    """One event and the state after it."""
+    return Change((event(entity, revision, value),), (snapshot(entity, revision),), answer)
+
+
+def history(entity: EntityId, last: int, first: int = 1) -> list[Change]:
+    return [change(entity, revision) for revision in range(first, last + 1)]
+
+
+def delivery(number: int, digest: bytes = b"digest") -> DeliveryName:
+    return DeliveryName("conn-1", 0, str(number), digest)
+
+
+def answered(number: int, text: bytes = b"done") -> Answer:
+    return Answer(delivery(number), text)
+
+
+def revisions(events: list[Event]) -> list[int]:
+    return [found.revision for found in events]
+
+
+class NanoClock:
+    """Nanoseconds since 1970 that move when told."""
+
+    def __init__(self) -> None:
+        self.now = 1_900_000_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class JournalBehaviour:
+    def make(self, folder: Path, clock: NanoClock) -> Journal:
+        """An empty journal."""
+        raise AssertionError("say how a journal is made")
+
+    @pytest.fixture
+    def nanoseconds(self) -> NanoClock:
+        return NanoClock()
+
+    @pytest.fixture
+    def journal(self, tmp_path: Path, nanoseconds: NanoClock) -> Iterator[Journal]:
+        made = self.make(tmp_path, nanoseconds)
+        yield made
+        made.close()
+
+    # entries
+
+    def test_what_was_appended_is_read_as_it_was(self, journal: Journal) -> None:
+        """Every field of an event comes back, byte for byte."""
+        events = (
+            Event(LAMP, 1, timestamp(1), "created", "/", b'{"attributes":{"a":1.50}}', b'{"who":"acme:writer"}'),
+            Event(LAMP, 2, timestamp(2), "merged", "/attributes", b'{"a":null}', b"{}"),
+            Event(LAMP, 3, timestamp(3), "deleted", "/attributes", None, b"{}"),
+        )
+        journal.append([Change(events, (snapshot(LAMP, 3),))])
+        assert journal.events(LAMP, 1, ALL, 10, MUCH) == list(events)
+        assert all(type(found) is Event for found in journal.events(LAMP, 1, ALL, 10, MUCH))
+
+    @pytest.mark.parametrize(
+        ("first", "last", "limit", "found"),
+        [
+            (1, ALL, 100, list(range(1, 11))),
+            (4, 6, 100, [4, 5, 6]),
+            (1, ALL, 3, [1, 2, 3]),
+            (9, ALL, 5, [9, 10]),
+            (6, 4, 100, []),
+            (11, ALL, 100, []),
+            (1, 0, 100, []),
+            (1, ALL, 0, []),
+            (1, ALL, -1, []),
+        ],
+    )
+    def test_events_are_bounded_and_ascending(
+        self, journal: Journal, first: int, last: int, limit: int, found: list[int]
+    ) -> None:
+        journal.append(history(LAMP, 10))
+        journal.append(history(POLICY, 12))
+        assert revisions(journal.events(LAMP, first, last, limit, MUCH)) == found
+
+    def test_events_stop_at_the_byte_budget_but_one_is_never_too_large(self, journal: Journal) -> None:
+        """The event with which values and headers reach the budget is the last one."""
+        value = b'"' + b"x" * 96 + b'"'
+        journal.append([change(LAMP, revision, value) for revision in range(1, 6)])
+        assert revisions(journal.events(LAMP, 1, ALL, 10, 1)) == [1]
+        assert revisions(journal.events(LAMP, 1, ALL, 10, 200)) == [1, 2]
+        assert revisions(journal.events(LAMP, 1, ALL, 10, 201)) == [1, 2, 3]
+
+    def test_entities_of_one_id_and_different_types_are_two(self, journal: Journal) -> None:
+        journal.append([*history(LAMP, 2), *history(POLICY, 1)])
+        assert (journal.latest(LAMP), journal.latest(POLICY)) == (2, 1)
+
+    def test_an_entity_that_never_was_has_nothing(self, journal: Journal) -> None:
+        assert journal.snapshot(LAMP) is None
+        assert journal.latest(LAMP) == 0
+        assert journal.events(LAMP, 1, ALL, 10, MUCH) == []
+
+    def test_the_running_number_counts_all_events(self, journal: Journal) -> None:
+        assert journal.newest_seq() == 0
+        journal.append([*history(LAMP, 3), *history(POLICY, 2)])
+        assert journal.newest_seq() == 5
+        journal.append([change(LAMP, 4)])
+        assert journal.newest_seq() == 6
+
+    # states
+
+    def test_the_snapshot_is_the_newest_state(self, journal: Journal) -> None:
+        state = {"thingId": "acme.site:lamp-7", "attributes": {"x": [1, 2.5, "ä", None, True]}}
+        journal.append([change(LAMP, 1)])
+        journal.append([Change((event(LAMP, 2),), (snapshot(LAMP, 2, state),))])
+        assert journal.snapshot(LAMP) == snapshot(LAMP, 2, state)
+
+    def test_a_deleted_entity_keeps_its_revision_and_policy(self, journal: Journal) -> None:
+        """A re-creation goes on counting."""
+        gone = Snapshot(LAMP, 2, timestamp(1), timestamp(2), None, "acme.site:policy")
+        deleted = Event(LAMP, 2, timestamp(2), "deleted", "/", None, b"{}")
+        journal.append([change(LAMP, 1)])
+        journal.append([Change((deleted,), (gone,))])
+        assert journal.snapshot(LAMP) == gone
+        assert journal.latest(LAMP) == 2
+        journal.append([change(LAMP, 3)])
+        assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3]
+
+    def test_one_change_may_touch_several_entities(self, journal: Journal) -> None:
+        """A thing that is created with a policy of its own."""
+        both = Change((event(POLICY, 1), event(LAMP, 1)), (snapshot(POLICY, 1), snapshot(LAMP, 1)))
+        journal.append([both])
+        assert journal.snapshot(LAMP) == snapshot(LAMP, 1)
+        assert journal.snapshot(POLICY) == snapshot(POLICY, 1)
+
+    # transactions
+
+    def test_what_is_written_is_seen_after_the_commit(self, journal: Journal) -> None:
+        journal.write(history(LAMP, 2))
+        assert journal.snapshot(LAMP) is None
+        assert journal.latest(LAMP) == 0
+        assert journal.newest_seq() == 0
+        journal.write([change(LAMP, 3, answer=answered(1))])
+        assert journal.answer(delivery(1)) is None
+        journal.commit()
+        assert journal.snapshot(LAMP) == snapshot(LAMP, 3)
+        assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3]
+        assert journal.answer(delivery(1)) == b"done"
+
+    def test_what_is_rolled_back_never_was(self, journal: Journal) -> None:
+        journal.append([change(LAMP, 1)])
+        journal.write([change(LAMP, 2, answer=answered(2)), change(POLICY, 1)])
+        journal.rollback()
+        journal.commit()
+        assert (journal.latest(LAMP), journal.latest(POLICY), journal.newest_seq()) == (1, 0, 1)
+        assert journal.answer(delivery(2)) is None
+        journal.append([change(LAMP, 2)])
+        assert journal.latest(LAMP) == 2
+
+    def test_a_commit_without_changes_is_nothing(self, journal: Journal) -> None:
+        journal.commit()
+        journal.append([])
+        assert journal.newest_seq() == 0
+
+    @pytest.mark.parametrize(("revision", "expected"), [(1, 0), (2, 1), (4, 3), (9, 8)])
+    def test_a_revision_that_does_not_follow_is_a_conflict_and_stores_nothing(
+        self, journal: Journal, revision: int, expected: int
+    ) -> None:
+        """Both numbers are named; the rest of the batch is not stored either."""
+        journal.append(history(LAMP, 2))
+        with pytest.raises(RevisionConflict) as conflict:
+            journal.append([change(POLICY, 1), change(LAMP, revision)])
+        assert (conflict.value.entity, conflict.value.expected, conflict.value.found) == (LAMP, expected, 2)
+        assert (journal.latest(LAMP), journal.latest(POLICY), journal.newest_seq()) == (2, 0, 2)
+
+    def test_a_gap_inside_a_batch_is_a_conflict(self, journal: Journal) -> None:
+        with pytest.raises(RevisionConflict):
+            journal.append([change(LAMP, 1), change(LAMP, 3)])
+        assert journal.latest(LAMP) == 0
+
+    def test_a_conflict_leaves_what_was_written_before_it(self, journal: Journal) -> None:
+        journal.write([change(LAMP, 1)])
+        with pytest.raises(RevisionConflict):
+            journal.write([change(POLICY, 1), change(LAMP, 1)])
+        journal.commit()
+        assert (journal.latest(LAMP), journal.latest(POLICY)) == (1, 0)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            Change((event(LAMP, 1),), ()),
+            Change((), (snapshot(LAMP, 1),)),
+            Change((event(LAMP, 1),), (snapshot(LAMP, 2),)),
+            Change((event(LAMP, 1),), (snapshot(POLICY, 1),)),
+            Change((event(LAMP, 1),), (snapshot(LAMP, 1, {"attributes": object()}),)),
+        ],
+        ids=["no state", "no event", "another revision", "another entity", "no JSON"],
+    )
+    def test_a_change_that_is_wrong_in_itself_is_unstorable(self, journal: Journal, wrong: Change) -> None:
+        """It takes nothing with it."""
+        journal.write([change(POLICY, 1)])
+        with pytest.raises(Unstorable):
+            journal.write([change(POLICY, 2), wrong])
+        journal.commit()
+        assert (journal.latest(LAMP), journal.latest(POLICY)) == (0, 1)
+
+    # answers
+
+    def test_an_answer_is_found_by_the_whole_name_of_its_delivery(self, journal: Journal) -> None:
+        journal.append([change(LAMP, 1, answer=answered(1, b"first")), change(LAMP, 2, answer=answered(2, b"second"))])
+        assert journal.answer(delivery(1)) == b"first"
+        assert journal.answer(delivery(2)) == b"second"
+        name = delivery(1)
+        for other in (
+            name._replace(connection="conn-2"),
+            name._replace(source=1),
+            name._replace(name="3"),
+            name._replace(digest=b"other"),
+        ):
+            assert journal.answer(other) is None
+
+    def test_the_newest_delivery_of_a_name_counts(self, journal: Journal) -> None:
+        """Packet identifiers come again."""
+        journal.append([change(LAMP, 1, answer=answered(1, b"old"))])
+        journal.append([change(LAMP, 2, answer=answered(1, b"new"))])
+        assert journal.answer(delivery(1)) == b"new"
+
+    def test_old_answers_are_forgotten(self, journal: Journal, nanoseconds: NanoClock) -> None:
+        for number in range(1, 6):
+            nanoseconds.now += 10
+            journal.append([change(LAMP, number, answer=answered(number))])
+        assert journal.forget_answers(nanoseconds.now - 20) == 2
+        journal.commit()
+        assert [journal.answer(delivery(number)) for number in range(1, 6)] == [None, None, b"done", b"done", b"done"]
+
+    def test_answers_are_bounded_in_number(self, journal: Journal, nanoseconds: NanoClock) -> None:
+        journal.append([change(LAMP, number, answer=answered(number)) for number in range(1, 6)])
+        assert journal.forget_answers(nanoseconds.now - 1000, keep=2) == 3
+        journal.commit()
+        assert [number for number in range(1, 6) if journal.answer(delivery(number))] == [4, 5]
+
+    def test_forgetting_is_bounded(self, journal: Journal, nanoseconds: NanoClock) -> None:
+        assert journal.forget_answers(nanoseconds.now) == 0
+        journal.append([change(LAMP, number, answer=answered(number)) for number in range(1, 6)])
+        assert journal.forget_answers(nanoseconds.now + 1, limit=4) == 4
+        assert journal.forget_answers(nanoseconds.now + 1, limit=4) == 1
+        assert journal.forget_answers(nanoseconds.now + 1, limit=4) == 0
+        journal.commit()
+        assert journal.answer(delivery(5)) is None
+
+    # trouble
+
+    def test_a_probe_changes_nothing(self, journal: Journal) -> None:
+        journal.append(history(LAMP, 2))
+        journal.write([change(LAMP, 3)])
+        journal.probe()
+        journal.commit()
+        assert (journal.latest(LAMP), journal.newest_seq()) == (2, 2)
+
+    def test_a_closed_journal_is_unavailable(self, journal: Journal) -> None:
+        journal.close()
+        journal.close()
+        for call in (
+            lambda: journal.write([change(LAMP, 1)]),
+            lambda: journal.snapshot(LAMP),
+            lambda: journal.latest(LAMP),
+            lambda: journal.events(LAMP, 1, 2, 3, 4),
+            lambda: journal.answer(delivery(1)),
+            journal.newest_seq,
+            journal.commit,
+            journal.probe,
+        ):
+            with pytest.raises(StoreUnavailable):
+                call()
+
+    def test_a_snapshot_is_nobody_elses(self, journal: Journal) -> None:
+        """Changing what was read, or what was stored, changes nothing in the journal."""
+        state: dict[str, Any] = {"attributes": {"counter": 0}}
+        journal.append([Change((event(LAMP, 1),), (snapshot(LAMP, 1, state),))])
+        state["attributes"]["counter"] = 99
+        found = journal.snapshot(LAMP)
+        assert found is not None
+        assert found.state is not None
+        found.state["attributes"]["counter"] = 77
+        again = journal.snapshot(LAMP)
+        assert again is not None
+        assert msgspec.json.encode(again.state) == b'{"attributes":{"counter":0}}'

@@ -1,0 +1,353 @@
+"""All benchmarks of the service, or those whose names are given: `python -m tests.bench [NAME…]`.
+
+Each one starts what it needs, measures, and ends it. Timings are no tests: nothing fails here but a run that goes wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from connectivity.model import Connection
+from connectivity.monitor import Monitor
+from connectivity.outbound import Route
+from connectivity.outbox import Outbox
+from connectivity.spec import parse
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event, HistoryQuery, Kind, Next
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change
+from spark_store.replay import fold
+from tests.bench.modify import THINGS
+from tests.bench.report import Figure, machine, table
+from tests.brokers.mosquitto import Mosquitto
+from tests.client import MqttClient
+from tests.integration.documents import client, connection, policy_for, source
+from tests.service import ServiceProcess
+
+MESSAGE_BYTES = 400
+SUBJECT = "acme:bench"
+STAMP = "2030-01-15T07:30:00.000000Z"
+
+
+def thing(number: int) -> EntityId:
+    return EntityId(EntityType.THING, "acme.bench", f"device-{number}")
+
+
+def policy(number: int) -> EntityId:
+    return EntityId(EntityType.POLICY, "acme.bench", f"device-{number}")
+
+
+def events_of(entity: EntityId, count: int, note: str = "x" * 40) -> list[Event]:
+    first = {"thingId": str(entity), "policyId": str(entity), "attributes": {"n": 0}}
+    written = [b'{"n":%d,"note":"%s"}' % (n, note.encode()) for n in range(count - 1)]
+    path = "/features/sensor/properties/reading"
+    return [
+        Event(entity, 1, STAMP, "created", "/", json.dumps(first).encode(), b"{}"),
+        Event(entity, 2, STAMP, "modified", "/features/sensor", b'{"properties":{}}', b"{}"),
+        *(Event(entity, n + 3, STAMP, "modified", path, value, b"{}") for n, value in enumerate(written[: count - 2])),
+    ]
+
+
+def fill(path: Path, things: int, events: int) -> None:
+    """A journal with `things` things of `events` events each, and their policies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal = SqliteJournal.open(path)
+    for number in range(things):
+        rules = {"policyId": str(policy(number)), "imports": {}, **policy_for(SUBJECT)}
+        written = Event(policy(number), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
+        changes = [Change((written,), (fold([written]),))]
+        happened = events_of(thing(number), events)
+        # One change carries the whole history: only the last state is kept anyway.
+        changes.append(Change(tuple(happened), (fold(happened),)))
+        journal.append(changes)
+    journal.close()
+
+
+@contextmanager
+def running(folder: Path, broker: Mosquitto, **settings: Any) -> Any:
+    site = connection(broker, source("bench", SUBJECT))
+    with ServiceProcess.start(folder, [site], log={"format": "json", "level": "warning"}, **settings) as service:
+        yield service
+
+
+def processor_seconds(service: ServiceProcess) -> float:
+    assert service.process is not None
+    times = psutil.Process(service.process.pid).cpu_times()
+    return times.user + times.system
+
+
+def run(module: str, *arguments: object) -> dict[str, float]:
+    """Run a part in a process of its own and read the JSON line it prints."""
+    command = [sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    found: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+@contextmanager
+def sink(broker: Mosquitto, topic: str, count: int) -> Any:
+    """A counting subscriber that is ready; calling what the block gets waits for its figures."""
+    command = [sys.executable, "-m", "tests.bench.sink", broker.host, str(broker.port), topic, str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield lambda: json.loads(process.communicate(timeout=300)[0])
+
+
+def next_over_mqtt(folder: Path) -> list[Figure]:
+    """`next` events under demand, beside paho publishing messages of the same size."""
+    count = 60_000
+    fill(folder / "data" / "journal.db", 1, count)
+    with Mosquitto.start(persistence=False) as broker, running(folder, broker) as service:
+        prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
+        with client(broker, "bench") as asker:
+            created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
+        ours, bare, processor = [], [], 0.0
+        size = MESSAGE_BYTES
+        for _ in range(3):
+            with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker:
+                with client(broker, "bench") as opener:
+                    created = opener.ask_for(f"{prefix}/subscribeForPersistedEvents")
+                with sink(broker, "bench/answers", count - 1) as figures:
+                    before = processor_seconds(service)
+                    asker.command(f"{prefix}/request", value={**created["value"], "demand": count - 1})
+                    found = figures()
+                    processor = processor_seconds(service) - before
+                    ours.append((count - 2) / found["seconds"])
+                    size = int(found["bytes"])
+            with sink(broker, "bare", count - 1) as figures:
+                run("bare", broker.host, broker.port, "bare", count - 1, size - len("bench/answers") - 5)
+                bare.append((count - 2) / figures()["seconds"])
+        ratio = statistics.median(ours) / statistics.median(bare)
+        return [
+            Figure(
+                "`next` events over MQTT, QoS 1",
+                f"{statistics.median(ours):,.0f}/s",
+                f"{statistics.median(bare):,.0f}/s (paho, window 100)",
+                "ratio ≥ 0.8",
+                ratio >= 0.8,
+                f"ratio {ratio:.2f}; {size} bytes; service {processor / count * 1e6:.0f} µs of processor per event",
+            )
+        ]
+
+
+def durable_modify(folder: Path) -> list[Figure]:
+    """Modifies with responses: as many as go, then a thousand a second."""
+    fill(folder / "data" / "journal.db", THINGS, 3)
+    with Mosquitto.start(persistence=False) as broker, running(folder, broker) as service:
+        run("modify", broker.host, broker.port, 3_000, MESSAGE_BYTES, 0)
+        before = processor_seconds(service)
+        count = 30_000
+        fast = run("modify", broker.host, broker.port, count, MESSAGE_BYTES, 0)
+        processor = processor_seconds(service) - before
+        paced = run("modify", broker.host, broker.port, 10_000, MESSAGE_BYTES, 1_000)
+        with sink(broker, "bare", count) as figures:
+            run("bare", broker.host, broker.port, "bare", count, MESSAGE_BYTES)
+            bare = count / figures()["seconds"]
+    rate = count / fast["seconds"]
+    return [
+        Figure(
+            "durable modify with response, QoS 1",
+            f"{rate:,.0f}/s",
+            f"{bare:,.0f}/s (paho publishing alone)",
+            "≥ 5,000/s",
+            rate >= 5_000,
+            f"ratio {rate / bare:.2f}; service {processor / count * 1e6:.0f} µs of processor per command",
+        ),
+        Figure(
+            "the same at 1,000/s",
+            f"p50 {paced['p50']:.1f} ms, p99 {paced['p99']:.1f} ms",
+            "–",
+            "p99 ≤ 20 ms",
+            paced["p99"] <= 20,
+            f"longest {paced['max']:.1f} ms",
+        ),
+    ]
+
+
+def first_next(folder: Path) -> list[Figure]:
+    """From `request` to the first `next`, for random things among a million entries."""
+    things, samples = 1_000, 300
+    fill(folder / "data" / "journal.db", things, 1_000)
+    waits: list[float] = []
+    with Mosquitto.start(persistence=False) as broker, running(folder, broker), client(broker, "bench") as asker:
+        for number in range(samples):
+            prefix = f"acme.bench/{thing(number * 37 % things).name}/things/twin/streaming"
+            created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
+            request = {**created["value"], "demand": 1}
+            begun = time.perf_counter()
+            asker.send({"topic": f"{prefix}/request", "path": "/", "value": request}, wait=False)
+            asker.next()
+            waits.append((time.perf_counter() - begun) * 1000)
+            asker.command(f"{prefix}/cancel", value=created["value"])
+        echoes = [_round_trip(broker) for _ in range(1)][0]
+    ranks = statistics.quantiles(waits, n=100)
+    return [
+        Figure(
+            "first `next` after `request`, 1 M entries",
+            f"p50 {ranks[49]:.1f} ms, p99 {ranks[98]:.1f} ms",
+            f"p50 {echoes:.1f} ms (paho to itself)",
+            "p50 ≤ 5 ms",
+            ranks[49] <= 5,
+            f"ratio {ranks[49] / echoes:.1f}",
+        )
+    ]
+
+
+def _round_trip(broker: Mosquitto) -> float:
+    """Median milliseconds of a message that a bare client sends to itself."""
+    waits = []
+    with MqttClient(broker.host, broker.port, ask="echo", answers="echo") as echo:
+        for _ in range(200):
+            begun = time.perf_counter()
+            echo.send({"x": "y" * MESSAGE_BYTES}, wait=False)
+            echo.next()
+            waits.append((time.perf_counter() - begun) * 1000)
+    return statistics.median(waits)
+
+
+def replay_in_process(folder: Path) -> list[Figure]:
+    """Feed, engine and encoding without a broker."""
+    count = 200_000
+    path = folder / "journal.db"
+    fill(path, 1, count)
+    journal = SqliteJournal.open(path)
+    rates = []
+    for _ in range(3):
+        begun, processor = time.perf_counter(), time.process_time()
+        sent = asyncio.run(_replay(journal, count))
+        rates.append(sent / (time.perf_counter() - begun))
+        spent = (time.process_time() - processor) / sent * 1e6
+    journal.close()
+    rate = statistics.median(rates)
+    return [
+        Figure(
+            "replay in process, feed to encoded envelope",
+            f"{rate:,.0f} events/s",
+            "–",
+            "≥ 150,000/s",
+            rate >= 150_000,
+            f"{spent:.1f} µs of processor per event",
+        )
+    ]
+
+
+async def _replay(journal: SqliteJournal, count: int) -> int:
+    from datetime import UTC, datetime
+
+    from connectivity.history import HistoryFeed
+    from connectivity.streams import Bounds, Peer, Streams
+    from mappings.signals import Outbound, Request, Subscribe
+
+    document = {
+        "id": "bench",
+        "connectionType": "mqtt",
+        "connectionStatus": "open",
+        "uri": "tcp://127.0.0.1:1883",
+        "sources": [source("bench", SUBJECT)],
+    }
+    built: Connection = parse(document)
+    route = Route(built, 0, Outbox(), Monitor().meter("bench"), lambda: datetime.now(UTC))
+    encoded, ended = 0, asyncio.Event()
+
+    class Counting:
+        connection_id, terminal_needs_request = "bench", True
+
+        def post(self, signal: Outbound) -> None:
+            nonlocal encoded
+            messages = route.messages(signal)
+            if isinstance(signal, Next):
+                encoded += len(messages)
+                if encoded >= count:
+                    ended.set()
+
+    def open_feed(signal: Subscribe, _subjects: tuple[str, ...]) -> HistoryFeed:
+        return HistoryFeed(journal, signal.query, count)
+
+    keys: list[str] = []
+    streams = Streams(open_feed, Bounds(), time.monotonic)
+    peer = Peer(Counting(), (SUBJECT,), "bench")
+    headers = {"correlation-id": "c-1", "ditto-originator": SUBJECT}
+    streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(thing(0)), headers, key="1"), peer)
+    keys.append("1")
+    streams.request(Request(Kind.HISTORY, "1", count, headers), peer)
+    await ended.wait()
+    return encoded
+
+
+def idle_subscriptions(folder: Path) -> list[Figure]:
+    """A hundred thousand subscriptions that nobody asks."""
+    number, things = 100_000, 1_000
+    fill(folder / "data" / "journal.db", things, 3)
+    bounds = {"idle_timeout": "1h", "max_per_connection": number + 1000}
+    with Mosquitto.start(persistence=False) as broker, running(folder, broker, subscriptions=bounds) as service:
+        assert service.process is not None
+        process = psutil.Process(service.process.pid)
+        _subscribe(broker, 2_000, things)
+        before = process.memory_info().rss
+        _subscribe(broker, number, things)
+        grown = (process.memory_info().rss - before) / 1e6
+        gc.collect()
+        spent = processor_seconds(service)
+        time.sleep(5)
+        idle = (processor_seconds(service) - spent) / 5 * 100
+    return [
+        Figure(
+            "100,000 idle subscriptions",
+            f"{grown:.0f} MB more memory, {idle:.1f} % of a core",
+            "–",
+            "≤ 60 MB, no processor time",
+            grown <= 60 and idle < 1,
+            f"{grown * 1e6 / number:.0f} bytes each",
+        )
+    ]
+
+
+def _subscribe(broker: Mosquitto, number: int, things: int) -> None:
+    with (
+        sink(broker, "bench/answers", number) as figures,
+        MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,
+    ):
+        for n in range(number):
+            topic = f"acme.bench/device-{n % things}/things/twin/streaming/subscribeForPersistedEvents"
+            document = {"topic": topic, "path": "/", "headers": {"correlation-id": f"subscriber-{n}"}}
+            asker.send(document, wait=n % 500 == 499)
+        figures()
+
+
+BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
+    "replay": replay_in_process,
+    "next": next_over_mqtt,
+    "modify": durable_modify,
+    "first": first_next,
+    "idle": idle_subscriptions,
+}
+
+
+def main(names: list[str]) -> int:
+    print(machine(), flush=True)
+    figures = []
+    for name in names or list(BENCHMARKS):
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            found = BENCHMARKS[name](Path(folder))
+        print(table(found), flush=True)
+        figures += found
+    print(f"\n{table(figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""The load of modifies: commands over MQTT QoS 1 with responses, as fast as they are answered or at a fixed rate.
+
+    python -m tests.bench.modify HOST PORT COUNT BYTES RATE
+
+RATE 0 keeps 200 commands unanswered; otherwise commands leave at their time, answered or not, and a latency counts from
+that time on. Prints one JSON line: seconds, and latencies in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import threading
+import time
+from typing import Any
+
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion
+
+UNANSWERED = 200
+THINGS = 50
+
+
+def command(number: int, size: int) -> bytes:
+    """A modify whose message has about `size` bytes."""
+    document: dict[str, Any] = {
+        "topic": f"acme.bench/device-{number % THINGS}/things/twin/commands/modify",
+        "headers": {"correlation-id": str(number)},
+        "path": "/features/sensor/properties/reading",
+        "value": {"n": number, "note": ""},
+    }
+    document["value"]["note"] = "x" * (size - len(json.dumps(document)))
+    return json.dumps(document).encode()
+
+
+def main(host: str, port: int, count: int, size: int, rate: float) -> int:
+    client = Client(CallbackAPIVersion.VERSION2, "modify")
+    client.max_inflight_messages_set(1000)
+    ready, ended = threading.Event(), threading.Event()
+    room = threading.Semaphore(UNANSWERED if not rate else count)
+    due: dict[int, float] = {}
+    latencies: list[float] = []
+    bad: list[bytes] = []
+
+    def on_message(_client: Client, _userdata: Any, message: MQTTMessage) -> None:
+        answer = json.loads(message.payload)
+        number = int(answer["headers"]["correlation-id"])
+        latencies.append((time.perf_counter() - due[number]) * 1000)
+        if answer["status"] >= 300:
+            bad.append(message.payload)
+        room.release()
+        if len(latencies) == count:
+            ended.set()
+
+    client.on_message = on_message
+    client.on_subscribe = lambda *_: ready.set()
+    client.on_connect = lambda *_: client.subscribe("bench/answers", 1)
+    client.connect(host, port)
+    client.loop_start()
+    ready.wait(10)
+    payloads = [command(number, size) for number in range(count)]
+    begun = time.perf_counter()
+    for number, payload in enumerate(payloads):
+        room.acquire()
+        due[number] = begun + number / rate if rate else time.perf_counter()
+        if (early := due[number] - time.perf_counter()) > 0:
+            time.sleep(early)
+        client.publish("bench/ask", payload, 1)
+    ended.wait(120)
+    seconds = time.perf_counter() - begun
+    client.disconnect()
+    client.loop_stop()
+    if bad or len(latencies) < count:
+        print(f"{count - len(latencies)} unanswered, {len(bad)} refused: {bad[:1]!r}", file=sys.stderr)
+        return 1
+    ranks = statistics.quantiles(latencies, n=100)
+    print(json.dumps({"seconds": seconds, "p50": ranks[49], "p99": ranks[98], "max": max(latencies)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])))

@@ -1,0 +1,76 @@
+"""A subscriber that costs next to nothing: it counts what arrives on a topic with QoS 0 and parses no payload.
+
+    python -m tests.bench.sink HOST PORT TOPIC COUNT
+
+Prints `ready`, then after COUNT messages one JSON line: the seconds between the first and the last of them, and the bytes of
+the last. A client library as the subscriber would be the slowest part of what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+PUBLISH, SUBACK = 3, 9
+PATIENCE = 120.0
+
+
+def connect_packet() -> bytes:
+    client = f"sink-{os.getpid()}".encode()
+    body = b"\x00\x04MQTT\x04\x02\x00\x00" + len(client).to_bytes(2, "big") + client
+    return bytes([0x10, len(body)]) + body
+
+
+def subscribe_packet(topic: str) -> bytes:
+    name = topic.encode()
+    body = b"\x00\x01" + len(name).to_bytes(2, "big") + name + b"\x00"
+    return bytes([0x82, len(body)]) + body
+
+
+def packets(link: socket.socket) -> Iterator[tuple[int, int]]:
+    """Type and length of every packet that arrives."""
+    buffer = bytearray()
+    while chunk := link.recv(1 << 18):
+        buffer += chunk
+        start = 0
+        while (end := packet_end(buffer, start)) is not None:
+            yield buffer[start] >> 4, end - start
+            start = end
+        del buffer[:start]
+
+
+def packet_end(buffer: bytearray, start: int) -> int | None:
+    """Where the packet that begins at `start` ends; None while it is not whole."""
+    length, shift, at = 0, 0, start + 1
+    while at < len(buffer):
+        length |= (buffer[at] & 127) << shift
+        at += 1
+        if buffer[at - 1] < 128:
+            return at + length if at + length <= len(buffer) else None
+        shift += 7
+    return None
+
+
+def main(host: str, port: int, topic: str, count: int) -> int:
+    with socket.create_connection((host, port), timeout=PATIENCE) as link:
+        link.sendall(connect_packet() + subscribe_packet(topic))
+        seen, first = 0, 0.0
+        for kind, length in packets(link):
+            if kind == SUBACK:
+                print("ready", flush=True)
+            elif kind == PUBLISH:
+                seen += 1
+                if seen == 1:
+                    first = time.perf_counter()
+                elif seen == count:
+                    print(json.dumps({"seconds": time.perf_counter() - first, "bytes": length}), flush=True)
+                    return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))

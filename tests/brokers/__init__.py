@@ -1,0 +1,55 @@
+"""Real brokers for tests: one file for each, each started for the tests alone and gone after them.
+
+A Docker engine is used where one answers, otherwise a private process on a free port with its data in a temporary
+folder. A broker that cannot be had is an error, so the test fails: none is skipped for want of a broker.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import socket
+import subprocess
+
+ENGINE_ANSWERS_WITHIN = 10.0
+
+
+class BrokerMissing(RuntimeError):
+    """Neither a Docker engine nor the program is there; the message names the command that brings it."""
+
+    def __init__(self, program: str, searched: str) -> None:
+        super().__init__(
+            f"{program}: no Docker engine answers and no such program in {searched}; `make install` brings it"
+        )
+
+
+class BrokerFailed(RuntimeError):
+    """The broker was started and did not get ready, or ended by itself; the message holds its last words."""
+
+
+@functools.cache
+def docker_answers() -> bool:
+    """Whether a Docker engine can be asked to run brokers."""
+    # The command, and not the library, which leaves its socket open where nobody answers.
+    if (docker := shutil.which("docker")) is None:
+        return False
+    asked = [docker, "version", "--format", "{{.Server.Version}}"]
+    try:
+        return subprocess.run(asked, capture_output=True, timeout=ENGINE_ANSWERS_WITHIN, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def free_port() -> int:
+    """A port on the loopback interface that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_listening(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False

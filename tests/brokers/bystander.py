@@ -1,0 +1,102 @@
+"""Somebody else at an MQTT broker: the bare client library in a thread of its own, with nothing of ours in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import paho.mqtt.client as paho
+from paho.mqtt.packettypes import PacketTypes
+
+from mappings.envelope import Envelope
+
+WINDOW = 100
+DEADLINE = 20.0
+
+
+class Bystander:
+    """Hears everything at one topic, and sends. `heard` grows by itself."""
+
+    def __init__(self, host: str, port: int, topic: str, *, is_5: bool = False, qos: int = 2) -> None:
+        self.heard: list[Envelope] = []
+        self.retained: list[bool] = []
+        self._is_5 = is_5
+        self._room = threading.Semaphore(WINDOW)
+        self._subscribed = threading.Event()
+        self._client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if is_5 else paho.MQTTv311
+        )
+        self._client.max_inflight_messages_set(0)
+        self._client.on_connect = lambda client, *_: client.subscribe(topic, qos)
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_message = self._hear
+        self._client.on_publish = lambda *_: self._room.release()
+        self._client.connect(host, port)
+
+    def __enter__(self) -> Self:
+        self._client.loop_start()
+        assert self._subscribed.wait(DEADLINE), "the bystander is not subscribed"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def send(
+        self, topic: str, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None, qos: int = 1
+    ) -> None:
+        """Send in order, and return when the broker has everything. `headers` as `properties_of` takes them."""
+        properties = properties_of(headers) if self._is_5 and headers else None
+        for payload in payloads:
+            assert self._room.acquire(timeout=DEADLINE)
+            self._client.publish(topic, payload, qos, properties=properties)
+        for _ in range(WINDOW):
+            assert self._room.acquire(timeout=DEADLINE), "the broker has not confirmed everything"
+        self._room.release(WINDOW)
+
+    def retain(self, topic: str, payload: bytes) -> None:
+        self._client.publish(topic, payload, 1, retain=True).wait_for_publish(DEADLINE)
+
+    def _hear(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
+        headers = {"mqtt.topic": message.topic, "mqtt.qos": str(message.qos)}
+        if message.properties is not None:
+            headers |= headers_of(message.properties)
+        self.retained.append(message.retain)
+        self.heard.append(Envelope(bytes(message.payload), headers))
+
+
+def properties_of(headers: Mapping[str, str]) -> paho.Properties:
+    """Headers as MQTT 5 properties, made by the library alone."""
+    properties = paho.Properties(PacketTypes.PUBLISH)
+    for name, value in headers.items():
+        match name:
+            case "correlation-id":
+                properties.CorrelationData = value.encode()
+            case "reply-to":
+                properties.ResponseTopic = value
+            case "content-type":
+                properties.ContentType = value
+            case "mqtt.message-expiry-interval":
+                properties.MessageExpiryInterval = int(value)
+            case _:
+                properties.UserProperty = (name, value)
+    return properties
+
+
+def headers_of(properties: paho.Properties) -> dict[str, str]:
+    """MQTT 5 properties as headers, read by the library alone."""
+    headers = dict(getattr(properties, "UserProperty", []))
+    if hasattr(properties, "CorrelationData"):
+        headers["correlation-id"] = properties.CorrelationData.decode()
+    for header, name in (
+        ("reply-to", "ResponseTopic"),
+        ("content-type", "ContentType"),
+        ("mqtt.message-expiry-interval", "MessageExpiryInterval"),
+    ):
+        if hasattr(properties, name):
+            headers[header] = str(getattr(properties, name))
+    return headers

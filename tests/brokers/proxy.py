@@ -1,0 +1,111 @@
+"""A TCP proxy between a client and a broker, where links break as they do in the world.
+
+    async with Proxy.to(broker.host, broker.port) as proxy:
+        connect(proxy.host, proxy.port)
+        proxy.cut()
+
+`cut` resets all links at once; `stall` holds back everything, in one direction or both, and keeps the links open, as a dead
+network does; `flow` lets go of what was held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+CHUNK = 65536
+
+
+class Proxy:
+    """Links through it live until they are cut, one side ends them, or the proxy is closed."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._to_broker, self._to_client = asyncio.Event(), asyncio.Event()
+        self._to_broker.set()
+        self._to_client.set()
+        self.port = 0
+        self.links = 0
+        """How many links were made so far."""
+        self.is_refusing = False
+        self.sent, self.received = 0, 0
+        """Bytes from clients to the broker, and back."""
+
+    @classmethod
+    def to(cls, host: str, port: int) -> Self:
+        return cls((host, port))
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, self.host, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Reset every link, in both directions."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+        self._writers.clear()
+
+    def stall(self, *, to_broker: bool = True, to_client: bool = True) -> None:
+        """Hold back what is sent from now on; the links stay open."""
+        if to_broker:
+            self._to_broker.clear()
+        if to_client:
+            self._to_client.clear()
+
+    def flow(self) -> None:
+        """Pass on again, beginning with what was held back."""
+        self._to_broker.set()
+        self._to_client.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_refusing:
+            writer.transport.abort()
+            return
+        self.links += 1
+        self._writers.add(writer)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(far_writer)
+        for source, sink, gate, is_up in (
+            (reader, far_writer, self._to_broker, True),
+            (far_reader, writer, self._to_client, False),
+        ):
+            task = asyncio.create_task(self._pass_on(source, sink, gate, is_up=is_up))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event, *, is_up: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK):
+                await gate.wait()
+                if is_up:
+                    self.sent += len(data)
+                else:
+                    self.received += len(data)
+                writer.write(data)
+                await writer.drain()
+            await gate.wait()
+            writer.write_eof()

@@ -1,0 +1,115 @@
+"""A client of the service over MQTT, for tests: sends commands, waits for what comes back.
+
+Answers are collected by a thread of the client library; `next` and `until` wait for them with a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTv5, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+PATIENCE = 10.0
+
+
+class MqttClient:
+    """One party: publishes to `ask`, receives everything on `answers`."""
+
+    def __init__(self, host: str, port: int, *, ask: str, answers: str, version: int = MQTTv311, **login: str) -> None:
+        self.ask, self.answers, self._version = ask, answers, version
+        self.received: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.messages: list[MQTTMessage] = []
+        self._subscribed = threading.Event()
+        self._client = Client(CallbackAPIVersion.VERSION2, f"test-{secrets.token_hex(6)}", protocol=version)
+        if login:
+            self._client.username_pw_set(login["username"], login["password"])
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_message = self._on_message
+        self._client.connect(host, port)
+        self._client.loop_start()
+        assert self._subscribed.wait(PATIENCE), "the client's own subscription was not confirmed"
+
+    def _on_connect(
+        self, client: Client, _userdata: Any, _flags: ConnectFlags, _reason: ReasonCode, _properties: Any
+    ) -> None:
+        client.subscribe(self.answers, 1)
+
+    def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
+        self.messages.append(message)
+        self.received.put(json.loads(message.payload))
+
+    def send(self, document: Any, *, qos: int = 1, wait: bool = True, **properties: Any) -> None:
+        """Publish a JSON document, or bytes as they are."""
+        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
+        extra = None
+        if self._version == MQTTv5:
+            extra = Properties(PacketTypes.PUBLISH)
+            for name, value in properties.items():
+                setattr(extra, name, value)
+        sent = self._client.publish(self.ask, payload, qos, properties=extra)
+        if wait:
+            sent.wait_for_publish(PATIENCE)
+
+    def command(
+        self, topic: str, path: str = "/", value: Any = None, headers: dict[str, Any] | None = None, **envelope: Any
+    ) -> str:
+        """Send a Ditto protocol command; returns its correlation id. `value` of None is left out."""
+        correlation = (headers or {}).get("correlation-id") or secrets.token_hex(4)
+        document = {"topic": topic, "path": path, "headers": {**(headers or {}), "correlation-id": correlation}}
+        if value is not None:
+            document["value"] = value
+        self.send({**document, **envelope})
+        return str(correlation)
+
+    def next(self, patience: float = PATIENCE) -> dict[str, Any]:
+        """The next answer. Raises AssertionError when none comes in time."""
+        try:
+            return self.received.get(timeout=patience)
+        except queue.Empty:
+            raise AssertionError(f"no answer within {patience} s") from None
+
+    def ask_for(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Send a command and wait for the answer that carries its correlation id."""
+        correlation = self.command(*arguments, **options)
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            answer = self.next()
+            if answer["headers"].get("correlation-id") == correlation:
+                return answer
+        raise AssertionError(f"no answer to {correlation}")
+
+    def until(self, action: str) -> list[dict[str, Any]]:
+        """Answers up to and including the first whose topic ends with `action`."""
+        answers = [self.next()]
+        while not answers[-1]["topic"].endswith(f"/{action}"):
+            answers.append(self.next())
+        return answers
+
+    def expect_nothing_before(self, marker: str = "marker/none") -> None:
+        """Nothing is on its way: a bad command's answer is the very next thing that arrives."""
+        self.send({"topic": marker, "path": "/", "headers": {"reply-to": self.answers, "correlation-id": "marker"}})
+        answer = self.next()
+        assert answer["headers"]["correlation-id"] == "marker", answer
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,79 @@
+"""The broker in memory keeps all promises of a broker, and its faults are the ones that were ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+import pytest
+
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Link, Outgoing
+from connectivity.brokers.memory import IN_FLIGHT, MemoryBroker
+from connectivity.errors import ConnectionRefused, Detail, PublishFailed
+from connectivity.model import Connection
+from mappings.envelope import Envelope
+from tests.behaviours.broker import BrokerBehaviour, Publishing
+
+names = count(1)
+
+
+class MemoryWorld:
+    out = "out"
+    most_unsettled = IN_FLIGHT
+    is_renewed_for_redelivery = False
+
+    def __init__(self) -> None:
+        name = f"world-{next(names)}"
+        self.broker = MemoryBroker.named(name)
+        self.connection = Connection.model_validate(
+            {
+                "id": name,
+                "connectionType": "memory",
+                "connectionStatus": "open",
+                "uri": f"memory://{name}:1",
+                "sources": [{"addresses": ["in"], "authorizationContext": ["lab:all"]}],
+            }
+        )
+
+    async def connect(self) -> Link:
+        connect = load_broker("memory").connect
+        assert connect is not None
+        return await connect(self.connection)
+
+    async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
+        for payload in payloads:
+            self.broker.send("in", payload, headers)
+
+    def heard(self) -> list[Envelope]:
+        return self.broker.sent_to("out")
+
+    async def cut(self) -> None:
+        self.broker.cut()
+
+    async def withhold_confirms(self) -> None:
+        self.broker.withheld_confirms = 1
+
+
+class TestMemory(BrokerBehaviour):
+    @pytest.fixture
+    def world(self) -> MemoryWorld:
+        return MemoryWorld()
+
+    async def test_a_refused_connect_is_what_was_ordered(self, world: MemoryWorld) -> None:
+        world.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "no")
+        with pytest.raises(ConnectionRefused):
+            await world.connect()
+
+    async def test_a_refused_message_is_a_failure_that_is_seen(self, world: MemoryWorld, link: Link) -> None:
+        world.broker.refused_addresses.add("out")
+        publishing = Publishing(link)
+        publishing.give(Outgoing("out", Envelope(b"no")))
+        [error] = await publishing.all_done()
+        assert isinstance(error, PublishFailed)
+        assert world.heard() == []
+
+
+def test_documents_of_users_cannot_name_it() -> None:
+    [problem] = load_broker("memory").check(MemoryWorld().connection)
+    assert problem.path == "connectionType"

@@ -1,0 +1,28 @@
+"""MQTT 3.1.1 against a real Mosquitto."""
+
+from __future__ import annotations
+
+from connectivity.brokers.base import Link, Outgoing
+from mappings.envelope import Envelope
+from tests.behaviours.broker import Publishing, Taker
+from tests.behaviours.mqtt import MqttBehaviour, MqttWorld
+from tests.helpers import wait_until
+
+
+class TestMqtt(MqttBehaviour):
+    kind = "mqtt"
+
+    async def test_headers_arrive(self, world: MqttWorld, link: Link) -> None:
+        """MQTT 3.1.1 carries none: only those arrive that stand for the message itself."""
+        taker = Taker(link)
+        await world.send([b"{}"], {"x-line": "north"})
+        [delivery] = await taker.take(1)
+        assert set(delivery.envelope.headers) == {"mqtt.topic", "mqtt.qos", "mqtt.retain"}
+
+    async def test_headers_are_published(self, world: MqttWorld, link: Link) -> None:
+        """MQTT 3.1.1 carries none: they are left out, and the message goes."""
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"{}", {"x-line": "north\n", "correlation-id": "c-7"})))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert set(world.heard()[0].headers) == {"mqtt.topic", "mqtt.qos"}

@@ -1,0 +1,125 @@
+"""MQTT 5 against a real Mosquitto."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.brokers.base import Outgoing
+from connectivity.errors import PublishFailed
+from mappings.envelope import Envelope
+from tests.behaviours.broker import Publishing, Taker
+from tests.behaviours.mqtt import MqttBehaviour, MqttWorld
+from tests.brokers.mosquitto import Mosquitto
+from tests.helpers import wait_until
+
+EVERYTHING = {
+    "correlation-id": "c-7",
+    "reply-to": "replies/7",
+    "content-type": "application/json",
+    "mqtt.message-expiry-interval": "3600",
+    "x-line": "nörth",
+    "X-Upper": "kept",
+}
+
+
+class TestMqtt5(MqttBehaviour):
+    kind = "mqtt-5"
+
+    async def test_case_23_properties_become_headers(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send([b"{}"], EVERYTHING)
+        [delivery] = await taker.take(1)
+        own = {"mqtt.topic": world.source, "mqtt.qos": "1", "mqtt.retain": "false"}
+        assert dict(delivery.envelope.headers) == EVERYTHING | own
+        delivery.settle()
+        await link.close()
+
+    async def test_a_user_property_cannot_pretend_to_be_another_header(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send([b"{}"], {"mqtt.topic": "forged", "Mqtt.Qos": "9", "Correlation-ID": "forged", "x": "y"})
+        [delivery] = await taker.take(1)
+        assert set(delivery.envelope.headers) == {"mqtt.topic", "mqtt.qos", "mqtt.retain", "x"}
+        assert delivery.envelope.header("mqtt.topic") == world.source
+        await link.close()
+
+    async def test_headers_become_properties(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"{}", EVERYTHING | {"blank": " ", "empty": ""})))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert dict(world.heard()[0].headers) == EVERYTHING | {"mqtt.topic": world.out, "mqtt.qos": "1"}
+        await link.close()
+
+    async def test_an_expiry_of_zero_is_none(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"{}", {"mqtt.message-expiry-interval": "0"})))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert "mqtt.message-expiry-interval" not in world.heard()[0].headers
+        await link.close()
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"mqtt.message-expiry-interval": "soon"},
+            {"mqtt.message-expiry-interval": "-1"},
+            {"mqtt.message-expiry-interval": "4294967296"},
+            {"reply-to": "a/+"},
+            {"x-line": "two\nlines"},
+            {"x-\x7f": "y"},
+            {"content-type": "x" * 70_000},
+            {"correlation-id": "x" * 70_000},
+            {"x": "\ud800"},
+        ],
+        ids=lambda headers: "".join(headers)[:20].encode("unicode_escape").decode(),
+    )
+    async def test_a_header_that_cannot_be_carried_is_a_failure_with_status_400(
+        self, world: MqttWorld, headers: dict[str, str]
+    ) -> None:
+        """Sent all the same, it would end the link, and again after each reconnect."""
+        link = await world.connect()
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"{}", headers)))
+        [error] = await publishing.all_done()
+        assert isinstance(error, PublishFailed)
+        assert error.fault.status == 400
+        await link.close()
+
+    async def test_the_window_is_never_above_what_the_broker_takes(self, world: MqttWorld) -> None:
+        with Mosquitto.start(config_lines=("max_inflight_messages 7",)) as own:
+            world.document["uri"] = f"tcp://{own.host}:{own.port}"
+            link = await world.connect()
+            assert link.window == 7
+            await link.close()
+
+    async def test_a_message_larger_than_the_broker_takes_is_a_failure(self, world: MqttWorld) -> None:
+        """Sent all the same, it would end the link."""
+        with Mosquitto.start(config_lines=("max_packet_size 2000",)) as own:
+            world.document["uri"] = f"tcp://{own.host}:{own.port}"
+            link = await world.connect()
+            publishing = Publishing(link)
+            publishing.give(Outgoing(world.out, Envelope(bytes(2000))), Outgoing(world.out, Envelope(bytes(1000))))
+            too_large, fine = await publishing.all_done()
+            assert isinstance(too_large, PublishFailed)
+            assert (too_large.fault.status, fine) == (413, None)
+            await link.close()
+
+    async def test_a_message_of_several_sources_is_acknowledged_when_all_have_ended_it(self, world: MqttWorld) -> None:
+        """Here the broker sends one copy for each subscription, so only who rejected it gets it again."""
+        world.sources([world.source], [f"{world.source}/#"])
+        first = await world.connect()
+        await world.send([b"shared"])
+        [one], [two] = await Taker(first, 0).take(1), await Taker(first, 1).take(1)
+        one.settle()
+        two.reject(redeliver=True)
+        await first.close()
+        second = await world.connect()
+        again = Taker(second, 1)
+        assert (await again.take(1))[0].redelivered
+        await world.send([b"new"])
+        assert await Taker(second, 0).payloads(1) == [b"new"]
+        await second.close()

@@ -1,0 +1,104 @@
+"""Stand-ins for what lies next to the part under test: feeds on lists, a reply that keeps what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from connectivity.brokers.base import Done, Outgoing
+from connectivity.feeds import Page, Then
+from connectivity.outbox import Posting
+from mappings.signals import Next, Outbound
+
+
+class Link:
+    """A link that confirms when told."""
+
+    def __init__(self, window: int = 100) -> None:
+        self.window = window
+        self.published: list[Outgoing] = []
+        self._done: list[Done] = []
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        self.published.append(message)
+        self._done.append(done)
+
+    def confirm(self, count: int | None = None, error: Any = None) -> None:
+        """Confirm the oldest `count` messages, all of them by default."""
+        ready, self._done[:] = self._done[:count], self._done[count:] if count is not None else []
+        for done in ready:
+            done(error)
+
+
+class KeepingReply:
+    """A reply that keeps the signals. With `is_stalled` set, the broker takes nothing."""
+
+    def __init__(self, connection_id: str = "c-1", *, terminal_needs_request: bool = True) -> None:
+        self.connection_id = connection_id
+        self.terminal_needs_request = terminal_needs_request
+        self.signals: list[Outbound] = []
+        self.postings: list[Posting] = []
+        self.is_stalled = False
+
+    def post(self, signal: Outbound) -> Posting | None:
+        self.signals.append(signal)
+        posting = Posting(1, None)
+        self.postings.append(posting)
+        if not self.is_stalled:
+            posting.take()
+        return posting
+
+    @property
+    def elements(self) -> list[Any]:
+        return [element for signal in self.signals if isinstance(signal, Next) for element in signal.elements]
+
+    @property
+    def names(self) -> list[str]:
+        return [type(signal).__name__ for signal in self.signals]
+
+
+class ListFeed:
+    """A finite feed over a list; raises `error` when it comes to its position."""
+
+    def __init__(self, elements: Sequence[Any], error: Exception | None = None, error_at: int = 0) -> None:
+        self._elements = elements
+        self._error, self._error_at = error, error_at
+        self.pages: list[tuple[int, int]] = []
+
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        self.pages.append((position, limit))
+        if self._error is not None:
+            if position >= self._error_at:
+                raise self._error
+            limit = min(limit, self._error_at - position)
+        end = position + limit
+        then = Then.END if end >= len(self._elements) and self._error is None else Then.MORE
+        return Page(self._elements[position:end], min(end, len(self._elements)), then)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        raise AssertionError("a finite feed never waits")
+
+
+class LiveFeed:
+    """An endless feed: what is put in comes out; where there is nothing it says WAIT and wakes who asked."""
+
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+        self._ready: list[Callable[[], None]] = []
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._ready)
+
+    def put(self, *elements: Any) -> None:
+        self.elements.extend(elements)
+        ready, self._ready = self._ready, []
+        for wake in ready:
+            wake()
+
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        found = self.elements[position : position + limit]
+        return Page(found, position + len(found), Then.MORE if found else Then.WAIT)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        self._ready.append(ready)

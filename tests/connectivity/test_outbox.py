@@ -1,0 +1,126 @@
+"""The outbox: order, window, and what happens to unconfirmed messages when a link dies."""
+
+from __future__ import annotations
+
+import asyncio
+
+from connectivity.brokers.base import Outgoing
+from connectivity.errors import PublishFailed
+from connectivity.outbox import Outbox
+from mappings.envelope import Envelope
+from tests.connectivity.fakes import Link
+
+
+def messages(*names: str) -> list[Outgoing]:
+    return [Outgoing("out", Envelope(name.encode())) for name in names]
+
+
+def sent(link: Link) -> list[str]:
+    return [message.envelope.payload.decode() for message in link.published]
+
+
+def test_messages_wait_until_there_is_a_link_and_leave_in_order() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.post(messages("a", "b"))
+    outbox.post(messages("c"))
+    outbox.attach(link)
+    assert sent(link) == ["a", "b", "c"]
+
+
+def test_no_more_than_the_window_is_unconfirmed() -> None:
+    outbox, link = Outbox(), Link(window=2)
+    outbox.attach(link)
+    outbox.post(messages("a", "b", "c", "d"))
+    assert sent(link) == ["a", "b"]
+    link.confirm(1)
+    assert sent(link) == ["a", "b", "c"]
+
+
+def test_what_a_dead_link_had_not_confirmed_goes_out_again_first_and_in_order() -> None:
+    outbox, first, second = Outbox(), Link(window=3), Link()
+    outbox.attach(first)
+    outbox.post(messages("a", "b", "c", "d"))
+    first.confirm(1)
+    outbox.detach()
+    outbox.post(messages("e"))
+    outbox.attach(second)
+    assert sent(second) == ["b", "c", "d", "e"]
+
+
+def test_a_confirm_that_comes_from_a_dead_link_is_not_counted() -> None:
+    outbox, first, second = Outbox(), Link(), Link()
+    ended: list[object] = []
+    outbox.attach(first)
+    outbox.post(messages("a"), ended.append)
+    outbox.detach()
+    outbox.attach(second)
+    first.confirm()
+    assert ended == []
+    second.confirm()
+    assert ended == [None]
+
+
+def test_a_posting_ends_once_with_its_first_failure() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    ended: list[object] = []
+    refused = PublishFailed("not authorized")
+    outbox.post(messages("a", "b", "c"), ended.append)
+    link.confirm(1)
+    link.confirm(1, refused)
+    assert ended == []
+    link.confirm(1)
+    assert ended == [refused]
+
+
+def test_posting_nothing_ends_at_once() -> None:
+    ended: list[object] = []
+    Outbox().post([], ended.append)
+    assert ended == [None]
+
+
+async def test_taken_waits_until_the_link_has_room_for_the_last_message() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    posting = outbox.post(messages("a", "b"))
+    waiting = asyncio.ensure_future(posting.taken())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    link.confirm(1)
+    await asyncio.wait_for(waiting, 1)
+
+
+async def test_a_withdrawn_posting_keeps_back_what_was_not_taken() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    posting = outbox.post(messages("a", "b", "c"))
+    outbox.post(messages("d"))
+    posting.withdrawn = True
+    link.confirm(1)
+    assert sent(link) == ["a", "d"]
+    await asyncio.wait_for(posting.taken(), 1)
+
+
+async def test_drained_waits_for_the_last_confirm() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    outbox.post(messages("a", "b"))
+    waiting = asyncio.ensure_future(outbox.drained())
+    link.confirm(1)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    link.confirm(1)
+    await asyncio.wait_for(waiting, 1)
+
+
+def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
+    class Immediate(Link):
+        def publish(self, message: Outgoing, done: object) -> None:
+            self.published.append(message)
+            done(None)  # type: ignore[operator]
+
+    outbox, link = Outbox(), Immediate(window=1)
+    outbox.attach(link)
+    outbox.post(messages(*"abcdef"))
+    assert sent(link) == list("abcdef")
+    assert len(outbox) == 0

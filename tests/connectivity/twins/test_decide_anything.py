@@ -1,0 +1,114 @@
+"""Whatever a command says, it is decided or refused, and what is decided is what its events replay to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectivity.errors import TwinError
+from connectivity.twins.decide import decide
+from mappings.signals import Command
+from spark_store.replay import fold
+from tests.connectivity.twins.twin_world import (
+    MERGE_PATCH,
+    NOW,
+    OWNER,
+    POLICY,
+    THING,
+    VIEWER,
+    TwinWorld,
+    a_world,
+    entry,
+    granting,
+    policy,
+    revoking,
+    thing,
+)
+
+NAMES = (
+    "thingId policyId definition attributes features _policy _copyPolicyFrom entries subjects resources grant revoke "
+    "properties imports a b a/b é"
+)
+KEYS = st.sampled_from([*NAMES.split(), "", "\0", "{{ ~.*~ }}", "{{ ~(~ }}"])
+JSON = st.recursive(
+    st.sampled_from([None, True, False, 0, 1.5, 10**30, "", "a", THING, POLICY, "a:b:1", "\0", "READ"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)
+PLACES = (
+    "/ /policyId /definition /attributes /attributes/a /attributes/a/b /features /features/f /features/f/definition "
+    "/features/f/properties /features/f/properties/p/q /features/f/desiredProperties /features/f/desiredProperties/p "
+    "/entries /entries/A/subjects/x:y // /x a~0b attributes/"
+)
+PATHS = st.sampled_from([*PLACES.split(), "", "/attributes/\0"])
+ACTIONS = st.sampled_from(["create", "modify", "merge", "delete", "retrieve", "migrate"])
+HEADERS = st.dictionaries(
+    st.sampled_from(["if-match", "if-none-match", "if-equal", "condition", "content-type", "allow-policy-lockout"]),
+    st.sampled_from(
+        ["*", '"rev:1"', "skip", "skip-minimizing-merge", "exists(attributes/a)", "eq(", MERGE_PATCH, True, 5]
+    ),
+    max_size=3,
+)
+FIELDS = st.none() | st.sampled_from(["thingId", "_policy,_revision", "features/*/properties", "a(", "attributes(a,b)"])
+VALUES = st.none() | JSON.map(msgspec.json.encode) | st.binary(max_size=4)
+ENTITIES = st.sampled_from(
+    [thing(THING), thing("acme.plant:new"), policy(POLICY), policy("acme.plant:new"), thing("a:_")]
+)
+
+
+def a_furnished_world() -> TwinWorld:
+    world = a_world(attributes={"a": {"b": 1}}, features={"f": {"properties": {"p": [1]}}, "n": None})
+    world.write_policy(
+        {
+            "VIEW": entry(
+                [VIEWER], {"thing:/": granting("READ", "WRITE"), "thing:/attributes/a/b": revoking("READ", "WRITE")}
+            )
+        }
+    )
+    return world
+
+
+WORLD = a_furnished_world()
+"""Decisions change nothing, so one world does for all."""
+
+
+@settings(max_examples=600, deadline=None)
+@given(ENTITIES, ACTIONS, PATHS, VALUES, HEADERS, FIELDS, st.sampled_from([(OWNER,), (VIEWER,), ()]))
+def test_every_command_is_decided_or_refused(
+    entity: Any, action: str, path: str, value: bytes | None, headers: Any, fields: str | None, subjects: Any
+) -> None:
+    before = dict(WORLD.snapshots)
+    if action == "merge":
+        headers = {"content-type": MERGE_PATCH, **headers}
+    try:
+        decision = decide(Command(entity, action, path, value, headers, fields), subjects, WORLD.world, NOW)
+    except TwinError:
+        return
+    assert before == WORLD.snapshots
+    assert decision.response.status in (200, 201, 204)
+    assert (decision.response.value is None) == (decision.response.status == 204)
+    for snapshot in decision.snapshots:
+        assert snapshot.state is None or msgspec.json.decode(msgspec.json.encode(snapshot.state)) == snapshot.state
+
+
+COMMANDS = st.lists(st.tuples(ACTIONS, PATHS, JSON, HEADERS), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(COMMANDS)
+def test_what_is_decided_is_what_replays(commands: list[tuple[str, str, Any, dict[str, Any]]]) -> None:
+    """The state after any conversation is the fold of its events, and revisions run without gaps."""
+    world = TwinWorld()
+    world.send("create", "/", {"attributes": {"a": {"b": 1}}, "features": {"f": {"properties": {"p": 1}}}})
+    for action, path, value, headers in commands:
+        try:
+            world.send(action, path, value, **{name.replace("-", "_"): header for name, header in headers.items()})
+        except TwinError:
+            continue
+    for entity, snapshot in world.snapshots.items():
+        events = [event for event in world.events if event.entity == entity]
+        assert fold(events) == snapshot
+        assert [event.revision for event in events] == list(range(1, len(events) + 1))

@@ -1,0 +1,145 @@
+"""A world for conversations with `decide`: what is decided is the present of the next command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from connectivity.errors import TwinError
+from connectivity.twins.decide import Decision, Limits, decide
+from connectivity.twins.world import PresentWorld
+from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.signals import Command, Event
+from spark_store.records import Snapshot
+from spark_store.replay import evolve
+
+OWNER = "edge:gateway-3"
+VIEWER = "edge:viewer"
+THING = "acme.plant:boiler-07"
+POLICY = "acme.plant:boilers"
+NOW = "2030-01-15T07:30:00.250000Z"
+MERGE_PATCH = "application/merge-patch+json"
+
+ALL = {"grant": ["READ", "WRITE"], "revoke": []}
+
+
+def entry(subjects: Sequence[str], resources: Mapping[str, Any]) -> dict[str, Any]:
+    return {"subjects": {subject: {"type": "test"} for subject in subjects}, "resources": dict(resources)}
+
+
+def granting(*permissions: str) -> dict[str, list[str]]:
+    return {"grant": list(permissions), "revoke": []}
+
+
+def revoking(*permissions: str) -> dict[str, list[str]]:
+    return {"grant": [], "revoke": list(permissions)}
+
+
+OWNERS = entry([OWNER], {"policy:/": ALL, "thing:/": ALL, "message:/": ALL})
+
+
+def thing(text: str) -> EntityId:
+    found = parse_entity_id(EntityType.THING, text)
+    assert found is not None
+    return found
+
+
+def policy(text: str) -> EntityId:
+    found = parse_entity_id(EntityType.POLICY, text)
+    assert found is not None
+    return found
+
+
+@dataclass
+class TwinWorld:
+    """The present in a dict. `send` decides and carries out; `refused` expects a refusal and checks that nothing moved."""
+
+    limits: Limits = field(default_factory=Limits)
+    now: str = NOW
+    snapshots: dict[EntityId, Snapshot] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.world = PresentWorld(self.snapshots.get, lambda: self.now)
+
+    def send(
+        self,
+        action: str,
+        path: str = "/",
+        value: Any = ...,
+        *,
+        by: Sequence[str] = (OWNER,),
+        to: EntityId | str = THING,
+        fields: str | None = None,
+        **headers: Any,
+    ) -> Decision:
+        """Keywords are headers with `_` for `-`; a value that is bytes goes as it is."""
+        entity = thing(to) if isinstance(to, str) else to
+        raw = None if value is ... else value if isinstance(value, bytes) else msgspec.json.encode(value)
+        names = {name.replace("_", "-"): header for name, header in headers.items()}
+        if action == "merge":
+            names.setdefault("content-type", MERGE_PATCH)
+        command = Command(entity, action, path, raw, {"correlation-id": "c-1", **names}, fields)
+        decision = decide(command, by, self.world, self.now, self.limits)
+        for event, snapshot in zip(decision.events, decision.snapshots, strict=True):
+            assert evolve(self.snapshots.get(event.entity), event) == snapshot
+            self.snapshots[event.entity] = snapshot
+            self.events.append(event)
+        return decision
+
+    def refused(self, action: str, path: str = "/", value: Any = ..., **more: Any) -> tuple[int, str]:
+        """Status and code of the refusal."""
+        return self.refusal(action, path, value, **more)[:2]
+
+    def refusal(self, action: str, path: str = "/", value: Any = ..., **more: Any) -> tuple[int, str, str]:
+        """Status, code and the group of the topic that the error answers on."""
+        before = dict(self.snapshots), len(self.events)
+        try:
+            decision = self.send(action, path, value, **more)
+        except TwinError as error:
+            assert (dict(self.snapshots), len(self.events)) == before
+            return error.fault.status, error.fault.error, error.group
+        raise AssertionError(f"found {decision.response}, expected a refusal")
+
+    def status(self, action: str, path: str = "/", value: Any = ..., **more: Any) -> int:
+        return self.send(action, path, value, **more).response.status
+
+    def get(self, path: str = "/", **more: Any) -> Any:
+        """The value of a retrieve."""
+        response = self.send("retrieve", path, **more).response
+        assert response.status == 200
+        assert response.value is not None
+        return json.loads(response.value)
+
+    def revision(self, entity: str = THING) -> int:
+        return self.snapshots[thing(entity)].revision
+
+    def write_policy(self, entries: Mapping[str, Any], to: str = POLICY, by: Sequence[str] = (OWNER,)) -> Decision:
+        """Create or replace a policy."""
+        value = {"policyId": to, "entries": {"OWNERS": OWNERS, **entries}}
+        return self.send("modify", "/", value, to=policy(to), by=by)
+
+
+def a_world(**thing_members: Any) -> TwinWorld:
+    """The thing of the examples, under a policy of which OWNER may do everything."""
+    world = TwinWorld()
+    world.write_policy({})
+    world.send("create", "/", {"policyId": POLICY, **thing_members})
+    world.events.clear()
+    return world
+
+
+def last(world: TwinWorld) -> tuple[str, str, Any, int]:
+    """The last event: action, path, value, revision."""
+    event = world.events[-1]
+    value = None if event.value is None else json.loads(event.value)
+    return event.action, event.path, value, event.revision
+
+
+def answer(decision: Decision) -> Any:
+    """The value of the answer."""
+    return None if decision.response.value is None else json.loads(decision.response.value)

@@ -1,0 +1,34 @@
+"""What many tests need: waiting for a condition instead of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+POLL = 0.01
+
+
+class TimedOut(AssertionError):
+    """The condition did not come true in time."""
+
+    def __init__(self, condition: Callable[[], object], deadline: float) -> None:
+        super().__init__(f"{getattr(condition, '__qualname__', condition)} is not true after {deadline} s")
+
+
+async def wait_until(condition: Callable[[], object], deadline: float = 10.0) -> None:
+    """Let the loop run until `condition()` is true. Raises TimedOut after `deadline` seconds."""
+    end = time.monotonic() + deadline
+    while not condition():
+        if time.monotonic() > end:
+            raise TimedOut(condition, deadline)
+        await asyncio.sleep(POLL)
+
+
+def wait_until_sync(condition: Callable[[], object], deadline: float = 10.0) -> None:
+    """Block until `condition()` is true. Raises TimedOut after `deadline` seconds."""
+    end = time.monotonic() + deadline
+    while not condition():
+        if time.monotonic() > end:
+            raise TimedOut(condition, deadline)
+        time.sleep(POLL)

@@ -1,0 +1,80 @@
+"""Wildcards: what a pattern covers, and that no pattern takes long."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_store.rql.wildcards import fold_ascii, matches
+
+
+def slow_matches(text: str, pattern: str) -> bool:
+    """The definition of wildcards, word for word."""
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return slow_matches(text, pattern[1:]) or (text[:1] not in ("", "\n") and slow_matches(text[1:], pattern))
+    fits = text[:1] != "" and (pattern[0] == text[0] or (pattern[0] == "?" and text[0] != "\n"))
+    return fits and slow_matches(text[1:], pattern[1:])
+
+
+@given(st.text("ab\n", max_size=8), st.text("ab*?\n", max_size=8))
+def test_wildcards_match_as_they_are_defined(text: str, pattern: str) -> None:
+    assert matches(text, pattern) is slow_matches(text, pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "expected"),
+    [
+        ("", "", True),
+        ("", "*", True),
+        ("", "?", False),
+        ("a", "", False),
+        ("ab", "a*ab", False),
+        ("aXbXc", "a?b?c", True),
+        ("xaXbx", "*a?b*", True),
+        ("ab", "*a?b", False),
+        ("aaab", "*a?b", True),
+        ("aaa", "*aa*aa*", False),
+        ("abcabd", "*ab?d", False),
+        ("a?b", "a?b", True),
+        ("💡", "?", True),
+        ("a.c", "a.c", True),
+        ("abc", "a.c", False),
+        ("a\nb", "a*b", False),
+        ("a\nb", "a\n*", True),
+        ("a\nb", "a?b", False),
+        ("a\nb", "*\n*", True),
+        ("a\rb", "a?b", True),
+    ],
+)
+def test_a_pattern_covers_the_whole_text(text: str, pattern: str, expected: bool) -> None:
+    assert matches(text, pattern) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"), [("AZaz[@", "azaz[@"), ("ÄB", "Äb"), ("ŞÉx", "ŞÉx"), ("\u212aK", "\u212ak")]
+)
+def test_only_the_letters_a_to_z_are_folded(text: str, folded: str) -> None:
+    assert fold_ascii(text) == folded
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*a" * 10_000 + "*b",
+        "*a?" * 10_000 + "*b",
+        "*" + "a" * 20_000 + "b*",
+        "*" + "a?" * 10_000 + "b*",
+        "*" + "?" * 20_000 + "b*",
+        "*" * 20_000 + "b",
+    ],
+    ids=["stars", "stars and gaps", "long part", "long part with gaps", "long gap", "only stars"],
+)
+def test_no_pattern_takes_long(pattern: str) -> None:
+    begin = time.perf_counter()
+    assert matches("a" * 100_000, pattern) is False
+    assert time.perf_counter() - begin < 2

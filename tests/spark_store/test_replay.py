@@ -1,0 +1,220 @@
+"""Folding events into states."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.records import Snapshot
+from spark_store.replay import PatternRefused, evolve, fold, matching_keys, merge, state_path
+
+THING = EntityId(EntityType.THING, "acme.site", "lamp-7")
+POLICY = EntityId(EntityType.POLICY, "acme.site", "lamps")
+
+
+def an_event(action: str, path: str = "/", value: Any = ..., revision: int = 1, entity: EntityId = THING) -> Event:
+    raw = None if value is ... else msgspec.json.encode(value)
+    return Event(entity, revision, f"2030-01-15T07:30:{revision:02}.000000Z", action, path, raw, b"{}")
+
+
+def replayed(*steps: tuple[Any, ...]) -> Snapshot:
+    """The state after a conversation of (action, path, value)."""
+    return fold(an_event(*step, revision=number) for number, step in enumerate(steps, 1))
+
+
+CREATED = (
+    "created",
+    "/",
+    {"thingId": "acme.site:lamp-7", "policyId": "acme.site:lamps", "attributes": {"a": {"b": 1}}},
+)
+
+
+def test_a_creation_is_the_first_state() -> None:
+    assert replayed(CREATED) == Snapshot(
+        THING, 1, "2030-01-15T07:30:01.000000Z", "2030-01-15T07:30:01.000000Z", CREATED[2], "acme.site:lamps"
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "attributes"),
+    [
+        (("modified", "/attributes/a/b", 2), {"a": {"b": 2}}),
+        (("created", "/attributes/x/y", None), {"a": {"b": 1}, "x": {"y": None}}),
+        (("created", "/attributes/a/b/c", 1), {"a": {"b": {"c": 1}}}),
+        (("modified", "/attributes", {}), {}),
+        (("deleted", "/attributes/a/b"), {"a": {}}),
+        (("deleted", "/attributes/none/b"), {"a": {"b": 1}}),
+        (("merged", "/attributes", {"a": None, "c": 1}), {"c": 1}),
+        (("merged", "/attributes/a/b", None), {"a": {}}),
+        (("merged", "/attributes/none/x", None), {"a": {"b": 1}}),
+        (("merged", "/attributes/a/b", {"c": None, "d": {"e": None}}), {"a": {"b": {"d": {}}}}),
+        (("merged", "/attributes", {"{{ ~[ab]~ }}": None, "b": 2}), {"b": 2}),
+    ],
+)
+def test_an_event_changes_its_place(step: tuple[Any, ...], attributes: Any) -> None:
+    after = replayed(CREATED, step)
+    assert after.state is not None
+    assert after.state["attributes"] == attributes
+    assert (after.revision, after.created, after.modified) == (
+        2,
+        "2030-01-15T07:30:01.000000Z",
+        "2030-01-15T07:30:02.000000Z",
+    )
+
+
+def test_the_policy_of_a_thing_follows_its_state() -> None:
+    assert replayed(CREATED, ("modified", "/policyId", "a:other")).policy == "a:other"
+
+
+def test_a_tombstone_keeps_revision_and_policy_and_a_creation_begins_anew() -> None:
+    deleted = replayed(CREATED, ("deleted", "/"))
+    assert (deleted.is_deleted, deleted.revision, deleted.policy) == (True, 2, "acme.site:lamps")
+    again = replayed(CREATED, ("deleted", "/"), ("created", "/", {"policyId": "a:new"}))
+    assert (again.revision, again.created, again.policy) == (3, "2030-01-15T07:30:03.000000Z", "a:new")
+
+
+def test_a_policy_guards_itself() -> None:
+    created = evolve(None, an_event("created", "/", {"policyId": "x", "entries": {}}, entity=POLICY))
+    assert created.policy == "acme.site:lamps"
+    assert evolve(created, an_event("deleted", revision=2, entity=POLICY)).policy == "acme.site:lamps"
+
+
+@pytest.mark.parametrize(
+    ("type", "path", "keys"),
+    [
+        (EntityType.THING, "/", ()),
+        (EntityType.THING, "/attributes/a~0b/", ("attributes", "a~b")),
+        (EntityType.POLICY, "/entries/A/subjects/http://a:b", ("entries", "A", "subjects", "http://a:b")),
+        (EntityType.POLICY, "/entries/A/resources/thing:/", ("entries", "A", "resources", "thing:/")),
+        (EntityType.POLICY, "/entries/A/subjects", ("entries", "A", "subjects")),
+        (EntityType.POLICY, "/imports/a:b/entries", ("imports", "a:b", "entries")),
+    ],
+)
+def test_a_path_names_keys(type: EntityType, path: str, keys: tuple[str, ...]) -> None:
+    assert state_path(type, path) == keys
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_the_examples_of_rfc_7396(target: Any, patch: Any, result: Any) -> None:
+    assert merge(target, patch) == result
+
+
+STATES = st.recursive(
+    st.none() | st.integers(0, 3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = st.lists(st.sampled_from("abc"), max_size=3).map(lambda keys: "/" + "/".join(keys))
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(st.sampled_from("abc"), STATES, max_size=3), st.sampled_from(["modified", "merged", "deleted"]))
+def test_no_event_changes_the_state_before_it(state: dict[str, Any], action: str) -> None:
+    """Neither its members nor anything they share with the state after it."""
+    before = Snapshot(THING, 1, "t", "t", state, None)
+    kept = copy.deepcopy(before)
+    for path in ("/a", "/a/b", "/b/c/a"):
+        evolve(before, an_event(action, path, {"a": {"b": None, "c": 1}}, revision=2))
+        assert before == kept
+
+
+@settings(max_examples=150)
+@given(STATES, STATES)
+def test_merging_twice_is_merging_once(target: Any, patch: Any) -> None:
+    once = merge(target, patch)
+    assert merge(once, patch) == once
+
+
+@settings(max_examples=100)
+@given(PLACES, STATES)
+def test_what_is_set_is_there(path: str, value: Any) -> None:
+    if path == "/":
+        return
+    after: Any = replayed(CREATED, ("modified", path, value)).state
+    for key in state_path(EntityType.THING, path):
+        after = after[key]
+    assert after == value
+
+
+def test_untouched_members_are_shared() -> None:
+    before = replayed(CREATED)
+    after = evolve(before, an_event("created", "/features/f", {}, revision=2))
+    assert before.state is not None
+    assert after.state is not None
+    assert after.state["attributes"] is before.state["attributes"]
+
+
+def test_folding_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected at least one"):
+        fold([])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("{{ ~a.*~ }}", ["a", "ab", "a-b"]),
+        ("{{~ab?~}}", ["a", "ab"]),
+        ("{{ ~a~ }}", ["a"]),
+        ("{{ ~(?:a|b)~ }}", ["a", "b"]),
+        ("{{ ~[a-c]{2}~ }}", ["ab"]),
+        (r"{{ ~\w-\w~ }}", ["a-b"]),
+        ("{{ /b/ }}", ["b"]),
+        ("{{ ~.*-.*~ }}", ["a-b"]),
+    ],
+)
+def test_a_delete_pattern_matches_whole_keys(pattern: str, found: list[str]) -> None:
+    assert matching_keys(pattern, ["a", "ab", "a-b", "b"]) == found
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["(", "(a+)+", "(a|a)*", "(a|aa)+$", "(a?){20}a{20}", "a?" * 30 + "a" * 30, ".*.*.*.*.*x", r"(a)\1", "(?=a)", "[["],
+)
+def test_a_delete_pattern_that_could_take_long_is_refused(expression: str) -> None:
+    begun = time.perf_counter()
+    with pytest.raises(PatternRefused):
+        matching_keys(f"{{{{ ~{expression}~ }}}}", ["a" * 256])
+    assert time.perf_counter() - begun < 0.1
+
+
+def test_a_delete_pattern_that_is_accepted_is_fast_at_its_worst() -> None:
+    begun = time.perf_counter()
+    assert matching_keys("{{ ~.*a.*x~ }}", ["a" * 256] * 10) == []
+    assert time.perf_counter() - begun < 0.5
+
+
+@settings(max_examples=150)
+@given(st.text(alphabet="ab(|)*+?{2,}[]^-\\.$:", max_size=12))
+def test_any_delete_pattern_matches_or_is_refused(expression: str) -> None:
+    try:
+        found = matching_keys(f"{{{{ ~{expression}~ }}}}", ["a", "ab", "b" * 100])
+    except PatternRefused:
+        return
+    assert set(found) <= {"a", "ab", "b" * 100}

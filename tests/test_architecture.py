@@ -1,0 +1,370 @@
+"""The shape of the project, held by reading its files: who imports whom, how long a file is, what each file brings along.
+
+The tables below are the architecture. A new module finds its place in them, or the tests say which one is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("connectivity", "mappings", "spark_store")
+LONGEST_FILE = 600
+
+CORE = (
+    "mappings.envelope",
+    "mappings.errors",
+    "mappings.ids",
+    "mappings.pointer",
+    "mappings.signals",
+    "mappings.time_placeholder",
+    "mappings.topic",
+)
+"""The nouns that all three packages share, and the two small grammars (pointers, times) that filters need too."""
+
+LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "mappings": (
+        ("mappings", *CORE),
+        ("mappings.resolution", "mappings.separators", "mappings.formats"),
+        ("mappings.placeholder_values",),
+        ("mappings.functions",),
+        ("mappings.placeholders",),
+        ("mappings.headers", "mappings.addresses", "mappings.reference"),
+        ("mappings.ditto", "mappings.ditto.*"),
+        ("mappings.codecs", "mappings.codecs.*"),
+    ),
+    "spark_store": (
+        ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.tables"),
+        ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
+        ("spark_store.migrations", "spark_store.index"),
+        ("spark_store.journal", "spark_store.journal.*"),
+        ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.memory"),
+        ("spark_store.pipeline", "spark_store.pipeline.*"),
+    ),
+    "connectivity": (
+        ("connectivity", "connectivity.errors", "connectivity.uri", "connectivity.hosts", "connectivity.topics"),
+        (
+            "connectivity.lifecycle",
+            "connectivity.subscription",
+            "connectivity.lock",
+            "connectivity.logs",
+            "connectivity.tls",
+        ),
+        ("connectivity.model",),
+        (
+            "connectivity.rules",
+            "connectivity.secrets",
+            "connectivity.documents",
+            "connectivity.brokers.base",
+        ),
+        ("connectivity.mqtt", "connectivity.mqtt.*"),
+        ("connectivity.brokers", "connectivity.brokers.*"),
+        ("connectivity.spec", "connectivity.spec.*", "connectivity.settings", "connectivity.files"),
+        ("connectivity.monitor", "connectivity.outbox", "connectivity.feeds"),
+        ("connectivity.twins", "connectivity.twins.*"),
+        ("connectivity.store", "connectivity.history", "connectivity.streams"),
+        ("connectivity.outbound", "connectivity.inbound"),
+        ("connectivity.dispatch",),
+        ("connectivity.supervisor", "connectivity.registry"),
+        ("connectivity.api", "connectivity.api.*"),
+        ("connectivity.service",),
+        ("connectivity.cli", "connectivity.cli.*", "connectivity.__main__"),
+    ),
+}
+"""Lowest first. A module imports from its own layer and those below it."""
+
+ACROSS = {
+    "mappings": (),
+    "spark_store": ("mappings", *CORE),
+    "connectivity": ("mappings", "mappings.*", "spark_store", "spark_store.*"),
+}
+"""What a package may import of the other two."""
+
+NEVER = (
+    # Definitions and the sans-IO machines know nothing of loops, brokers' files, or the store.
+    ("connectivity.lifecycle", ("asyncio", "spark_store*", "connectivity.brokers*")),
+    ("connectivity.subscription", ("asyncio", "spark_store*", "connectivity.brokers*")),
+    ("connectivity.model", ("asyncio", "spark_store*", "connectivity.brokers*")),
+    ("connectivity.twins*", ("asyncio", "connectivity.brokers*", "connectivity.store")),
+    ("mappings*", ("asyncio", "threading", "socket")),
+    ("spark_store*", ("asyncio",)),
+    # A broker moves envelopes; what they mean is decided above it.
+    ("connectivity.brokers*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
+    ("connectivity.mqtt*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
+    ("connectivity.inbound", ("spark_store*",)),
+    ("connectivity.outbound", ("spark_store*",)),
+    # The shell talks to the HTTP API, and the API to the registry.
+    ("connectivity.api*", ("connectivity.brokers.*", "connectivity.mqtt*", "spark_store.journal*")),
+    ("connectivity.cli*", ("connectivity.brokers*", "connectivity.mqtt*", "connectivity.supervisor", "spark_store*")),
+)
+"""Module pattern → what it must not import, whatever the layers would allow."""
+
+LIBRARIES = {
+    "paho": ("connectivity.brokers.mqtt*", "connectivity.mqtt.*"),
+    "aio_pika": ("connectivity.brokers.amqp_091",),
+    "aiormq": ("connectivity.brokers.amqp_091",),
+    "confluent_kafka": ("connectivity.brokers.kafka",),
+    "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.rql.to_spark"),
+    "delta": ("spark_store.pipeline*", "spark_store.session"),
+    "deltalake": ("spark_store.lake",),
+    "sqlite3": ("spark_store.*",),
+    "starlette": ("connectivity.api*",),
+    "uvicorn": ("connectivity.api*", "connectivity.service"),
+    "httpx": ("connectivity.cli*",),
+    "typer": ("connectivity.cli*",),
+    "rich": ("connectivity.cli*",),
+    "prometheus_client": ("connectivity.monitor", "connectivity.api*"),
+    "pydantic_settings": ("connectivity.settings",),
+}
+"""A library → the only files that import it. Tests, benchmarks and examples are free."""
+
+STORE_OPENERS = ("connectivity.store", "connectivity.history", "connectivity.service")
+"""The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
+
+STORE_NOUNS = (
+    "spark_store.errors",
+    "spark_store.records",
+    "spark_store.replay",
+    "spark_store.partial",
+    "spark_store.rql*",
+)
+
+THIRD_PARTY_ALLOWED = {"mappings": ("msgspec",)}
+"""Packages that stand on the standard library, and what else they may have."""
+
+SHAPES = (
+    "connectivity/errors.py",
+    "mappings/envelope.py",
+    "mappings/errors.py",
+    "mappings/signals.py",
+    "spark_store/errors.py",
+    "spark_store/records.py",
+)
+"""Modules of classes with hardly any behaviour: every other test meets them."""
+
+TESTED_BY_FAMILY = {
+    "connectivity/mqtt/*.py": "tests/connectivity/brokers/test_mqtt*.py",
+    "connectivity/spec/*.py": "tests/connectivity/test_spec*.py",
+    "connectivity/twins/*.py": "tests/connectivity/twins/test_decide*.py",
+    "mappings/ditto/*.py": "tests/mappings/codecs/test_ditto*.py",
+    "mappings/formats.py": "tests/mappings/test_placeholders.py",
+    "mappings/functions.py": "tests/mappings/test_placeholders.py",
+    "mappings/placeholder_values.py": "tests/mappings/test_placeholders.py",
+    "mappings/resolution.py": "tests/mappings/test_placeholders.py",
+    "mappings/separators.py": "tests/mappings/test_placeholders.py",
+    "mappings/time_placeholder.py": "tests/mappings/test_placeholders.py",
+}
+"""Parts of one thing that are tested through its face: pattern of modules → the tests of the face."""
+
+NOT_OURS = {".git", ".venv", ".run", ".hypothesis", "__pycache__", "build", "dist", "data"}
+TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".txt", ".conf", ".sh", ".cfg", ""}
+
+
+def module_name(file: Path) -> str:
+    """`connectivity/brokers/__init__.py` → `connectivity.brokers`."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
+
+
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+@cache
+def imports_of(name: str) -> frozenset[str]:
+    """The modules that a module imports, each as the most precise module that is meant."""
+    file = MODULES[name]
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, node.module] if node.module else above)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in MODULES else base)
+    return frozenset(found - {name})
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def layer_of(name: str) -> int | None:
+    """The number of a module's layer: an exact name counts before a pattern."""
+    layers = LAYERS[name.partition(".")[0]]
+    exact = [number for number, layer in enumerate(layers) if name in layer]
+    loose = [number for number, layer in enumerate(layers) if matches(name, layer)]
+    return next(iter(exact + loose), None)
+
+
+def project_files() -> Iterator[Path]:
+    """Every text file that belongs to the project."""
+    for file in sorted(ROOT.rglob("*")):
+        parts = file.relative_to(ROOT).parts
+        if any(part in NOT_OURS or part.endswith(("_cache", ".egg-info")) for part in parts):
+            continue
+        if file.is_file() and file.suffix in TEXT:
+            yield file
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_from_its_own_layer_and_below(name: str) -> None:
+    own = layer_of(name)
+    assert own is not None, f"{name} stands in no layer of LAYERS"
+    package = name.partition(".")[0]
+    for imported in sorted(imports_of(name)):
+        other = imported.partition(".")[0]
+        if other == package:
+            layer = layer_of(imported)
+            assert layer is not None, f"{imported} stands in no layer of LAYERS"
+            assert layer <= own, f"{name} imports {imported}, which stands above it"
+        elif other in PACKAGES:
+            assert matches(imported, ACROSS[package]), f"{name} imports {imported}: {package} may not"
+
+
+@pytest.mark.parametrize(("pattern", "forbidden"), NEVER, ids=[pattern for pattern, _ in NEVER])
+def test_a_module_keeps_away_from_what_is_none_of_its_business(pattern: str, forbidden: tuple[str, ...]) -> None:
+    found = {
+        (name, imported)
+        for name in MODULES
+        if fnmatchcase(name, pattern)
+        for imported in imports_of(name)
+        # A broker's own folder is not forbidden to itself.
+        if matches(imported, forbidden) and not fnmatchcase(imported, pattern)
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_is_imported_in_its_own_files_alone(library: str) -> None:
+    importers = {name for name in MODULES if library in {found.partition(".")[0] for found in imports_of(name)}}
+    assert {name for name in importers if not matches(name, LIBRARIES[library])} == set()
+
+
+def test_only_a_few_see_the_store_itself() -> None:
+    found = {
+        (name, imported)
+        for name in MODULES
+        if name.startswith("connectivity") and not matches(name, STORE_OPENERS)
+        for imported in imports_of(name)
+        if imported.startswith("spark_store") and not matches(imported, STORE_NOUNS)
+    }
+    assert found == set()
+
+
+def test_mappings_stand_on_the_standard_library_and_the_json_codec() -> None:
+
+    for package, allowed in THIRD_PARTY_ALLOWED.items():
+        for name in MODULES:
+            if name.partition(".")[0] == package:
+                roots = {found.partition(".")[0] for found in imports_of(name)}
+                assert roots <= {*sys.stdlib_module_names, *PACKAGES, *allowed}, name
+
+
+def test_nobody_imports_a_broker_or_a_codec_by_name() -> None:
+    """They are loaded by the name in a connection document, so that a new one is one new file."""
+    for loader in ("connectivity.brokers", "mappings.codecs"):
+        for name in MODULES:
+            direct = {
+                found for found in imports_of(name) if found.startswith(f"{loader}.") and found != f"{loader}.base"
+            }
+            # MQTT 5 extends MQTT 3.1.1: a broker's file may build on its sibling.
+            assert direct == set() or name.startswith(f"{loader}."), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_opens_with_its_story(name: str) -> None:
+    assert ast.get_docstring(tree_of(MODULES[name])), f"{MODULES[name].relative_to(ROOT)} has no docstring"
+
+
+def has_behaviour(file: Path) -> bool:
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(tree_of(file)))
+
+
+def covering(file: Path) -> list[Path]:
+    """`mappings/topic.py` → `tests/mappings/test_topic.py` or several `test_topic_….py`; a package counts by its name."""
+    is_package = file.name == "__init__.py"
+    folder = ROOT / "tests" / (file.parent.parent if is_package else file.parent)
+    stem = file.parent.name if is_package else file.stem
+    families = [tests for pattern, tests in TESTED_BY_FAMILY.items() if fnmatchcase(file.as_posix(), pattern)]
+    return [
+        *folder.glob(f"test_{stem}.py"),
+        *folder.glob(f"test_{stem}_*.py"),
+        *(test for tests in families for test in ROOT.glob(tests)),
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if has_behaviour(MODULES[name])])
+def test_a_module_has_its_tests(name: str) -> None:
+    file = MODULES[name].relative_to(ROOT)
+    assert file.as_posix() in SHAPES or covering(file), f"no test of {file}"
+
+
+def test_the_exceptions_are_still_needed() -> None:
+    assert [path for path in SHAPES if not (ROOT / path).exists()] == []
+    assert [pattern for pattern in TESTED_BY_FAMILY if not list(ROOT.glob(pattern))] == []
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in project_files() if f.suffix == ".py"], ids=lambda f: str(f.relative_to(ROOT))
+)
+def test_a_file_can_be_read_in_one_go(file: Path) -> None:
+    lines = file.read_text(encoding="utf-8").count("\n")
+    assert lines <= LONGEST_FILE, f"{lines} lines; split it by the reader's next question"
+
+
+# Built from parts, so that this file does not hold what it looks for.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~}])/(?:" + "|".join(["work", "shared", "root", "home", "farm", "Users"]) + r")/[\w.]"
+)
+UNFINISHED = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "NotImplemented" + "Error"]) + r")\b")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [(MACHINE_PATH, "a path of one machine"), (UNFINISHED, "something unfinished")],
+    ids=["machine paths", "unfinished work"],
+)
+def test_no_file_holds_what_belongs_to_one_machine_or_one_day(pattern: re.Pattern[str], why: str) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {why}: {line.strip()[:80]}"
+        for file in project_files()
+        for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_constraints_pin_every_dependency_with_hashes_and_name_no_place() -> None:
+    """So that an installation is the same everywhere, from whichever registry a machine is told to use."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
+    for requirement in map(Requirement, wanted):
+        pin = pins.get(canonicalize_name(requirement.name), "0")
+        assert requirement.specifier.contains(pin), f"{requirement}, pinned is {pin}: run `make constraints`"
+    entries = re.split(r"\n(?=[a-z])", text)
+    assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+    assert re.findall(r"://|^-|^\s*#", text, re.MULTILINE) == []

@@ -1,0 +1,62 @@
+"""The generated pages: written anew, or with `--check` compared with what is there.
+
+A page is printed from the place where its facts are declared, so that it cannot tell something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from difflib import unified_diff
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, cast
+
+ROOT = Path(__file__).parent.parent
+
+
+class Page(NamedTuple):
+    """A file under `docs`, and the function without arguments that returns its Markdown."""
+
+    path: str
+    module: str
+    function: str
+
+    def text(self) -> str:
+        make = cast(Callable[[], str], getattr(import_module(self.module), self.function))
+        return make().rstrip("\n") + "\n"
+
+
+PAGES = (
+    Page("docs/connections.md", "connectivity.spec", "reference_page"),
+    Page("docs/placeholders.md", "mappings.reference", "placeholders_page"),
+)
+
+
+def difference(page: Page) -> str:
+    """What the file lacks, as a diff; empty where it is as it should be."""
+    file = ROOT / page.path
+    found = file.read_text(encoding="utf-8") if file.exists() else ""
+    lines = unified_diff(
+        found.splitlines(), page.text().splitlines(), page.path, f"{page.module}.{page.function}", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--check", action="store_true", help="write nothing; end with 1 where a page is old")
+    if arguments.parse_args().check:
+        old = [text for page in PAGES if (text := difference(page))]
+        if old:
+            print("\n".join(old), "\n\nGenerated pages are older than their source: run `make docs`.", file=sys.stderr)
+        return 1 if old else 0
+    for page in PAGES:
+        (ROOT / page.path).write_text(page.text(), encoding="utf-8")
+        print(page.path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

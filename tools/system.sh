@@ -1,0 +1,39 @@
+# What the tools share: words for the user, and packages of the system. Sourced, not run.
+# shellcheck shell=bash
+
+say() { printf '· %s\n' "$*"; }
+fail() {
+  printf '✗ %s\n' "$*" >&2
+  exit 1
+}
+
+# Run as root: directly, or through sudo where that asks for no password. Fails where neither is possible.
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  elif sudo -n true 2>/dev/null; then
+    sudo -n "$@"
+  else
+    return 1
+  fi
+}
+
+# Install Debian or Ubuntu packages without starting the services they bring: ours run privately. The log is shown where
+# that fails. Fails where there is no apt, no way to be root, or no such package.
+install_packages() {
+  local policy=/usr/sbin/policy-rc.d log status=0
+  command -v apt-get >/dev/null && as_root true || return 1
+  say "system packages: $*"
+  log=$(mktemp)
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null && as_root chmod +x "$policy"
+  else
+    policy=
+  fi
+  { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null || status=$?
+  [ -z "$policy" ] || as_root rm -f "$policy"
+  [ "$status" -eq 0 ] || cat "$log" >&2
+  rm -f "$log"
+  return "$status"
+}
