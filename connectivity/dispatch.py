@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -43,13 +44,12 @@ class Arrival:
     `is_again` says that it was taken up before: a commit that failed may have been carried out all the same.
     """
 
-    __slots__ = ("delivery", "is_again", "open", "peer", "received", "route")
+    __slots__ = ("delivery", "is_again", "open", "received", "route")
 
     def __init__(self, delivery: Delivery, received: Received, route: Route) -> None:
         self.delivery = delivery
         self.received = received
         self.route = route
-        self.peer = Peer(route, received.subjects, route.connection_id)
         self.open = 0
         self.is_again = delivery.redelivered
 
@@ -76,6 +76,7 @@ class Dispatcher:
         self._streams = streams
         self._decider = decider
         self._requests: OrderedDict[DeliveryName, None] = OrderedDict()
+        self._peer = lru_cache(maxsize=1024)(Peer)
 
     def handle(self, arrivals: Sequence[Arrival], postponed: Postponed) -> None:
         """Carry out a batch, in order. Returns at once; answers follow when they are durable."""
@@ -87,7 +88,6 @@ class Dispatcher:
                 arrival.route.meter.inbound("malformed")
                 arrival.route.post(arrival.received.error, arrival.ended, unasked=True)
                 continue
-            # Streams answer for themselves; the delivery is done as soon as they know.
             commands = [signal for signal in arrival.received.signals if isinstance(signal, Command)]
             arrival.open = len(commands) or 1
             for signal in arrival.received.signals:
@@ -96,7 +96,8 @@ class Dispatcher:
                 else:
                     self._stream(signal, arrival)
             if not commands:
-                arrival.ended(None)
+                # Streams answer for themselves, as fast as the link takes it.
+                arrival.route.outbox.behind(arrival.ended)
         if waiting:
             stored = self._store.submit(changes) if changes else self._store.barrier()
             stored.add_done_callback(lambda future: self._answer(future, waiting, postponed))
@@ -141,15 +142,17 @@ class Dispatcher:
         return decision.response
 
     def _stream(self, signal: Subscribe | Request | Cancel, arrival: Arrival) -> None:
+        # One object for all that the same party says: subscriptions keep it.
+        peer = self._peer(arrival.route, arrival.received.subjects, arrival.route.connection_id)
         if isinstance(signal, Subscribe):
-            self._streams.subscribe(signal, arrival.peer)
+            self._streams.subscribe(signal, peer)
             return
         if self._is_known_request(signal, arrival):
             arrival.route.meter.inbound("answered_again")
         elif isinstance(signal, Request):
-            self._streams.request(signal, arrival.peer)
+            self._streams.request(signal, peer)
         else:
-            self._streams.cancel(signal, arrival.peer)
+            self._streams.cancel(signal, peer)
 
     def _is_known_request(self, signal: Request | Cancel, arrival: Arrival) -> bool:
         name, is_asked = self._name(signal, arrival)

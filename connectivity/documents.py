@@ -22,6 +22,9 @@ MAX_DEPTH = 100
 MAX_VALUES = 100_000
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 class Read(NamedTuple):
     """What a file holds. With problems, `document` is None unless the problems leave something to look at."""
 
@@ -58,6 +61,8 @@ def read_document(path: Path) -> Read:
         return _unreadable(str(error), error.expected)
     if not is_reasonable(document):
         return _unreadable("a larger document", f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep")
+    if problems := surrogates(document):
+        return Read(None, problems)
     problems = [
         Problem(json_path(*path), f"the name {show(path[-1])} more than once", "each name once in an object")
         for path in _repeated_names(document, ())
@@ -78,6 +83,32 @@ def is_reasonable(document: object) -> bool:
         elif isinstance(value, list | tuple | set):
             waiting.extend((item, depth + 1) for item in value)
     return True
+
+
+def surrogates(document: object) -> list[Problem]:
+    """A problem for each text with half a character in it, which JSON can write (`"\\ud800"`) and nobody can encode."""
+    return [
+        Problem(json_path(*path), "a text with a lone surrogate", "text of Unicode characters")
+        for path in _texts_with_surrogates(document, ())
+    ]
+
+
+def _texts_with_surrogates(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, str) and not is_encodable(value):
+        yield path
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(name, str) and not is_encodable(name):
+                yield (*path, name)
+            yield from _texts_with_surrogates(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts_with_surrogates(item, (*path, index))
+
+
+def is_encodable(text: str) -> bool:
+    """Whether the text holds whole characters only."""
+    return _SURROGATE.search(text) is None
 
 
 def _unreadable(found: str, expected: str) -> Read:

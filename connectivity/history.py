@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from connectivity.feeds import Page, Then
 from connectivity.store import Store
 from mappings.signals import HistoryQuery
+from spark_store.history import HistoryRange
 
 
-class HistoryFeed:
-    """A range of one entity's events, with bounds fixed at the subscribe."""
+@dataclass(frozen=True, slots=True)
+class HistoryFeed(HistoryRange):
+    """A range of one entity's events, with bounds fixed at the subscribe. One object, since there may be very many."""
 
-    __slots__ = ("_range", "_store")
+    store: Store
 
-    def __init__(self, store: Store, query: HistoryQuery, now: datetime) -> None:
-        """Raises QueryError for a filter that cannot be read, StoreUnavailable."""
-        self._store = store
-        self._range = store.open_range(query, now)
+    @classmethod
+    def open(cls, store: Store, query: HistoryQuery, now: datetime) -> HistoryFeed:
+        """Fix the bounds. Raises QueryError for a filter that cannot be read, StoreUnavailable."""
+        fixed = store.open_range(query, now)
+        return cls(fixed.entity, fixed.first, fixed.last, fixed.predicate, store)
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
-        found = await self._store.page(self._range, position, limit, max_bytes)
+        found = await self.store.page(self, position, limit, max_bytes)
         return Page(found.events, found.position, Then.END if found.ended else Then.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:

@@ -377,7 +377,7 @@ class SshTunnel(Model):
         examples=[{"type": "plain", "username": "tunnel", "password": "${env:TUNNEL_PASSWORD}"}],
     )
     validate_host: StrictBool = Field(
-        description="Whether the host's key must have one of the known fingerprints.", examples=[True]
+        description="Whether the host's key must have one of the known fingerprints.", examples=[False]
     )
     known_hosts: Texts = Field(
         default=(),

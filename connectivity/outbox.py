@@ -57,7 +57,7 @@ class Outbox:
     """What one connection has to publish."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Outgoing, Posting]] = deque()
+        self._waiting: deque[tuple[Outgoing | None, Posting]] = deque()
         self._in_flight: dict[int, tuple[Outgoing, Posting]] = {}
         self._number = 0
         self._link: Link | None = None
@@ -80,6 +80,13 @@ class Outbox:
         self._waiting.extend([(message, posting) for message in messages])
         self._flush()
         return posting
+
+    def behind(self, ended: Ended) -> None:
+        """Call `ended` when the link has taken all that waits now: what is done for it, is done at the link's pace."""
+        if self._waiting:
+            self._waiting.append((None, Posting(1, ended)))
+        else:
+            ended(None)
 
     def attach(self, link: Link) -> None:
         """A link is there: what waits goes out through it."""
@@ -108,13 +115,13 @@ class Outbox:
         self._flushing = True
         try:
             while self._waiting and len(self._in_flight) < link.window:
-                message, posting = entry = self._waiting.popleft()
+                message, posting = self._waiting.popleft()
                 posting.take()
-                if posting.withdrawn:
+                if message is None or posting.withdrawn:
                     posting.confirm(None)
                     continue
                 self._number += 1
-                self._in_flight[self._number] = entry
+                self._in_flight[self._number] = message, posting
                 link.publish(message, partial(self._done, link, self._number))
         finally:
             self._flushing = False

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from connectivity.documents import is_encodable
 from connectivity.errors import Problem
 from connectivity.rules import json_path
 
@@ -94,6 +95,8 @@ class _Reader:
 def _from_environment(name: str, environ: Mapping[str, str], _base: Path) -> str:
     if name not in environ:
         raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
+    if not is_encodable(environ[name]):
+        raise MissingSecret(f"${{env:{name}}}, which is not UTF-8", "an environment variable that holds text")
     return environ[name]
 
 

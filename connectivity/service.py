@@ -68,9 +68,7 @@ class Service:
         self.monitor = Monitor()
         self.journal = SqliteJournal.open(Path(settings.data_dir) / "journal.db")
         window = settings.journal.redelivery_window.total_seconds()
-        self.store = Store(
-            self.journal, StoreOptions(redelivery_window=window), on_commit=self.monitor.commit.observe
-        )
+        self.store = Store(self.journal, StoreOptions(redelivery_window=window), on_commit=self.monitor.commit.observe)
         self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
         subscriptions = settings.subscriptions
         self.streams = Streams(
@@ -146,7 +144,7 @@ class Service:
         if (fault := may_stream(query.entity, subjects, self.decider.world)) is not None:
             return fault
         try:
-            return HistoryFeed(self.store, query, self._now())
+            return HistoryFeed.open(self.store, query, self._now())
         except QueryError as error:
             return error.fault
 

@@ -12,6 +12,7 @@ of the API that is not loopback is refused without a token.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -318,6 +319,7 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
     hint = None
     match details["type"]:
         case "extra_forbidden":
+            # Whatever its value is, it may be a token under a mistyped name.
             known = list(_section(steps[:-1]).model_fields)
             found, expected = "an unknown setting", f"one of: {', '.join(known)}"
             hint = did_you_mean(steps[-1], known)
@@ -326,8 +328,10 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
     hint = hint or nearest_choice(value, expected)
     if steps[-1] == "token":
         found = "an unfit token"
-    elif len(steps) == 1 and steps[0] in _SECTIONS_WITH_RULES:
+    elif len(steps) == 1 and details["type"] == "value_error":
         found = _SECTIONS_WITH_RULES[steps[0]]
+    elif steps == ["api"]:
+        found = "something else"
     return f"{name} ({origin}): found {found}, expected {expected}" + (f" ({hint})" if hint else "")
 
 
@@ -337,15 +341,29 @@ def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> 
     for length in range(len(steps), 0, -1):
         key = PREFIX + "__".join(str(step) for step in steps[:length]).upper()
         if key in variables:
-            return variables[key]
-    value: Any = content
+            name, text = variables[key]
+            return name, text if length == len(steps) else _below(_json_or_none(text), steps[length:])
+    value = _below(content, steps)
+    if value is None and (below := _variables_below(steps, variables)):
+        return below, None
+    return str(file) if file else "default", value
+
+
+def _json_or_none(text: str) -> object:
+    """What a variable for a whole group holds."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _below(value: Any, steps: list[Any]) -> object:
     for step in steps:
         try:
             value = value[step]
         except (KeyError, IndexError, TypeError):
-            below = _variables_below(steps, variables)
-            return (below, None) if below else (str(file) if file else "default", None)
-    return str(file), value
+            return None
+    return value
 
 
 def _variables_below(steps: list[Any], variables: Mapping[str, Any]) -> str:

@@ -245,7 +245,7 @@ class Store:
                 self._written.extend(batch[position:])
                 raise
             except Exception as error:
-                log.exception("changes cannot be stored", entities=sorted(map(str, submitted.entities())))
+                log.error("changes cannot be stored", reason=str(error), changes=len(submitted.changes))
                 for entity in submitted.entities():
                     self._decided.snapshots.pop(entity, None)
                     self._cache.drop(entity)
@@ -328,7 +328,8 @@ class _Submitted:
         self.durable = durable
 
     def entities(self) -> set[EntityId]:
-        return {event.entity for change in self.changes for event in change.events}
+        """Whose states the changes bring."""
+        return {snapshot.entity for change in self.changes for snapshot in change.snapshots}
 
     def succeed(self) -> None:
         if not self.durable.done():

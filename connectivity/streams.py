@@ -11,11 +11,13 @@ subscribed; to anybody else it does not exist.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from connectivity.feeds import Feed, Then
@@ -40,6 +42,9 @@ from mappings.signals import (
 from spark_store.errors import StoreError
 
 log = structlog.get_logger(__name__)
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Reply(Protocol):
@@ -77,7 +82,10 @@ Open = Callable[[Subscribe, tuple[str, ...]], Feed | Fault]
 
 
 class Live(Subscription):
-    """One open subscription, or one that ended a moment ago."""
+    """One open subscription, or one that ended a moment ago.
+
+    There may be very many, and most of them wait: headers rest as JSON text, and whatever can be shared is.
+    """
 
     __slots__ = (
         "due",
@@ -95,13 +103,12 @@ class Live(Subscription):
         "touched",
     )
 
-    def __init__(self, signal: Subscribe, key: str, peer: Peer, now: float) -> None:
+    def __init__(self, signal: Subscribe, key: str, peer: Peer, now: int) -> None:
         super().__init__(terminal_needs_request=peer.reply.terminal_needs_request, demand=signal.demand)
         self.kind = signal.kind
         self.key = key
         self.entity: EntityId | None = signal.query.entity
-        self.subscribed: Headers = signal.headers
-        self.headers: Headers = signal.headers
+        self.subscribed = self.headers = encode(signal.headers)
         self.peer = peer
         self.subjects = peer.subjects
         self.feed: Feed | None = None
@@ -109,7 +116,7 @@ class Live(Subscription):
         self.posting: Posting | None = None
         self.pump: asyncio.Task[None] | None = None
         self.touched = now
-        self.due = 0
+        self.due: list[Live] | None = None
 
     @property
     def connection_id(self) -> str:
@@ -129,7 +136,9 @@ class Streams:
         self._clock = clock
         self._scopes: defaultdict[tuple[Hashable, Kind], dict[str, Live]] = defaultdict(dict)
         self._due: defaultdict[int, list[Live]] = defaultdict(list)
-        self._swept = int(clock())
+        """By second: who is looked at then. Only the list that a subscription was put into last counts."""
+        self._second = int(clock())
+        """The second of the last sweep. Idle times are counted in such seconds: one number that all can share."""
         self.open_by_connection: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Live]:
@@ -149,7 +158,7 @@ class Streams:
         key = signal.key or new_subscription_id()
         if (former := scope.get(key)) is not None and not former.is_closed:
             self._cancel(former)
-        live = scope[key] = Live(signal, key, peer, self._clock())
+        live = scope[key] = Live(signal, key, peer, self._second)
         self.open_by_connection[connection] += 1
         self._schedule(live, self._bounds.idle_timeout)
         peer.reply.post(Created(live.kind, key, live.entity, signal.headers))
@@ -186,12 +195,13 @@ class Streams:
 
     def sweep(self) -> None:
         """End what has been idle for too long, forget what ended long enough ago. Call it about once a second."""
-        now = self._clock()
-        for second in range(self._swept, int(now) + 1):
-            for live in self._due.pop(second, ()):
-                if live.due == second:
+        now = int(self._clock())
+        for second in range(self._second + 1, now + 1):
+            due = self._due.pop(second, [])
+            for live in due:
+                if live.due is due:
                     self._look_at(live, now)
-        self._swept = int(now) + 1
+        self._second = now
 
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed or deleted: its subscriptions end without a word."""
@@ -201,7 +211,7 @@ class Streams:
                     self._cancel(live)
                 self._forget(live, scope, kind)
 
-    def _look_at(self, live: Live, now: float) -> None:
+    def _look_at(self, live: Live, now: int) -> None:
         if live.is_closed:
             self._forget(live, live.peer.scope, live.kind)
         elif live.pump is not None:
@@ -214,8 +224,8 @@ class Streams:
             self._send(live, live.expire())
 
     def _schedule(self, live: Live, seconds: float) -> None:
-        live.due = max(int(self._clock() + seconds) + 1, self._swept)
-        self._due[live.due].append(live)
+        live.due = self._due[self._second + math.ceil(seconds) + 1]
+        live.due.append(live)
 
     def _forget(self, live: Live, scope: Hashable, kind: Kind) -> None:
         lives = self._scopes.get((scope, kind))
@@ -225,7 +235,7 @@ class Streams:
                 del self._scopes[scope, kind]
 
     def _touch(self, live: Live, headers: Headers, peer: Peer) -> None:
-        live.headers, live.peer, live.touched = headers, peer, self._clock()
+        live.headers, live.peer, live.touched = encode(headers), peer, self._second
 
     def _find(self, signal: Request | Cancel, peer: Peer) -> Live | None:
         """The subscription that is meant. Answers `not found` itself where there is none for this peer."""
@@ -258,7 +268,7 @@ class Streams:
             self._send(live, live.fail(INTERNAL_ERROR))
         finally:
             live.pump = live.posting = None
-            live.touched = self._clock()
+            live.touched = self._second
         if then is Then.WAIT and live.feed is not None:
             live.feed.wake(lambda: self._start(live))
 
@@ -284,16 +294,18 @@ class Streams:
         """Turn what the engine decided into signals with the headers of the latest command."""
         posting = None
         for output in outputs:
+            headers = decode(live.headers)
             if isinstance(output, Emitted):
+                subscribed = decode(live.subscribed)
                 posting = live.peer.reply.post(
-                    Next(live.kind, live.key, live.entity, live.headers, output.elements, live.subscribed)
+                    Next(live.kind, live.key, live.entity, headers, output.elements, subscribed)
                 )
             else:
                 if output.reason is None:
-                    live.peer.reply.post(Complete(live.kind, live.key, live.entity, live.headers))
+                    live.peer.reply.post(Complete(live.kind, live.key, live.entity, headers))
                 else:
                     self._withdraw(live)
-                    live.peer.reply.post(Failed(live.kind, live.key, live.entity, live.headers, output.reason))
+                    live.peer.reply.post(Failed(live.kind, live.key, live.entity, headers, output.reason))
                 self._retire(live)
         return posting
 

@@ -122,12 +122,16 @@ def _entity_type(group: str) -> EntityType:
     return EntityType.POLICY if group == "policies" else EntityType.THING
 
 
+def _shortened(text: str) -> str:
+    """The text as an answer repeats it, so that an answer never grows with what it answers."""
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+
+
 def unknown_topic(
     text: str, description: str = MISMATCH, *, entity: EntityId | None = None, group: str = "things"
 ) -> UnknownTopic:
     """The error for a topic path that nothing can be done with."""
-    shown = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
-    message = f"The topic path '{shown}' is not supported."
+    message = f"The topic path '{_shortened(text)}' is not supported."
     return UnknownTopic(
         Fault(400, "protocoladapter:unknown.topicpath", message, description), entity=entity, group=group
     )
@@ -149,21 +153,21 @@ def _parse(text: str) -> TopicPath:
     name = segments.take("entity name")
     group = segments.take("group")
     if group not in _GROUPS:
-        raise unknown_topic(text, f"Group name <{group}> is unknown.")
+        raise unknown_topic(text, f"Group name <{_shortened(group)}> is unknown.")
     channel: str | None = None
     if group == "things":
         channel = segments.take("channel")
         if channel not in _CHANNELS:
-            raise unknown_topic(text, f"Channel name <{channel}> is unknown.")
+            raise unknown_topic(text, f"Channel name <{_shortened(channel)}> is unknown.")
     criterion = segments.take("criterion")
     if criterion not in _CRITERIA:
-        raise unknown_topic(text, f"Criterion name <{criterion}> is unknown.")
+        raise unknown_topic(text, f"Criterion name <{_shortened(criterion)}> is unknown.")
     action = subject = None
     if criterion in _ACTIONS:
         missing, unknown, known = _ACTIONS[criterion]
         action = segments.take(missing)
         if action not in known:
-            raise unknown_topic(text, f"{unknown} name <{action}> is unknown.")
+            raise unknown_topic(text, f"{unknown} name <{_shortened(action)}> is unknown.")
     elif criterion in _SUBJECT_CRITERIA:
         subject = segments.rest() or None
     if (group, channel, criterion) not in _COMBINATIONS:

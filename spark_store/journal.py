@@ -120,10 +120,15 @@ def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[E
                 raise RevisionConflict(entity, event.revision - 1, found)
             revisions[entity] = event.revision
         for snapshot in change.snapshots:
+            if snapshot.revision != revisions.get(snapshot.entity):
+                raise Unstorable(
+                    f"{snapshot.entity}: expected the state after an event of the same change, found revision "
+                    f"{snapshot.revision} after {revisions.get(snapshot.entity, 'no event')}"
+                )
             snapshots[snapshot.entity] = snapshot
-    stated = {entity: snapshot.revision for entity, snapshot in snapshots.items()}
-    if stated != revisions:
-        raise Unstorable(f"expected the states after {_listed(revisions)}, found {_listed(stated)}")
+    for entity, revision in revisions.items():
+        if entity not in snapshots or snapshots[entity].revision != revision:
+            raise Unstorable(f"{entity}: expected the state at revision {revision}, found none")
     return {entity: Planned(snapshot, _encode(snapshot)) for entity, snapshot in snapshots.items()}
 
 
@@ -134,10 +139,6 @@ def _encode(snapshot: Snapshot) -> bytes | None:
         return msgspec.json.encode(snapshot.state)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error
-
-
-def _listed(revisions: dict[EntityId, int]) -> str:
-    return ", ".join(f"{entity} at {revision}" for entity, revision in sorted(revisions.items())) or "nothing"
 
 
 def event_size(event: Event) -> int:

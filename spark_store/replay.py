@@ -6,8 +6,8 @@ state that comes in is never changed, and what the event does not touch is share
 
 What an event means (Ditto protocol, events): `created` and `modified` set the value at the path and make missing parents;
 `merged` applies a merge patch (RFC 7396) there; `deleted` removes what is there. `deleted` at `/` leaves a tombstone that
-goes on counting revisions. Two deviations from RFC 7396: none for nulls, which are stripped at every depth, and one
-addition, keys of the form `{{ ~regex~ }}` with the value null, which delete every key that the expression matches in full.
+goes on counting revisions. One thing is added to RFC 7396: a key of the form `{{ ~regex~ }}` with the value null deletes
+every key that the expression matches in full.
 
 Whether an event should have happened is not asked here. The paths of things and policies are the same as in commands.
 """

@@ -41,9 +41,7 @@ def application(monitor: Monitor, readiness: Readiness, token: str | None) -> St
             )
         return Response(monitor.exposition(), media_type=CONTENT_TYPE)
 
-    return Starlette(
-        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", metrics)]
-    )
+    return Starlette(routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", metrics)])
 
 
 def _is_allowed(request: Request, token: str) -> bool:

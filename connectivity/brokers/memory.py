@@ -1,13 +1,13 @@
 """A broker inside the process: the reference for what a link does, for tests and examples. Not for documents of users.
 
-**Addresses** are names; a message goes to every source that lists its address, and to nobody by likeness. Each source of each
-connection id has a queue from its first link on, and the queue outlives the links.
+**Addresses** are names; a message goes to every source that lists its address, and to nobody by likeness. Each source of
+each connection id has a queue from its first link on, and the queue outlives the links.
 
-**Settling.** A settled delivery is gone, one that is dropped is noted in `dropped`, one that is to come again goes back to the
-front of its queue and is delivered at once, marked. What a link leaves unsettled comes again on the next one, marked.
+**Settling.** A settled delivery is gone, one that is dropped is noted in `dropped`, one that is to come again goes back to
+the front of its queue and is delivered at once, marked. What a link leaves unsettled comes again on the next one, marked.
 
-**Faults** can be ordered: `cut` ends all links, `refusal` keeps new ones out, `withheld_confirms` takes messages without ever
-confirming them, `refused_addresses` does not take them.
+**Faults** can be ordered: `cut` ends all links, `refusal` keeps new ones out, `withheld_confirms` takes messages without
+ever confirming them, `refused_addresses` does not take them.
 """
 
 from __future__ import annotations

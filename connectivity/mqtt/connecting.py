@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from connectivity.errors import NotConnected
+from connectivity.errors import Detail, NotConnected
 from connectivity.model import Connection
+from connectivity.mqtt.channel import Channel, Welcome
 from connectivity.mqtt.client import LoopClient
 from connectivity.mqtt.dialect import Dialect
 from connectivity.mqtt.dialing import tls_context
@@ -51,7 +52,7 @@ async def _join(link: MqttLink, connection: Connection, options: Options, dialec
         )
     channel = link.make_channel(consumer)
     dial = _dial(consumer, connection, options, dialect, clean=options.clean_session, patience=patience)
-    welcome = await channel.connect(dial, patience)
+    welcome = await _greet(channel, dial, connection, patience)
     for index, source in enumerate(connection.sources):
         qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
         await channel.subscribe(source.addresses, qos, dialect.subscribe_properties(index + 1), patience)
@@ -63,6 +64,18 @@ async def _join(link: MqttLink, connection: Connection, options: Options, dialec
         dial = _dial(publisher, connection, options, dialect, clean=True, patience=patience)
         welcome = await channel.connect(dial, patience)
     link.made(Limits.of(welcome.properties))
+
+
+async def _greet(channel: Channel, dial: Callable[[], None], connection: Connection, patience: float) -> Welcome:
+    try:
+        return await channel.connect(dial, patience)
+    except NotConnected as error:
+        # A broker that wants a client certificate just hangs up: TLS 1.3 tells us only after we think that all is well.
+        is_sudden = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
+        if is_sudden and connection.broker_uri.is_secure and connection.credentials is None:
+            hint = "; the broker may want a client certificate"
+            raise NotConnected(Detail.REFUSED_BY_BROKER, f"{error.words}{hint}") from error
+        raise
 
 
 def _dial(

@@ -7,8 +7,8 @@ takes nothing more, lets what it has be ended, and asks for a new link, over whi
 MQTT 5 it does not come to that: the broker itself holds back at `IN_FLIGHT`.)
 
 **Rejecting.** MQTT has no word for it. A delivery that is to come again is left without acknowledgement, and the broker
-sends it again on the next link; with `reconnectForRedelivery` the link ends itself for that, and also when so many are left that
-the broker's own window may be full of them.
+sends it again on the next link; with `reconnectForRedelivery` the link ends itself for that, and also when so many are left
+that the broker's own window may be full of them.
 """
 
 from __future__ import annotations

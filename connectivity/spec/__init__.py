@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from connectivity.documents import MAX_DEPTH, MAX_VALUES, is_reasonable
+from connectivity.documents import MAX_DEPTH, MAX_VALUES, is_reasonable, surrogates
 from connectivity.errors import DefinitionError, Problem
 from connectivity.model import Connection, migrate_mapping_context
 from connectivity.rules import ROOT, json_path
@@ -60,6 +60,8 @@ def _read(document: object, environ: Mapping[str, str] | None, base: Path | None
     if not is_reasonable(document):
         expected = f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep"
         return _Reading(None, [Problem(ROOT, "a larger document", expected)])
+    if problems := surrogates(document):
+        return _Reading(None, problems)
     is_legacy = isinstance(document, dict) and document.get("mappingContext") is not None
     written = migrate_mapping_context(document) if isinstance(document, dict) else document
     resolved = resolve(written, environ=environ, base=base)

@@ -55,8 +55,7 @@ def reference_page() -> str:
     schema = json_schema()
     parts = [_INTRODUCTION, *_section("Connection", schema)]
     for name, definition in schema["$defs"].items():
-        if "properties" in definition:
-            parts += _section(name, definition)
+        parts += _section(name, definition)
     parts.append(_REPLY_TARGETS)
     for name in document_types():
         parts += _type_section(load_broker(name))
@@ -127,7 +126,10 @@ def _example_target() -> dict[str, Any]:
 
 def _section(name: str, definition: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {name}\n\n{inspect.cleandoc(definition.get('description', ''))}\n"
-    yield from _table(definition)
+    if "enum" in definition:
+        yield f"One of: {', '.join(map(_code, definition['enum']))}.\n"
+    else:
+        yield from _table(definition)
 
 
 def _table(definition: Mapping[str, Any]) -> Iterator[str]:

@@ -42,7 +42,7 @@ class _Frame(NamedTuple):
 
 
 def next_envelopes(signal: Next) -> list[Envelope]:
-    """One envelope for each event, in order. Raises EncodeError for elements that are no events of an entity."""
+    """One envelope for each event, in order. Raises EncodeError without an entity, and for an unknown action."""
     if signal.entity is None:
         raise cannot_say("elements of a history without the id of their entity")
     around = _Around(signal)

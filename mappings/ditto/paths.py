@@ -7,11 +7,12 @@ a subject and the key of a resource are everything that follows, slashes include
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from mappings.ditto import faults
-from mappings.errors import UnknownPath
+from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityType
 from mappings.pointer import format_pointer, parse_pointer
 
@@ -47,7 +48,10 @@ def resource(type: EntityType, path: str) -> Resource:
 
 
 def _read(type: EntityType, path: str) -> Resource:
-    found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
+    try:
+        found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
+    except DecodeError as error:
+        raise DecodeError(replace(error.fault, message=faults.shortened(error.fault.message))) from error
     if found is None:
         raise UnknownPath(faults.unknown_path(path))
     return found

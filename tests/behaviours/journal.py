@@ -69,7 +69,7 @@ class NanoClock:
 
 
 class JournalBehaviour:
-    def make(self, folder: Path, clock: NanoClock) -> Journal:
+    def make(self, _folder: Path, _clock: NanoClock) -> Journal:
         """An empty journal."""
         raise AssertionError("say how a journal is made")
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link, Outgoing
+from connectivity.brokers.base import Outgoing
 from connectivity.errors import Detail, PublishFailed
 from connectivity.model import Connection
 from connectivity.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
@@ -127,7 +127,7 @@ class MqttBehaviour(BrokerBehaviour):
         assert await both.payloads(2) == [b"to a", b"to b"]
         assert await only_a.payloads(1) == [b"to a"]
         assert await only_b.payloads(1) == [b"to b"]
-        assert not (both.deliveries or only_a.deliveries or only_b.deliveries)
+        assert [taker.deliveries for taker in (both, only_a, only_b)] == [[], [], []]
         await link.close()
 
     async def test_a_message_of_several_sources_is_acknowledged_when_all_have_ended_it(self, world: MqttWorld) -> None:

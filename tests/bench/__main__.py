@@ -15,18 +15,22 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from connectivity.history import HistoryFeed
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.outbound import Route
 from connectivity.outbox import Outbox
 from connectivity.spec import parse
+from connectivity.store import Store
+from connectivity.streams import Bounds, Peer, Streams
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event, HistoryQuery, Kind, Next
+from mappings.signals import Event, HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change
 from spark_store.replay import fold
@@ -193,7 +197,7 @@ def first_next(folder: Path) -> list[Figure]:
             asker.next()
             waits.append((time.perf_counter() - begun) * 1000)
             asker.command(f"{prefix}/cancel", value=created["value"])
-        echoes = [_round_trip(broker) for _ in range(1)][0]
+        echoes = _round_trip(broker)
     ranks = statistics.quantiles(waits, n=100)
     return [
         Figure(
@@ -231,7 +235,6 @@ def replay_in_process(folder: Path) -> list[Figure]:
         sent = asyncio.run(_replay(journal, count))
         rates.append(sent / (time.perf_counter() - begun))
         spent = (time.process_time() - processor) / sent * 1e6
-    journal.close()
     rate = statistics.median(rates)
     return [
         Figure(
@@ -246,11 +249,6 @@ def replay_in_process(folder: Path) -> list[Figure]:
 
 
 async def _replay(journal: SqliteJournal, count: int) -> int:
-    from datetime import UTC, datetime
-
-    from connectivity.history import HistoryFeed
-    from connectivity.streams import Bounds, Peer, Streams
-    from mappings.signals import Outbound, Request, Subscribe
 
     document = {
         "id": "bench",
@@ -274,8 +272,10 @@ async def _replay(journal: SqliteJournal, count: int) -> int:
                 if encoded >= count:
                     ended.set()
 
+    store = Store(journal)
+
     def open_feed(signal: Subscribe, _subjects: tuple[str, ...]) -> HistoryFeed:
-        return HistoryFeed(journal, signal.query, count)
+        return HistoryFeed.open(store, signal.query, datetime.now(UTC))
 
     keys: list[str] = []
     streams = Streams(open_feed, Bounds(), time.monotonic)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 
 from paho.mqtt.client import Client
@@ -19,37 +18,36 @@ WINDOW = 100
 
 
 def main(host: str, port: int, topic: str, count: int, size: int) -> int:
+    """Publishing from the loop itself, without a thread in between, is the fastest that the client can be used."""
     client = Client(CallbackAPIVersion.VERSION2, "bare")
     client.max_inflight_messages_set(WINDOW)
-    client.max_queued_messages_set(0)
-    connected, ended = threading.Event(), threading.Event()
-    room = threading.Semaphore(WINDOW * 2)
-    confirmed = 0
+    confirmed = sent = 0
+    is_connected = False
+
+    def on_connect(*_: object) -> None:
+        nonlocal is_connected
+        is_connected = True
 
     def on_publish(*_: object) -> None:
         nonlocal confirmed
         confirmed += 1
-        room.release()
-        if confirmed == count:
-            ended.set()
 
-    client.on_connect = lambda *_: connected.set()
-    client.on_publish = on_publish
+    client.on_connect, client.on_publish = on_connect, on_publish
     client.connect(host, port)
-    client.loop_start()
-    connected.wait(10)
+    while not is_connected:
+        client.loop(1)
     payload = b"x" * size
     begun, processor = time.perf_counter(), time.process_time()
-    for _ in range(count):
-        room.acquire()
-        client.publish(topic, payload, 1)
-    ended.wait(120)
+    while confirmed < count:
+        while sent < count and sent - confirmed < WINDOW:
+            client.publish(topic, payload, 1)
+            sent += 1
+        client.loop(1)
     print(
         json.dumps({"seconds": time.perf_counter() - begun, "processor": time.process_time() - processor}), flush=True
     )
     client.disconnect()
-    client.loop_stop()
-    return 0 if confirmed == count else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from typing import Any
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.client import answer_at_once
+
 UNANSWERED = 200
 THINGS = 50
 
@@ -54,6 +56,7 @@ def main(host: str, port: int, count: int, size: int, rate: float) -> int:
             ended.set()
 
     client.on_message = on_message
+    client.on_socket_open = answer_at_once
     client.on_subscribe = lambda *_: ready.set()
     client.on_connect = lambda *_: client.subscribe("bench/answers", 1)
     client.connect(host, port)

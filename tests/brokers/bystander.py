@@ -25,9 +25,7 @@ class Bystander:
         self._is_5 = is_5
         self._room = threading.Semaphore(WINDOW)
         self._subscribed = threading.Event()
-        self._client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if is_5 else paho.MQTTv311
-        )
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if is_5 else paho.MQTTv311)
         self._client.max_inflight_messages_set(0)
         self._client.on_connect = lambda client, *_: client.subscribe(topic, qos)
         self._client.on_subscribe = lambda *_: self._subscribed.set()

@@ -124,3 +124,20 @@ def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
     outbox.post(messages(*"abcdef"))
     assert sent(link) == list("abcdef")
     assert len(outbox) == 0
+
+
+def test_what_is_behind_waits_until_the_link_has_taken_the_messages_before_it() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    ended: list[object] = []
+    outbox.behind(lambda error: ended.append("nothing waits"))
+    assert ended == ["nothing waits"]
+    outbox.post(messages("a", "b"))
+    outbox.behind(lambda error: ended.append("behind b"))
+    outbox.post(messages("c"))
+    assert ended == ["nothing waits"]
+    link.confirm(1)
+    assert ended == ["nothing waits"]
+    link.confirm(1)
+    assert ended == ["nothing waits", "behind b"]
+    assert sent(link) == ["a", "b", "c"]

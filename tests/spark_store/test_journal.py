@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -33,39 +33,12 @@ from tests.behaviours.journal import (
     revisions,
     snapshot,
 )
+from tests.fragile import Fragile
 
 
 class TestSqliteJournal(JournalBehaviour):
     def make(self, folder: Path, clock: NanoClock) -> SqliteJournal:
         return SqliteJournal.open(folder / "journal.db", clock=clock)
-
-
-class Fragile(sqlite3.Connection):
-    """A connection whose n-th writing operation fails. With `late`, it fails after it has been carried out."""
-
-    failing: ClassVar[int] = 0
-    late: ClassVar[bool] = False
-    count: ClassVar[int] = 0
-
-    @classmethod
-    def arm(cls, number: int, late: bool = False) -> None:
-        cls.failing, cls.late, cls.count = number, late, 0
-
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        return self._carry_out(super().execute, sql, *parameters)
-
-    def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        return self._carry_out(super().executemany, sql, *parameters)
-
-    def _carry_out(self, operation: Any, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        Fragile.count += 1
-        fails = Fragile.count == Fragile.failing
-        if fails and not Fragile.late:
-            raise sqlite3.OperationalError("disk I/O error")
-        cursor: sqlite3.Cursor = operation(sql, *parameters)
-        if fails:
-            raise sqlite3.OperationalError("disk I/O error")
-        return cursor
 
 
 @pytest.fixture
@@ -306,7 +279,7 @@ def test_what_was_reported_durable_survives_a_kill_and_is_there_once(tmp_path: P
     """A child writes and reports each commit; it is killed at some moment, several times over the same file."""
     path = tmp_path / "journal.db"
     reported = 0
-    for round_number in range(4):
+    for round_number in range(2):
         child = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)],
             stdout=subprocess.PIPE,

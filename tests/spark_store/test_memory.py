@@ -9,5 +9,5 @@ from tests.behaviours.journal import JournalBehaviour, NanoClock
 
 
 class TestMemoryJournal(JournalBehaviour):
-    def make(self, folder: Path, clock: NanoClock) -> MemoryJournal:
+    def make(self, _folder: Path, clock: NanoClock) -> MemoryJournal:
         return MemoryJournal(clock)

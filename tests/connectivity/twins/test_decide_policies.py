@@ -69,6 +69,12 @@ def test_case_53_a_policy_that_nobody_can_change_is_not_created() -> None:
     assert world.refused("modify", "/", reading, to=P) == (403, "policies:policy.modificationinvalid")
 
 
+def test_a_revoke_in_any_entry_takes_the_administrator_away() -> None:
+    both = a_policy(OWNERS, entry([OWNER], {"policy:/": revoking("WRITE")}))
+    refused = TwinWorld().refused("create", "/", both, to=P, allow_policy_lockout=True)
+    assert refused == (403, "policies:policy.modificationinvalid")
+
+
 def test_case_54_a_policy_that_only_others_can_change() -> None:
     other = a_policy(entry([VIEWER], {"policy:/": ALL}))
     assert TwinWorld().refused("create", "/", other, to=P) == (403, "policies:policy.notcreatable")

@@ -1,0 +1,101 @@
+"""What every codec does, whatever its wire protocol.
+
+A codec's test inherits `CodecBehaviours` and gives it the codec, a client of its own making, and samples. The client is the
+other end: it says what clients say and hears what the service says, without the codec's help. What a sample's signal
+becomes on the wire is for the codec's own tests; here it has to come out again as it went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mappings.codecs.base import Codec
+from mappings.envelope import Envelope
+from mappings.errors import DecodeError
+from mappings.signals import Inbound, Outbound
+
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+
+
+class Client(Protocol):
+    """The other end of a wire protocol."""
+
+    def say(self, signal: Inbound) -> Envelope:
+        """The envelope with which a client says this."""
+
+    def hear(self, envelopes: Sequence[Envelope]) -> Outbound:
+        """What the service said."""
+
+
+class CodecBehaviours:
+    """Inherit, and answer these four questions."""
+
+    def codec(self) -> Codec:
+        raise AssertionError("the test of a codec names its codec")
+
+    def client(self) -> Client:
+        raise AssertionError("the test of a codec brings a client")
+
+    def commands(self) -> Sequence[Inbound]:
+        """Samples of everything that clients say."""
+        raise AssertionError("the test of a codec gives samples")
+
+    def answers(self) -> Sequence[Outbound]:
+        """Samples of everything that the service says."""
+        raise AssertionError("the test of a codec gives samples")
+
+    def test_a_command_is_decoded_as_it_was_said(self) -> None:
+        codec, client = self.codec(), self.client()
+        for command in self.commands():
+            assert list(codec.decode(client.say(command), codec.session())) == [command]
+
+    def test_an_answer_is_heard_as_it_was_encoded(self) -> None:
+        codec, client = self.codec(), self.client()
+        for answer in self.answers():
+            assert client.hear(codec.encode(answer, codec.session())) == answer
+
+    def test_an_input_that_is_cut_off_is_a_decode_error(self) -> None:
+        """At every byte, so that a broken link can end a message anywhere."""
+        codec, client = self.codec(), self.client()
+        for command in self.commands():
+            whole = client.say(command)
+            for length in range(len(whole.payload)):
+                with pytest.raises(DecodeError):
+                    codec.decode(Envelope(whole.payload[:length], whole.headers), codec.session())
+
+    @FEW
+    @given(payload=st.binary(max_size=400))
+    def test_random_bytes_are_nothing_or_a_decode_error(self, payload: bytes) -> None:
+        self.decode_something(payload)
+
+    @FEW
+    @given(data=st.data())
+    def test_a_damaged_command_is_a_command_or_a_decode_error(self, data: st.DataObject) -> None:
+        """Bytes of a valid command are replaced, taken out and put in."""
+        commands = self.commands()
+        whole = self.client().say(commands[data.draw(st.integers(0, len(commands) - 1))]).payload
+        start = data.draw(st.integers(0, len(whole)))
+        end = data.draw(st.integers(start, min(len(whole), start + 8)))
+        self.decode_something(whole[:start] + data.draw(st.binary(max_size=8)) + whole[end:])
+
+    def test_the_headers_of_an_envelope_are_texts(self) -> None:
+        codec = self.codec()
+        for answer in self.answers():
+            for envelope in codec.encode(answer, codec.session()):
+                assert all(isinstance(part, str) for pair in envelope.headers.items() for part in pair)
+
+    def decode_something(self, payload: bytes) -> Sequence[Any]:
+        """Decode what may be anything: signals come of it, or a DecodeError that an answer can be made of."""
+        codec = self.codec()
+        try:
+            return codec.decode(Envelope(payload, {}), codec.session())
+        except DecodeError as error:
+            refused = error
+        assert 400 <= refused.fault.status < 500
+        assert refused.group in ("things", "policies")
+        return ()

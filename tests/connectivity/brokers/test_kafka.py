@@ -1,0 +1,29 @@
+"""What documents of Kafka connections may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.brokers.kafka import Address, split_address
+from tests.connection_vectors import Case, load_cases
+
+
+@pytest.mark.parametrize("case", load_cases("kafka"), ids=str)
+def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
+    case.check()
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("t", Address("t")),
+        ("t/k", Address("t", key="k")),
+        ("t/k/l", Address("t", key="k/l")),
+        ("t/", Address("t", key="")),
+        ("t#3", Address("t", partition="3")),
+        ("t#3#4", Address("t", partition="3#4")),
+        ("t#a/k", Address("t#a", key="k")),
+    ],
+)
+def test_2_4_a_slash_is_looked_for_before_a_hash(address: str, parts: Address) -> None:
+    assert split_address(address) == parts

@@ -1,0 +1,246 @@
+"""The settings: file, variables, problems."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from connectivity.errors import SettingsError
+from connectivity.settings import Duration, Lasting, Settings, SparkMode, load_settings
+
+SECRET = "s3cr3t-word"
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("CONNECTIVITY_"):
+            monkeypatch.delenv(name)
+
+
+def problems(file: Path | None = None) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(file)
+    return str(raised.value).splitlines()
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "settings.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_design_7_and_8_the_defaults() -> None:
+    found = load_settings()
+    assert (found.connections_dir, found.data_dir) == (Path("connections"), Path("data"))
+    assert (found.api.host, found.api.port, found.api.token) == ("127.0.0.1", 8080, None)
+    assert (found.journal.hot_window, found.journal.redelivery_window) == (timedelta(days=7), timedelta(minutes=10))
+    assert (found.journal.historical_headers, found.lake.retention.default) == ((), None)
+    subscriptions = found.subscriptions
+    assert (subscriptions.idle_timeout, subscriptions.after_life) == (timedelta(seconds=60), timedelta(seconds=10))
+    assert (subscriptions.open_timeout, subscriptions.max_per_connection) == (timedelta(seconds=15), 10_000)
+    assert (subscriptions.page_items, subscriptions.page_bytes) == (500, 1024 * 1024)
+    assert (found.reconnect.min, found.reconnect.max) == (timedelta(seconds=0.5), timedelta(seconds=30))
+    assert (found.limits.payload, found.log.format, found.log.level) == (1024 * 1024, "text", "info")
+    assert (found.spark.mode, found.spark.master, found.spark.remote) == (SparkMode.EMBEDDED, "local[*]", None)
+
+
+def test_a_file_sets_and_a_variable_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "api: {port: 1, token: x}\ndata_dir: /a\nlog: {level: DEBUG}\n")
+    monkeypatch.setenv("CONNECTIVITY_API__PORT", "2")
+    monkeypatch.setenv("CONNECTIVITY_CONNECTIONS_DIR", "/c")
+    monkeypatch.setenv("CONNECTIVITY_JOURNAL__HISTORICAL_HEADERS", "a, b")
+    found = load_settings(file)
+    assert (found.api.port, str(found.data_dir), str(found.connections_dir)) == (2, "/a", "/c")
+    assert found.api.token is not None
+    assert (found.api.token.get_secret_value(), found.log.level) == ("x", "debug")
+    assert found.journal.historical_headers == ("a", "b")
+
+
+def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "")
+    monkeypatch.setenv("CONNECTIVITY_API__PORT", "")
+    assert load_settings().api.port == 8080
+
+
+def test_an_empty_group_or_file_changes_nothing(tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, "api: {}\n")) == load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("7d", 604_800), ("10m", 600), ("500ms", 0.5), ("0.5s", 0.5), (" 2 h ", 7200), ("1w", 604_800), ("0s", 0)),
+        *((5, 5), (0.25, 0.25), ("5", 5)),
+    ],
+)
+def test_a_duration_has_a_unit(text: object, seconds: float) -> None:
+    assert TypeAdapter(Duration).validate_python(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "5x", "-5s", "1h30m", "5 s 6", True, [], "forever", "٣s", "1e3s", float("nan")]
+)
+def test_other_texts_are_no_duration(text: object) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Duration).validate_python(text)
+
+
+@given(st.text() | st.floats() | st.integers())
+def test_any_value_is_a_duration_or_refused(value: object) -> None:
+    try:
+        found = TypeAdapter(Lasting).validate_python(value)
+    except ValidationError:
+        return
+    assert found is None or found >= timedelta(0)
+
+
+def test_retention_is_set_by_default_and_by_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "lake: {retention: {default: 30d, acme.site: forever, acme.test: 1d}}\n"
+    retention = load_settings(written(tmp_path, text)).lake.retention
+    assert (retention.of("acme.site"), retention.of("acme.test")) == (None, timedelta(days=1))
+    assert retention.of("another") == timedelta(days=30)
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", "90d")
+    assert load_settings().lake.retention.of("acme.site") == timedelta(days=90)
+    assert load_settings(written(tmp_path, "lake: {retention: 5d}\n")).lake.retention.of("x") == timedelta(days=90)
+
+
+def test_forever_is_no_end(tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, "journal: {hot_window: forever}\n")).journal.hot_window is None
+
+
+@pytest.mark.parametrize("word", ["off", "'off'", "OFF", "false"])
+def test_yamls_off_is_the_word_off(tmp_path: Path, word: str) -> None:
+    assert load_settings(written(tmp_path, f"spark: {{mode: {word}}}\n")).spark.mode is SparkMode.OFF
+
+
+# --- problems -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_problem_names_its_setting_and_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(
+        tmp_path,
+        "api: {prot: 5}\nlog: {format: jsn}\njournal: {redelivery_window: soon}\nsubscriptions: {page_items: 0}\n"
+        "reconect: {}\nlimits: {payload: 1 barrel}\n",
+    )
+    monkeypatch.setenv("CONNECTIVITY_API__PORT", "eighty")
+    monkeypatch.setenv("connectivity_spark__mode", "embeded")
+    found = problems(file)
+    assert found == [
+        'api.port (CONNECTIVITY_API__PORT): found "eighty", expected a whole number',
+        f"api.prot ({file}): found an unknown setting, expected one of: host, port, token (did you mean port?)",
+        f'journal.redelivery_window ({file}): found "soon", expected a duration with one of the units '
+        "ms, s, m, h, d, w, such as 10m",
+        f"subscriptions.page_items ({file}): found 0, expected at least 1",
+        f'limits.payload ({file}): found "1 barrel", expected a size such as 512KiB or 1MiB',
+        'spark.mode (connectivity_spark__mode): found "embeded", expected one of: embedded, external, off '
+        "(did you mean embedded?)",
+        f'log.format ({file}): found "jsn", expected one of: text, json (did you mean json?)',
+        f"reconect ({file}): found an unknown setting, expected one of: {', '.join(Settings.model_fields)} "
+        "(did you mean reconnect?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("CONNECTIVITY_DATADIR", "(did you mean data_dir?)"), ("CONNECTIVITY_APPI__PORT", "(did you mean api?)")],
+)
+def test_a_variable_that_is_nearly_a_setting_is_a_problem(
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1")
+    assert [line.endswith(hint) and name in line for line in problems()] == [True]
+
+
+def test_an_unknown_nested_variable_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__PROT", "1")
+    assert problems() == [
+        "api.prot (CONNECTIVITY_API__PROT): found an unknown setting, expected one of: host, port, token "
+        "(did you mean port?)"
+    ]
+
+
+def test_variables_that_a_cluster_sets_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster's service called connectivity announces itself to every container by such names."""
+    for name in ("SERVICE_HOST", "PORT", "PORT_8080_TCP_ADDR"):
+        monkeypatch.setenv(f"CONNECTIVITY_{name}", "10.0.0.1")
+    assert load_settings().api.port == 8080
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "connectivity.example", "128.0.0.1"])
+def test_a_host_that_others_reach_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
+    assert problems() == [
+        "api (CONNECTIVITY_API__HOST): found a host that others reach, and no token, expected api.token, since api.host "
+        "is not loopback"
+    ]
+    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", SECRET)
+    assert load_settings().api.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
+    assert load_settings().api.token is None
+
+
+def test_reconnecting_waits_at_least_min_and_at_most_max(tmp_path: Path) -> None:
+    assert "a min above 0 and a max not below it" in problems(written(tmp_path, "reconnect: {min: 40s}\n"))[0]
+    assert "a min above 0" in problems(written(tmp_path, "reconnect: {min: 0s}\n"))[0]
+
+
+def test_design_8_26_a_cluster_with_a_journal_beside_the_service_is_refused(tmp_path: Path) -> None:
+    text = "spark: {master: 'spark://h:7077'}\n"
+    assert "spark.shared_data_dir" in problems(written(tmp_path, text))[0]
+    shared = text.replace("}", ", shared_data_dir: true}")
+    assert load_settings(written(tmp_path, shared)).spark.master == "spark://h:7077"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a: ]", "line 1, column 4"),
+        ("- a", "found a list of 1, expected an object of settings"),
+        ("data_dir: a\ndata_dir: b", 'the name "data_dir" more than once'),
+        ("1: 2", '["1"] ('),
+        ("api: 5", "api ("),
+    ],
+)
+def test_a_file_that_is_no_object_of_settings_is_a_problem(tmp_path: Path, text: str, found: str) -> None:
+    file = written(tmp_path, text)
+    assert found in problems(file)[0]
+    assert str(file) in problems(file)[0]
+
+
+def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
+    assert "No such file" in problems(tmp_path / "nope.yaml")[0]
+
+
+def test_a_variable_for_a_whole_group_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API", "port 5")
+    assert problems() == ["CONNECTIVITY_API: expected JSON, or one variable for each setting in it"]
+    monkeypatch.setenv("CONNECTIVITY_API", '{"port": "x"}')
+    assert problems() == ['api.port (CONNECTIVITY_API): found "x", expected a whole number']
+
+
+def test_no_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, f"api: {{token: {SECRET}, port: x}}\n")
+    assert SECRET not in "".join(problems(file))
+    assert SECRET not in repr(load_settings(written(tmp_path, f"api: {{token: {SECRET}}}\n")))
+    assert SECRET not in "".join(problems(written(tmp_path, f"api: {{token: [{SECRET}]}}\n")))
+    assert SECRET not in "".join(problems(written(tmp_path, f"api: {SECRET}\n")))
+    assert SECRET not in "".join(problems(written(tmp_path, f"api: {{tokn: {SECRET}}}\n")))
+    monkeypatch.setenv("CONNECTIVITY_API", f'{{"token": ["{SECRET}"]}}')
+    assert SECRET not in "".join(problems())
+    monkeypatch.setenv("CONNECTIVITY_API", f'{{"token": "{SECRET}", "port": "x"}}')
+    assert SECRET not in "".join(problems())
+    monkeypatch.setenv("CONNECTIVITY_API", SECRET)
+    assert SECRET not in "".join(problems())

@@ -1,0 +1,61 @@
+"""The values of streaming commands, where the vector files do not say it all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappings.ditto.streaming import COMMANDS, cancel, request, subscribe
+from mappings.errors import DecodeError, UnknownPath
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Cancel, HistoryQuery, Kind, Request, Subscribe
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+
+
+def test_a_subscribe_without_a_value_asks_for_everything() -> None:
+    assert subscribe(LAMP, "/", None, {}) == Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {})
+
+
+def test_a_subscribe_to_a_part_is_an_unknown_path() -> None:
+    with pytest.raises(UnknownPath):
+        subscribe(LAMP, "/features/lamp", {}, {})
+
+
+def test_request_and_cancel_name_the_entity_of_their_topic() -> None:
+    assert request(LAMP, "/", {"subscriptionId": "k", "demand": 3}, {}) == Request(Kind.HISTORY, "k", 3, {}, LAMP)
+    assert cancel(LAMP, "/", {"subscriptionId": "k"}, {}) == Cancel(Kind.HISTORY, "k", {}, LAMP)
+
+
+@pytest.mark.parametrize("demand", [2**63 - 1, -(2**63), 0, 2.0, 1e2])
+def test_case_34_a_whole_number_is_a_demand_in_any_spelling(demand: float) -> None:
+    found = request(LAMP, "/", {"subscriptionId": "k", "demand": demand}, {}).demand
+    assert found == demand
+    assert type(found) is int
+
+
+@pytest.mark.parametrize("demand", [0.5, 9.3e18, -9.3e18, True, "1", [], {}])
+def test_case_34_anything_else_is_no_demand(demand: Any) -> None:
+    with pytest.raises(DecodeError):
+        request(LAMP, "/", {"subscriptionId": "k", "demand": demand}, {})
+
+
+MEMBERS = st.sampled_from(
+    ["subscriptionId", "demand", "filter", "fromHistoricalRevision", "toHistoricalRevision", "fromHistoricalTimestamp"]
+)
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30) | st.just([])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(sorted(COMMANDS)), st.dictionaries(MEMBERS, VALUES) | VALUES)
+def test_any_value_is_a_command_or_a_decode_error(action: str, value: Any) -> None:
+    try:
+        COMMANDS[action](LAMP, "/", value, {})
+    except DecodeError as error:
+        refused = error
+    else:
+        return
+    assert refused.fault.error in ("json.invalid", "json.format.invalid", "json.field.missing")

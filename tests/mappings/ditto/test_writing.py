@@ -1,0 +1,61 @@
+"""Signals as messages, where the vector files do not say it all."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from mappings.ditto.writing import write
+from mappings.errors import EncodeError, Fault
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Complete, Ending, ErrorResponse, Failed, Kind, Outbound, Response
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+
+
+@pytest.mark.parametrize("reason", Ending)
+def test_every_ending_has_its_words(reason: Ending) -> None:
+    (envelope,) = write(Failed(Kind.HISTORY, "key-{1}", LAMP, {}, reason))
+    error = json.loads(envelope.payload)["value"]["error"]
+    assert error["error"].startswith("streaming.subscription.")
+    assert set(error) == {"status", "error", "message"}
+
+
+def test_an_answer_does_not_repeat_what_only_the_service_reads() -> None:
+    headers = {"correlation-id": "c-1", "if-match": "*", "condition": "exists(a)", "authorization": "secret"}
+    for signal in (
+        Response(LAMP, "delete", "/", 204, None, headers),
+        ErrorResponse(LAMP, "things", Fault(404, "things:thing.notfound", "Gone."), headers),
+        Complete(Kind.HISTORY, "k", LAMP, headers),
+    ):
+        (envelope,) = write(signal)
+        assert not {"if-match", "condition", "authorization"} & set(json.loads(envelope.payload)["headers"])
+
+
+def test_a_fault_s_own_members_stand_beside_its_words() -> None:
+    fault = Fault(400, "header.invalid", "No.", None, {"invalidHeaderKey": "version"})
+    (envelope,) = write(ErrorResponse(None, "things", fault, {}))
+    assert json.loads(envelope.payload)["value"] == {
+        "status": 400,
+        "error": "header.invalid",
+        "message": "No.",
+        "invalidHeaderKey": "version",
+    }
+
+
+def test_a_failed_envelope_has_no_status_of_its_own() -> None:
+    (envelope,) = write(Failed(Kind.HISTORY, "k", LAMP, {}, Ending.IDLE))
+    assert "status" not in json.loads(envelope.payload)
+
+
+def test_every_signal_that_the_service_says_has_a_writer() -> None:
+    from mappings.ditto import writing
+
+    assert set(writing._WRITERS) == set(get_args(Outbound))
+
+
+def test_a_search_has_no_words_yet() -> None:
+    with pytest.raises(EncodeError):
+        write(Complete(Kind.SEARCH, "k", None, {}))
