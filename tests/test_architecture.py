@@ -145,6 +145,8 @@ THIRD_PARTY_ALLOWED = {"mappings": ("msgspec",)}
 
 SHAPES = (
     "connectivity/errors.py",
+    "connectivity/feeds.py",
+    "mappings/codecs/base.py",
     "mappings/envelope.py",
     "mappings/errors.py",
     "mappings/signals.py",

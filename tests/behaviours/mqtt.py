@@ -341,8 +341,8 @@ class MqttBehaviour(BrokerBehaviour):
         assert 100 in writes
         await link.close()
 
-    async def test_a_half_sent_qos_2_message_of_a_former_link_swallows_no_new_one(self, world: MqttWorld) -> None:
-        """The broker remembers the identifier; a new message under it would look like the old one."""
+    async def test_a_half_sent_qos_2_message_of_a_former_link_does_no_harm(self, world: MqttWorld) -> None:
+        """The broker remembers its identifier, which the next link uses again."""
         first = await world.connect()
         await world.withhold_confirms()
         publishing = Publishing(first)

@@ -375,6 +375,7 @@ async def test_plain_text_at_a_tls_port_is_no_certificate_problem(kind: str) -> 
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
 
 
+@pytest.mark.broker("mosquitto")
 async def test_sockets_are_closed_with_their_links(kind: str, mosquitto: Mosquitto) -> None:
     made = load_broker(kind).connect
     assert made is not None

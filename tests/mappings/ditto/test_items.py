@@ -69,3 +69,10 @@ def test_what_the_subscribe_says_of_items_does_not_count() -> None:
     (envelope,) = next_envelopes(Next(Kind.HISTORY, "k", lamp, {}, [event], claimed))
     headers = json.loads(envelope.payload)["value"]["item"]["headers"]
     assert headers == {"historical-headers": {}, "entity-revision": 1}
+
+
+def test_a_deletion_is_written_without_the_value_that_it_may_have() -> None:
+    lamp = EntityId(EntityType.THING, "acme.site", "lamp-7")
+    event = Event(lamp, 1, "2030-01-15T07:30:00.250000Z", "deleted", "/", b"{}", b"{}")
+    (envelope,) = next_envelopes(Next(Kind.HISTORY, "k", lamp, {}, [event], {}))
+    assert "value" not in json.loads(envelope.payload)["value"]["item"]

@@ -1,0 +1,18 @@
+"""What `mappings/codecs/base.py` asks of a codec, asked of every file in the folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.codecs import codec_names, load_codec
+from mappings.envelope import Envelope
+from mappings.errors import DecodeError
+
+
+@pytest.mark.parametrize("name", codec_names())
+def test_every_codec_decodes_encodes_and_opens_sessions(name: str) -> None:
+    codec = load_codec(name)
+    assert isinstance(codec.terminal_needs_request, bool)
+    assert callable(codec.encode)
+    with pytest.raises(DecodeError):
+        codec.decode(Envelope(b"\xff\x00 not a message of any protocol"), codec.session())

@@ -1,0 +1,54 @@
+"""The grammar of entity ids, and ids that nobody can guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.ids import EntityId, EntityType, new_correlation_id, new_subscription_id, parse_entity_id, utf16_length
+
+THING = EntityType.THING
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace", "name"),
+    [
+        ("acme.site:lamp-7", "acme.site", "lamp-7"),
+        (":lamp", "", "lamp"),
+        ("a-b.c_d:x", "a-b.c_d", "x"),
+        ('acme:a:b c#%?*,"', "acme", 'a:b c#%?*,"'),
+        ("acme:Łodź-東京", "acme", "Łodź-東京"),
+    ],
+)
+def test_an_id_is_split_at_its_first_colon(text: str, namespace: str, name: str) -> None:
+    assert parse_entity_id(THING, text) == EntityId(THING, namespace, name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "lamp", "acme:", "acme.7x:y", "acme..x:y", ".acme:y", "acme:a/b", "acme:ä", "acme:a\n", "acme:\x7f", "7:x"],
+)
+def test_what_is_no_id_is_none(text: str) -> None:
+    assert parse_entity_id(THING, text) is None
+
+
+def test_an_id_has_at_most_256_utf_16_units() -> None:
+    assert parse_entity_id(THING, "a:" + "x" * 254) is not None
+    assert parse_entity_id(THING, "a:" + "x" * 255) is None
+    assert parse_entity_id(THING, "a:" + "😀" * 127) is not None
+    assert parse_entity_id(THING, "a:" + "😀" * 127 + "x") is None
+
+
+def test_a_character_outside_the_basic_plane_counts_twice() -> None:
+    assert utf16_length("a😀") == 3
+
+
+def test_an_entity_reads_as_its_id() -> None:
+    assert str(EntityId(EntityType.POLICY, "acme", "p")) == "acme:p"
+    assert EntityType.POLICY.group == "policies"
+
+
+def test_ids_are_made_of_128_random_bits_and_safe_in_a_url() -> None:
+    made = {new_subscription_id() for _ in range(100)}
+    assert len(made) == 100
+    assert all(len(key) == 22 and key.replace("-", "").replace("_", "").isalnum() for key in made)
+    assert new_correlation_id() != new_correlation_id()
