@@ -24,6 +24,8 @@ from connectivity.mqtt.client import LoopClient
 from connectivity.mqtt.dialing import connack_error, dial_error, in_thread, lost_error, reason_words, suback_error
 
 READ_SIZE = 65536
+"""Bytes of one reading; more than a TLS record, so that TLS holds nothing back which the system does not know of."""
+
 READS_PER_TURN = 4
 GOODBYE = 1.0
 """Seconds that the broker gets to take a DISCONNECT."""
@@ -111,12 +113,11 @@ class Channel:
             self._loop.remove_reader(self._socket)
 
     def resume(self) -> None:
-        """Read again, beginning with what TLS may hold already."""
+        """Read again."""
         if self.is_paused and self._socket is not None:
             self.is_paused = False
             self._client.heard()
             self._loop.add_reader(self._socket, self._readable)
-            self._loop.call_soon(self._readable)
 
     async def close(self) -> None:
         """Say goodbye, give the broker a moment to hear it, and close the socket."""
@@ -129,8 +130,8 @@ class Channel:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE):
                 await asyncio.wait((said, self._gone), return_when=asyncio.FIRST_COMPLETED)
-                # Closing with unread bytes would reset the link, and the broker might not read our goodbye.
-                self._hang_up()
+                # Closing with unread bytes would reset the link, and the broker might not read our goodbye: it ends first.
+                self.resume()
                 await asyncio.shield(self._gone)
         self.abandon()
 
@@ -213,21 +214,11 @@ class Channel:
                 self._on_read()
             if len(data) < READ_SIZE and not isinstance(sock, ssl.SSLSocket):
                 break
-        else:
-            # The system does not know what TLS has already taken from it.
-            if isinstance(sock, ssl.SSLSocket) and not self.is_paused:
-                self._loop.call_soon(self._readable)
         if self._rest:
             self._flush()
 
     def _ended(self) -> None:
         self._die(NotConnected(Detail.CONNECTING, "the broker closed the link"))
-
-    def _hang_up(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
-            self.resume()
 
     def _forget_socket(self, *_: object) -> None:
         """paho is about to close the socket."""

@@ -7,7 +7,8 @@ of a command on a thing or policy stays bytes, and those who carry it out look i
 check too, since the source's header mapping may still fill it in.
 
 Served are commands on things and policies of the twin channel and streaming subscriptions. Errors that come in mean
-nothing here and are let pass, so that two services that answer each other come to rest; everything else is an unknown topic.
+nothing here and are let pass unread, so that two services that answer each other come to rest; everything else is an
+unknown topic.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from mappings.codecs.base import Codec
 from mappings.ditto import faults
-from mappings.ditto.document import Message, compact, parse_value, read_message
+from mappings.ditto.document import Message, compact, parse_value, read_message, refuse_nul
 from mappings.ditto.paths import resource
 from mappings.ditto.streaming import COMMANDS
 from mappings.ditto.topics import read_topic
@@ -50,6 +51,9 @@ class DittoCodec:
         try:
             topic, entity = read_topic(message.topic)
             group = topic.group
+            if topic.criterion == "errors":
+                return ()
+            refuse_nul(envelope.payload, message.value)
             headers = normalise(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)
         except DecodeError as error:
@@ -66,8 +70,6 @@ class DittoCodec:
 
 
 def _signals(message: Message, topic: TopicPath, entity: EntityId | None, headers: Headers) -> Sequence[Inbound]:
-    if topic.criterion == "errors":
-        return ()
     if entity is not None:
         if topic.criterion == "commands" and topic.channel != "live":
             return (_command(message, topic, entity, headers),)

@@ -2,9 +2,10 @@
 
 `read_message` takes the members apart and leaves the value as the bytes it came in. What the JSON library lets pass and
 nobody behind may meet is looked for here, over the whole payload: text that is not UTF-8, nesting beyond `MAX_NESTING`,
-integers beyond 64 bits and numbers beyond a double, U+0000 in the value. Each of these looks has a cheap sign that
-almost no message bears; only a message that bears it is looked at closely. Where a member occurs twice the last one
-counts. What the members mean is the business of `mappings/codecs/ditto.py`.
+integers beyond 64 bits and numbers beyond a double. Each of these looks has a cheap sign that almost no message bears; only
+a message that bears it is looked at closely. `refuse_nul` is such a look for commands alone: an answer may quote what a
+command must not hold. Where a member occurs twice the last one counts. What the members mean is the business of
+`mappings/codecs/ditto.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read_message(payload: bytes) -> Message:
-    """The members of the message. Raises DecodeError: `json.invalid`, `json.key.invalid` or `json.field.missing`.
+    """The members of the message. Raises DecodeError: `json.invalid` or `json.field.missing`.
 
     The error carries the headers as they were sent and, where there is one, the topic's entity.
     """
@@ -54,9 +55,13 @@ def read_message(payload: bytes) -> Message:
         raise _refused(payload) from None
     if not is_sound(payload):
         raise _error(faults.not_json(payload), message.topic, message.headers)
-    if b"\\u0000" in payload and (fault := _nul_fault(parse_value(message.value))) is not None:
-        raise _error(fault, message.topic, message.headers)
     return message
+
+
+def refuse_nul(payload: bytes, value: msgspec.Raw) -> None:
+    """Raise DecodeError (`json.invalid`, `json.key.invalid`) for a value of this payload with U+0000 in it."""
+    if b"\\u0000" in payload and (fault := _nul_fault(parse_value(value))) is not None:
+        raise DecodeError(fault)
 
 
 def compact(value: msgspec.Raw) -> bytes:

@@ -1,7 +1,7 @@
 """From a topic path to the entity that a message is about.
 
 The namespace and name of a topic make an id, which has to conform to the grammar of ids. A search is about no entity, and
-one topic is about several: `_` as a name (and a namespace) retrieves things by their ids.
+one topic is about several: `_` as a name (and a namespace) retrieves things by their ids. Errors may be about anything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _read(text: str) -> Addressed:
         return Addressed(topic, EntityId(EntityType.THING, NONE, NONE))
     id = f"{topic.namespace}:{topic.name}"
     entity = parse_entity_id(topic.entity_type, id)
-    if entity is None:
+    if entity is None and topic.criterion != "errors":
         raise DecodeError(faults.invalid_id(topic.group, id), group=topic.group)
     return Addressed(topic, entity)
 

@@ -202,6 +202,15 @@ class MqttBehaviour(BrokerBehaviour):
         assert await Taker(second).payloads(1) == [b"seen"]
         await second.close()
 
+    async def test_a_large_backlog_does_not_keep_a_link_from_being_made(self, world: MqttWorld) -> None:
+        """The broker sends it before it answers to our subscriptions."""
+        first = await world.connect()
+        await first.close()
+        await world.send(numbered(2 * IN_FLIGHT))
+        second = await world.connect()
+        assert await self._drain(Taker(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
+        await second.close()
+
     async def test_deliveries_are_handed_over_many_at_a_time(self, world: MqttWorld) -> None:
         first = await world.connect()
         await first.close()
@@ -443,6 +452,21 @@ class MqttBehaviour(BrokerBehaviour):
         await wait_until(world.heard)
         await broken.close()
         assert [envelope.payload for envelope in world.heard()] == [b"gone"]
+
+    async def test_a_full_link_is_closed_quickly_and_in_order(self, world: MqttWorld) -> None:
+        """Neither does it wait for what it does not read, nor does the broker miss its goodbye."""
+        link = await world.connect(lastWillTopic=f"{world.out}/will", lastWillMessage="gone")
+        taker = Taker(link)
+        await world.send([bytes(500)] * (IN_FLIGHT + 1000))
+        await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
+        async with asyncio.timeout(0.9):
+            await link.close()
+        second = await world.connect()
+        publishing = Publishing(second)
+        publishing.give(Outgoing(world.out, Envelope(b"after")))
+        await wait_until(world.heard)
+        assert [envelope.payload for envelope in world.heard()] == [b"after"]
+        await second.close()
 
     async def test_closing_hands_over_what_was_published_before(self, world: MqttWorld) -> None:
         link = await world.connect()

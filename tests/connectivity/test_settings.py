@@ -236,6 +236,7 @@ def test_no_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert SECRET not in "".join(problems(file))
     assert SECRET not in repr(load_settings(written(tmp_path, f"api: {{token: {SECRET}}}\n")))
     assert SECRET not in "".join(problems(written(tmp_path, f"api: {{token: [{SECRET}]}}\n")))
+    assert "90210417" not in "".join(problems(written(tmp_path, "api: {token: 90210417}\n")))
     assert SECRET not in "".join(problems(written(tmp_path, f"api: {SECRET}\n")))
     assert SECRET not in "".join(problems(written(tmp_path, f"api: {{tokn: {SECRET}}}\n")))
     monkeypatch.setenv("CONNECTIVITY_API", f'{{"token": ["{SECRET}"]}}')

@@ -244,6 +244,12 @@ def test_a_missing_reference_is_the_only_problem_of_its_place(document: dict[str
     assert (found.path, found.found) == ("uri", "${env:BROKER_URI}, which is not set")
 
 
+def test_nothing_is_said_about_what_a_missing_reference_would_stand_for(document: dict[str, Any]) -> None:
+    document["credentials"] = {"type": "client-cert", "key": "${env:CLIENT_KEY}"}
+    found = only(lint(document, environ={}))
+    assert (found.path, found.found) == ("credentials.key", "${env:CLIENT_KEY}, which is not set")
+
+
 def test_design_8_18_references_are_resolved_while_building(document: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "password").write_text("p@ss:w/rd\n")
     document["uri"] = "amqp://bridge:${file:password}@${env:HOST}:5672/fleet"

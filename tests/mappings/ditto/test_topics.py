@@ -19,6 +19,7 @@ from mappings.ids import EntityId, EntityType
         ("_/_/things/twin/commands/retrieve", EntityId(EntityType.THING, "_", "_")),
         ("_/_/things/twin/search/request", None),
         ("!/?/things/twin/search/request", None),
+        ("_/_/things/twin/errors", None),
     ],
 )
 def test_a_topic_names_its_entity(text: str, entity: EntityId | None) -> None:
