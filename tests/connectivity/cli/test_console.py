@@ -39,7 +39,8 @@ def test_design_8_08_good_files_end_with_0(tmp_path: Path) -> None:
 
 def test_design_8_08_problems_go_to_standard_output_and_end_with_1(tmp_path: Path) -> None:
     file = written(
-        tmp_path, sources=[{"addresses": ["a"], "authorizationContext": ["x"], "replyTarget": {"adress": "a"}}]
+        tmp_path,
+        sources=[{"addresses": ["a"], "authorizationContext": ["x"], "replyTarget": {"adress": "a"}}],
     )
     result = run("validate", tmp_path)
     assert result.exit_code == 1

@@ -67,7 +67,7 @@ def test_the_number_of_compiled_policies_is_bounded() -> None:
 class Everything:
     """A store that knows nothing."""
 
-    def snapshot(self, entity: EntityId) -> Snapshot | None:  # noqa: ARG002
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
         return None
 
 
