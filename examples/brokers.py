@@ -11,6 +11,7 @@ more are then left out.
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import socket
@@ -67,9 +68,9 @@ def mqtt_broker(folder: Path, wanted_port: int = 0) -> Iterator[Broker]:
     elif program := shutil.which("mosquitto", path=SEARCHED):
         configuration = folder / "mosquitto.conf"
         lines = (HERE / "mosquitto.conf").read_text(encoding="utf-8")
-        configuration.write_text(
-            lines.replace(f"listener {USUAL_PORT}\n", f"listener {port} {HOST}\n"), encoding="utf-8"
-        )
+        there = lines.replace(f"listener {USUAL_PORT}\n", f"listener {port} {HOST}\n")
+        # As root it would become another user, who may not be allowed to read what it needs.
+        configuration.write_text(f"user {getpass.getuser()}\n{there}", encoding="utf-8")
         with _running([program, "-c", str(configuration)], folder / "mosquitto.log", port):
             yield Broker(HOST, port, f"Mosquitto ({program})", speaks_mqtt_5=True)
     else:
