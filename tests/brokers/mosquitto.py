@@ -10,7 +10,6 @@ has forgotten what came in since the last save. Both can be followed by `start_a
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import secrets
@@ -127,8 +126,6 @@ class Mosquitto:
         interface = "" if in_container else " 127.0.0.1"
         lines = [
             *_general_lines(folder, persistence=persistence, users=users),
-            # As root it would become another user, who may not be allowed to read what it needs.
-            *([] if in_container else [f"user {getpass.getuser()}"]),
             f"listener {port}{interface}",
             *_tls_lines(folder, tls, f"{tls_port}{interface}"),
             *config_lines,
