@@ -121,7 +121,8 @@ def _object(value: object, _: bool) -> object:
     raise _Invalid
 
 
-_ENTITY_TAGS = re.compile(r'\s*+(?:\*|(?:W/)?"[^"*]*+"(?:\s*+,\s*+(?:W/)?"[^"*]*+")*+)\s*+')
+_TAG = r'(?:W/)?"[^"*]*"'
+_ENTITY_TAGS = re.compile(rf"\s*(?:\*|{_TAG}(?:\s*,\s*{_TAG})*)\s*")
 
 
 def _entity_tags(value: object, _: bool) -> object:

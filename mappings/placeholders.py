@@ -153,15 +153,19 @@ def parse_operand(text: str, scope: Scope = Scope.OPERAND) -> Template:
 
 # --- from text to expressions -------------------------------------------------------------------------------------------
 
-_QUOTED = r"""'(?:\\'|[^'])*+'|"(?:\\"|[^"])*+\""""
-"""A text in quotes. A quote of the same kind may be written with a backslash, which stays in the value."""
+_QUOTED = r"""'(?:[^'\\]|\\'|\\(?!'))*'|"(?:[^"\\]|\\"|\\(?!"))*\""""
+"""A text in quotes. A quote of the same kind may be written with a backslash, which stays in the value.
+
+The alternatives exclude each other, here and below, so that nothing is tried twice. Possessive repetitions would say the
+same, but Python before 3.11.5 gets them wrong around groups.
+"""
 
 _START = re.compile(r"\{\{|\$\{(?!\{|(?:env|file):)")
 _REST = {
-    "{{": re.compile(rf"""((?:[^'"}}]|{_QUOTED}|\}}(?!\}}))*+)\}}\}}"""),
-    "${": re.compile(rf"""((?:[^'"}}]|{_QUOTED})*+)\}}"""),
+    "{{": re.compile(rf"""((?:[^'"}}]|{_QUOTED}|\}}(?!\}}))*)\}}\}}"""),
+    "${": re.compile(rf"""((?:[^'"}}]|{_QUOTED})*)\}}"""),
 }
-_STAGE = re.compile(rf"""\||(?:[^|'"]|{_QUOTED})++""")
+_STAGE = re.compile(rf"""\||(?:[^|'"]|{_QUOTED})+""")
 _CALL = re.compile(r"fn:(?P<name>[\w-]+)\s*(?:\((?P<arguments>.*)\))?", re.DOTALL)
 _ARGUMENT = re.compile(
     rf"""\s*(?:(?P<quoted>{_QUOTED})|(?P<placeholder>[\w-]+:[^,\s'"]+))\s*(?P<end>,|$)""",

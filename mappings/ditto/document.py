@@ -117,7 +117,7 @@ _SHAPE = bytes(ord("0") if chr(byte).isdigit() else ord("e") if byte in b"eE" el
 """Every digit as 0, every exponent mark as e."""
 
 _MANY_DIGITS = b"0" * 19
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _NUMBER = re.compile(rb"-?[0-9]++(?P<rest>[0-9.eE+\-]*+)")
 _BRACKETS = bytes(1 if byte in b"{[" else 255 for byte in range(256))
 """Opening brackets as +1, closing ones as −1 of a signed byte."""
