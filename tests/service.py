@@ -120,6 +120,15 @@ class ServiceProcess:
     def log(self) -> str:
         return self.log_file.read_text(encoding="utf-8")[-8000:]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Every line of the log since the first start, as JSON. Raises ValueError for a line that is none."""
+        return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
     def stop(self) -> tuple[int, float]:
         """SIGTERM: exit code, and the seconds it took."""
         process = self.process

@@ -1,0 +1,123 @@
+"""The running connections follow their files, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.model import Connection
+from connectivity.registry import Registry
+
+
+class FakeSupervisor:
+    """Notes what is done with a connection."""
+
+    def __init__(self, connection: Connection, told: list[str]) -> None:
+        self.connection = connection
+        self._told = told
+
+    def open(self) -> None:
+        self._told.append(f"open {self.connection.id}")
+
+    async def close(self) -> None:
+        self._told.append(f"close {self.connection.id}")
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.told = folder, list[str]()
+        self.registry = Registry(
+            folder,
+            lambda connection: FakeSupervisor(connection, self.told),  # type: ignore[arg-type, return-value]
+            lambda connection_id: self.told.append(f"ended {connection_id}"),
+        )
+
+    def write(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.write_text(text, encoding="utf-8")
+        # Two changes within one tick of the file system's clock are still two.
+        stamp = file.stat().st_mtime_ns + len(self.told) + 1
+        os.utime(file, ns=(stamp, stamp))
+
+    async def changes(self) -> list[str]:
+        self.told.clear()
+        await self.registry.refresh()
+        return list(self.told)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def document(topic: str = "in", **more: Any) -> str:
+    return json.dumps(
+        {
+            "connectionType": "mqtt",
+            "connectionStatus": "open",
+            "uri": "tcp://127.0.0.1:1883",
+            "sources": [{"addresses": [topic], "qos": 1, "authorizationContext": ["acme:x"]}],
+            **more,
+        }
+    )
+
+
+async def test_every_open_connection_of_the_folder_is_opened(bench: Bench) -> None:
+    bench.write("one.json", document())
+    bench.write("two.json", document(connectionStatus="closed"))
+    assert await bench.changes() == ["open one"]
+    assert sorted(supervisor.connection.id for supervisor in bench.registry) == ["one", "two"]
+
+
+async def test_an_unchanged_folder_changes_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    assert await bench.changes() == []
+
+
+async def test_only_the_connection_that_differs_is_made_anew(bench: Bench) -> None:
+    bench.write("one.json", document())
+    bench.write("two.json", document())
+    await bench.changes()
+    bench.write("two.json", document("elsewhere"))
+    assert await bench.changes() == ["close two", "ended two", "open two"]
+
+
+async def test_a_file_written_again_with_the_same_meaning_touches_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    bench.write("one.json", " " + document())
+    assert await bench.changes() == []
+
+
+async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its_own(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    bench.write("two.json", document())
+    assert await bench.changes() == ["open two"]
+    (bench.folder / "one.json").unlink()
+    assert await bench.changes() == ["close one", "ended one"]
+
+
+async def test_a_file_that_becomes_unusable_stops_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    bench.write("two.json", document())
+    await bench.changes()
+    bench.write("one.json", "{")
+    assert await bench.changes() == []
+    assert bench.registry["one"].connection.id == "one"
+    bench.write("one.json", document("mended"))
+    assert await bench.changes() == ["close one", "ended one", "open one"]
+
+
+async def test_a_folder_that_vanishes_stops_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    (bench.folder / "one.json").rename(bench.folder.parent / "kept.json")
+    bench.folder.rmdir()
+    assert await bench.changes() == []
+    assert bench.registry["one"].connection.id == "one"
