@@ -180,9 +180,10 @@ class Supervisor:
         """One link from birth to death; returns why it died."""
         broker = load_broker(self.connection.connection_type)
         if broker.connect is None:
-            return ConnectionRefused(
-                Detail.REFUSED_BY_BROKER, f"this version of the service does not carry {broker.name} yet"
-            )
+            return ConnectionRefused(Detail.REFUSED, f"this version of the service does not carry {broker.name} yet")
+        if self.connection.ssh_tunnel is not None and self.connection.ssh_tunnel.enabled:
+            # Going around the tunnel would be worse than not going at all.
+            return ConnectionRefused(Detail.REFUSED, "this version of the service has no sshTunnel")
         try:
             link = self._link = await broker.connect(self.connection)
         except LinkError as error:

@@ -136,7 +136,7 @@ BAD: dict[str, tuple[bytes, int, str]] = {
     "a namespace with spaces": (about("a b/vase-1/things/twin/commands/retrieve"), 400, "things:id.invalid"),
     "unknown path": (about(MODIFY.decode(), "/foo", value=1), 400, "protocoladapter:unknown.path"),
     "empty part in a path": (about(MODIFY.decode(), "/attributes//a", value=1), 400, "json.pointer.invalid"),
-    "no value": (about(MODIFY.decode(), "/attributes/odd"), 400, "json.field.missing"),
+    "no value": (about(MODIFY.decode(), "/attributes/odd"), 400, "json.invalid"),
     "an unknown demand": (about(STREAM, value={"subscriptionId": "x", "demand": {}}), 400, "json.invalid"),
     "empty correlation id": (headers(b'{"correlation-id":""}'), 400, "header.invalid"),
     "response-required is a word": (headers(b'{"response-required":"maybe"}'), 400, "header.invalid"),
