@@ -1,8 +1,8 @@
 """The composition root: builds everything from the settings, joins it, and runs it until a signal says stop.
 
 Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: take
-no more deliveries, let answers reach their brokers, close; at most ten seconds. Exit codes: 0 stopped as asked, 2 settings
-that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+no more deliveries, let answers reach their brokers, close; at most ten seconds. Exit codes: 0 stopped as asked, 1 the
+journal cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ import uvloop
 from connectivity import logs
 from connectivity.api.app import application
 from connectivity.dispatch import Dispatcher
+from connectivity.errors import SettingsError
 from connectivity.feeds import Feed
-from connectivity.files import load_folder
 from connectivity.history import HistoryFeed
 from connectivity.lock import DataFolderLocked, lock_folder
+from connectivity.model import Connection
 from connectivity.monitor import Monitor
-from connectivity.settings import Settings
+from connectivity.registry import Registry
+from connectivity.settings import Settings, SparkMode
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.supervisor import Pauses, Supervisor
@@ -40,7 +42,7 @@ from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
 from mappings.errors import Fault
 from mappings.signals import Subscribe
-from spark_store.errors import QueryError
+from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
 
 log = structlog.get_logger(__name__)
@@ -89,59 +91,52 @@ class Service:
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
-        self.supervisors: dict[str, Supervisor] = {}
+        self.registry = Registry(Path(settings.connections_dir), self._supervisor, self.streams.close_connection)
+        self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self._now = now
-
-    def load(self) -> None:
-        """Read the connection files. What is wrong with one is logged and stops no other."""
-        folder = load_folder(Path(self.settings.connections_dir))
-        for found in folder.problems:
-            log.error(
-                "connection file has a problem",
-                file=str(found.file),
-                path=found.problem.path,
-                problem=str(found.problem),
-            )
-        pauses = Pauses(self.settings.reconnect.min.total_seconds(), self.settings.reconnect.max.total_seconds())
-        for connection in folder.connections.values():
-            self.supervisors[connection.id] = Supervisor(
-                connection,
-                self.dispatcher,
-                self.store,
-                self.monitor,
-                pauses=pauses,
-                max_payload=self.settings.limits.payload,
-                now=self._now,
-            )
-
-    def open_connections(self) -> None:
-        for supervisor in self.supervisors.values():
-            if supervisor.connection.connection_status == "open":
-                supervisor.open()
 
     async def close(self) -> None:
         """Drain and stop: every connection at the same time, then the store."""
-        await asyncio.gather(*(supervisor.close(DRAIN_SECONDS) for supervisor in self.supervisors.values()))
+        closing = [supervisor.close(DRAIN_SECONDS) for supervisor in self.registry]
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("a connection did not close as it should", exc_info=outcome)
         await self.store.close()
 
     def readiness(self) -> tuple[bool, Mapping[str, Any]]:
         """Whether the service is ready, and what each connection says."""
-        wanted = [s for s in self.supervisors.values() if s.connection.connection_status == "open"]
+        wanted = [running for running in self.registry if running.connection.connection_status == "open"]
         is_ready = self.store.is_available and all(supervisor.attempted.is_set() for supervisor in wanted)
         return is_ready, {
             "status": "ready" if is_ready else "not ready",
             "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",
             "connections": {
                 supervisor.connection.id: {"status": supervisor.status.value, "details": supervisor.status_details}
-                for supervisor in self.supervisors.values()
+                for supervisor in self.registry
             },
         }
 
     async def sweep_forever(self) -> None:
-        """End idle subscriptions and forget old answers, about once a second."""
+        """About once a second: end idle subscriptions, and see whether a connection file has changed."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self.streams.sweep()
+            try:
+                self.streams.sweep()
+                await self.registry.refresh()
+            except Exception:
+                # The next round may go well, and without it nothing would ever end.
+                log.exception("the round of once a second failed")
+
+    def _supervisor(self, connection: Connection) -> Supervisor:
+        return Supervisor(
+            connection,
+            self.dispatcher,
+            self.store,
+            self.monitor,
+            pauses=self._pauses,
+            max_payload=self.settings.limits.payload,
+            now=self._now,
+        )
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """The feed of a subscribe. Permission is judged once, with the subjects of the subscribe."""
@@ -157,11 +152,16 @@ class Service:
 async def _run(settings: Settings) -> None:
     listening = _listen(settings.api.host, settings.api.port)
     service = Service(settings)
-    service.load()
-    token = settings.api.token.get_secret_value() if settings.api.token is not None else None
+    _tell_about_lake(settings.spark.mode)
+    # An empty token is none: it would let in whoever brings nothing.
+    token = (settings.api.token.get_secret_value() or None) if settings.api.token is not None else None
     server = _Server(
         uvicorn.Config(
-            application(service.monitor, service.readiness, token), log_config=None, lifespan="off", access_log=False
+            application(service.monitor, service.readiness, token),
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            timeout_graceful_shutdown=1,
         )
     )
     stop = asyncio.Event()
@@ -169,9 +169,9 @@ async def _run(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     api = asyncio.create_task(server.serve([listening]))
-    sweeper = asyncio.create_task(service.sweep_forever())
     log.info("api listening", host=settings.api.host, port=listening.getsockname()[1])
-    service.open_connections()
+    await service.registry.refresh()
+    sweeper = asyncio.create_task(service.sweep_forever())
     _quiet_garbage_collection()
     await stop.wait()
     log.info("draining")
@@ -182,7 +182,17 @@ async def _run(settings: Settings) -> None:
     log.info("stopped")
 
 
+def _tell_about_lake(mode: SparkMode) -> None:
+    """This version moves nothing into a lake. Who has asked for one, or has not said otherwise, reads that once."""
+    if mode is not SparkMode.OFF:
+        log.warning(
+            "this version has no pipeline: nothing is moved into a lake, the journal keeps everything", mode=mode.value
+        )
+
+
 def _listen(host: str, port: int) -> socket.socket:
+    """The socket of the API. Raises PortInUse, and SettingsError for an address that this machine does not have."""
+    host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -192,7 +202,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(f"{host}:{port} is in use") from error
-        raise
+        raise SettingsError(f"api.host {host}, api.port {port}: cannot listen there: {error}") from error
     listening.listen(128)
     listening.setblocking(False)
     return listening
@@ -215,6 +225,12 @@ def main(settings: Settings) -> int:
     try:
         with lock_folder(Path(settings.data_dir)):
             uvloop.run(_run(settings))
+    except SettingsError as error:
+        log.error("settings cannot be used", reason=str(error))
+        return 2
+    except StoreError as error:
+        log.error("the journal cannot be opened", reason=str(error))
+        return 1
     except DataFolderLocked as error:
         log.error("data folder is locked", reason=str(error))
         return 3

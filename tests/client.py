@@ -31,12 +31,29 @@ def answer_at_once(_client: Client, _userdata: Any, link: socket.socket) -> None
 class MqttClient:
     """One party: publishes to `ask`, receives everything on `answers`."""
 
-    def __init__(self, host: str, port: int, *, ask: str, answers: str, version: int = MQTTv311, **login: str) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        ask: str,
+        answers: str,
+        version: int = MQTTv311,
+        keeps_session: bool = False,
+        **login: str,
+    ) -> None:
+        """`keeps_session`: what comes while the link is down waits at the broker, which knows the client by its name."""
         self.ask, self.answers, self._version = ask, answers, version
         self.received: queue.Queue[dict[str, Any]] = queue.Queue()
         self.messages: list[MQTTMessage] = []
         self._subscribed = threading.Event()
-        self._client = Client(CallbackAPIVersion.VERSION2, f"test-{secrets.token_hex(6)}", protocol=version)
+        self._client = Client(
+            CallbackAPIVersion.VERSION2,
+            f"test-{secrets.token_hex(6)}",
+            clean_session=None if version == MQTTv5 else not keeps_session,
+            protocol=version,
+        )
+        self._client.reconnect_delay_set(0.1, 1)
         if login:
             self._client.username_pw_set(login["username"], login["password"])
         self._client.on_connect = self._on_connect
@@ -69,14 +86,21 @@ class MqttClient:
             sent.wait_for_publish(PATIENCE)
 
     def command(
-        self, topic: str, path: str = "/", value: Any = None, headers: dict[str, Any] | None = None, **envelope: Any
+        self,
+        topic: str,
+        path: str = "/",
+        value: Any = None,
+        headers: dict[str, Any] | None = None,
+        *,
+        wait: bool = True,
+        **envelope: Any,
     ) -> str:
         """Send a Ditto protocol command; returns its correlation id. `value` of None is left out."""
         correlation = (headers or {}).get("correlation-id") or secrets.token_hex(4)
         document = {"topic": topic, "path": path, "headers": {**(headers or {}), "correlation-id": correlation}}
         if value is not None:
             document["value"] = value
-        self.send({**document, **envelope})
+        self.send({**document, **envelope}, wait=wait)
         return str(correlation)
 
     def next(self, patience: float = PATIENCE) -> dict[str, Any]:

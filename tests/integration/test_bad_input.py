@@ -10,12 +10,11 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.brokers.bystander import Bystander
@@ -32,13 +31,19 @@ MODIFY = topic("vase-1", "commands/modify").encode()
 STREAM = topic("vase-1", "streaming/request")
 MEBIBYTE = 1 << 20
 
-STORM = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+STORM = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    # A service that has been harmed cannot be asked again for a smaller example.
+    phases=(Phase.explicit, Phase.generate),
+)
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Mosquitto]:
     """A broker of its own: everything that is published there is looked at."""
-    with Mosquitto.start() as running:
+    with Mosquitto.start(config_lines=["sys_interval 0"]) as running:
         yield running
 
 
@@ -227,13 +232,13 @@ UNSAFE = {
 
 @pytest.fixture
 def heard(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[Bystander]]:
-    """Whatever anybody publishes, under `$SYS` and `$share` too; the sender's own messages are left out by topic."""
+    """Whatever anybody publishes, under `$SYS` too, where this broker says nothing by itself."""
     with ExitStack() as stack:
-        listeners = [Bystander(broker.host, broker.port, "#"), Bystander(broker.host, broker.port, "$share/+/#")]
-        yield [stack.enter_context(listener) for listener in listeners[:1]]
+        yield [stack.enter_context(Bystander(broker.host, broker.port, topic)) for topic in ("#", "$SYS/#")]
 
 
 def published(heard: list[Bystander]) -> list[str]:
+    """The topics of what was heard, without what was sent to the service."""
     topics = [envelope.headers["mqtt.topic"] for listener in heard for envelope in listener.heard]
     return [topic for topic in topics if not topic.endswith("/ask")]
 
@@ -306,12 +311,12 @@ SEEDS = [
 ]  # fmt: skip
 """One message of each kind, to be mutated."""
 
-TREACHEROUS = st.sampled_from(
-    [None, True, 0, -1, 1.5, 1e308, 2**63 - 1, -(2**63), "", "/", "//", "~1", "_", "+", "#", "$SYS/x", "\0", "\n", "a" * 300]
-    + ["{{ header:x }}", "fn:upper()", "eq(", "not(" * 100, "like(a,'" + "*a" * 50 + "')", "application/json", [], {}, [[]]]
-)
+TREACHEROUS = [
+    None, True, 0, -1, 1.5, 1e308, 2**63 - 1, -(2**63), [], {}, "", "/", "//", "~1", "_", "+", "#", "$SYS/x", "\0", "\n",
+    "a" * 300, "{{ header:x }}", "fn:upper()", "eq(", "not(" * 100, "like(a,'" + "*a" * 50 + "')", "application/json",
+]  # fmt: skip
 JSON = st.recursive(
-    TREACHEROUS | st.text(max_size=8) | st.integers(-(2**70), 2**70) | st.floats(),
+    st.sampled_from(TREACHEROUS) | st.text(max_size=8) | st.integers(-(2**70), 2**70) | st.floats(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
@@ -369,7 +374,7 @@ def test_a_storm_of_mutated_messages_harms_nothing(service: ServiceProcess, brok
         assert process.memory_info().rss < before + 32 * MEBIBYTE
     assert service.get("/health/ready")[0] == 200
     assert 500 not in statuses
-    assert {400, 404} <= statuses
+    assert {204, 400} <= statuses, "the storm has to reach those who carry commands out"
     errors = [line for line in service.records() if line.get("level") in ("error", "critical")]
     assert errors == []
 
