@@ -17,7 +17,7 @@ they are still there and still called.
 | `_create_socket_connection` | refused addresses, TCP_NODELAY | correctness |
 | `_ssl_wrap_socket` | a failed handshake leaves no socket open | correctness |
 
-All in all a published message costs the whole link 4 to 10 µs, by how many go at once, where paho in a thread of its own
+All in all a published message costs the whole link 4 to 12 µs, by how many go at once, where paho in a thread of its own
 takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
 """
 

@@ -2,7 +2,7 @@
 
 MQTT 5 §2.2.2 and §3.3.2.3. paho has a class for properties, and it is used for every packet but PUBLISH: there it costs
 34 µs to build and pack five properties and 39 µs to unpack them, a multiple of the rest of a message's way. The functions
-here do the same in 2 µs and 3 µs.
+here do the same in about 1 µs and 2 µs.
 """
 
 from __future__ import annotations
