@@ -1,0 +1,57 @@
+"""Metrics by their names and labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connectivity.monitor import Monitor
+
+
+@dataclass
+class Open:
+    connection_id: str
+    demand: int
+
+
+def shown(monitor: Monitor) -> list[str]:
+    return [line for line in monitor.exposition().decode().splitlines() if not line.startswith("#")]
+
+
+def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome() -> None:
+    monitor = Monitor()
+    meter = monitor.meter("site")
+    meter.inbound("settled", 2)
+    meter.inbound("settled")
+    meter.outbound("published")
+    assert 'connectivity_deliveries_total{connection="site",direction="in",outcome="settled"} 3.0' in shown(monitor)
+    assert 'connectivity_deliveries_total{connection="site",direction="out",outcome="published"} 1.0' in shown(monitor)
+
+
+def test_design_8_21_events_and_links_are_counted_by_connection() -> None:
+    monitor = Monitor()
+    meter = monitor.meter("site")
+    meter.events_sent(5)
+    meter.up.set(1)
+    assert 'connectivity_events_sent_total{connection="site"} 5.0' in shown(monitor)
+    assert 'connectivity_connection_up{connection="site"} 1.0' in shown(monitor)
+
+
+def test_design_8_21_subscriptions_and_demand_are_read_when_somebody_asks() -> None:
+    monitor, live = Monitor(), [Open("a", 3), Open("a", 4), Open("b", 0)]
+    monitor.watch_subscriptions(lambda: live)
+    assert 'connectivity_subscriptions{connection="a"} 2.0' in shown(monitor)
+    assert 'connectivity_demand{connection="a"} 7.0' in shown(monitor)
+    live.clear()
+    assert not any(line.startswith('connectivity_subscriptions{connection="a"} 2') for line in shown(monitor))
+
+
+def test_commits_are_a_histogram_of_seconds() -> None:
+    monitor = Monitor()
+    monitor.commit.observe(0.003)
+    assert 'connectivity_journal_commit_seconds_bucket{le="0.005"} 1.0' in shown(monitor)
+
+
+def test_two_services_in_one_process_count_for_themselves() -> None:
+    one, other = Monitor(), Monitor()
+    one.meter("site").inbound("settled")
+    assert not any("settled" in line for line in shown(other))
