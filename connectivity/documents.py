@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import stat
+from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,9 +46,13 @@ def read_document(path: Path) -> Read:
     if load is None:
         return _unreadable(f"a file named *{path.suffix}", f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
     try:
-        if path.is_dir():
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
             return _unreadable("a folder", "a file")
-        if path.stat().st_size > MAX_BYTES:
+        if not stat.S_ISREG(status.st_mode):
+            # Reading a pipe would wait for its writer.
+            return _unreadable("a pipe, a socket or a device", "a regular file")
+        if status.st_size > MAX_BYTES:
             return _unreadable("a larger file", f"at most {MAX_BYTES} bytes")
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -140,8 +146,8 @@ def _repeated_names(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ..
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = _Object(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        found.repeated = tuple(name for name in found if names.count(name) > 1)
+        written = Counter(name for name, _ in pairs)
+        found.repeated = tuple(name for name in found if written[name] > 1)
     return found
 
 
@@ -162,11 +168,29 @@ def _load_json(text: str) -> Any:
 
 # --- YAML ---------------------------------------------------------------------------------------------------------------
 
+_MERGE = "tag:yaml.org,2002:merge"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"", re.DOTALL)
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, with objects that remember repeated names."""
+    """The safe loader, with objects that remember repeated names and merge keys that cannot make a document explode."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put in what merge keys bring, counted beforehand: a chain of them can multiply with every line."""
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(source, yaml.MappingNode):
+                    self.flatten_mapping(source)
+                    self._merged += len(source.value)
+                    if self._merged > MAX_VALUES:
+                        raise _Unreadable("a larger document", f"at most {MAX_VALUES} values brought in by merge keys")
+        super().flatten_mapping(node)
 
     def construct_yaml_map(self, node: yaml.MappingNode) -> Generator[dict[Any, Any], None, None]:
         found = _Object()
@@ -176,16 +200,12 @@ class _Loader(yaml.SafeLoader):
 
     def _repeated(self, node: yaml.MappingNode) -> list[Hashable]:
         """Before merge keys (`<<`) are put in: what they bring may be overridden on purpose."""
-        seen: list[Any] = []
-        repeated: list[Hashable] = []
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
-                continue
-            name = self.construct_object(key)
-            if name in seen and name not in repeated:
-                repeated.append(name)
-            seen.append(name)
-        return repeated
+        names = Counter(
+            self.construct_object(key)
+            for key, _ in node.value
+            if key.tag != _MERGE and isinstance(key, yaml.ScalarNode)
+        )
+        return [name for name, count in names.items() if count > 1]
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_yaml_map)
@@ -204,6 +224,8 @@ def _load_yaml(text: str) -> Any:
         raise _Unreadable(f"{place}{words}", "YAML") from None
     except yaml.reader.ReaderError as error:
         raise _Unreadable(f"position {error.position}: {error.reason}", "YAML") from None
+    except _Unreadable:
+        raise
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
         # What the loader's own conversions raise for an explicit tag or a date that does not fit its text.
         raise _Unreadable("a value that does not fit its type, or one nested too deep", "YAML") from None

@@ -67,12 +67,13 @@ def load(paths: Iterable[Path]) -> LoadedFolder:
     loaded = LoadedFolder()
     files = list(_files(paths, loaded.problems))
     entries = [entry for file in files for entry in _entries(file, loaded.problems)]
-    places: dict[object, list[_Entry]] = {}
+    places: dict[str, list[_Entry]] = {}
     for entry in entries:
         if isinstance(name := entry.document.get("id"), str):
             places.setdefault(name, []).append(entry)
     for entry in entries:
-        _load_entry(entry, places.get(entry.document.get("id"), []), loaded)
+        name = entry.document.get("id")
+        _load_entry(entry, places[name] if isinstance(name, str) else [], loaded)
     order = {file: index for index, file in enumerate(files)}
     loaded.problems.sort(key=lambda problem: order.get(problem.file, -1))
     return replace(loaded, read=len(files))
@@ -82,15 +83,23 @@ def _files(paths: Iterable[Path], problems: list[FileProblem]) -> Iterator[Path]
     seen: set[Path] = set()
     for path in paths:
         for file in _members(path, problems):
-            if (real := file.resolve()) not in seen:
+            if (real := _real(file)) not in seen:
                 seen.add(real)
                 yield file
 
 
-def _members(path: Path, problems: list[FileProblem]) -> list[Path]:
-    if not path.is_dir():
-        return [path]
+def _real(file: Path) -> Path:
+    """The file behind all links; one that leads nowhere stays as it is, and reading it says what is wrong with it."""
     try:
+        return file.resolve()
+    except (OSError, RuntimeError):
+        return file.absolute()
+
+
+def _members(path: Path, problems: list[FileProblem]) -> list[Path]:
+    try:
+        if not path.is_dir():
+            return [path]
         return sorted(
             file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
         )

@@ -19,6 +19,8 @@ _METADATA_ADDRESSES = frozenset(
 )
 _METADATA_NAMES = frozenset({"metadata.google.internal", "metadata.goog", "instance-data.ec2.internal"})
 _NAT64 = IPv6Network("64:ff9b::/96")
+_COMPATIBLE = IPv6Network("::/96")
+"""An IPv4 address with nothing before it, once meant for the change to IPv6; `::` and `::1` are none."""
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
@@ -36,7 +38,7 @@ def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     """The IPv4 address that an IPv6 one stands for, if it stands for one."""
     if isinstance(address, IPv4Address):
         return address
-    if address in _NAT64:
+    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address
 

@@ -71,7 +71,7 @@ class Status(str, Enum):
 
 
 class Lifecycle:
-    """The state of one connection, with the tries since it was last open and the last error."""
+    """The state of one connection, with the last error and the tries since a link of it last stood for long."""
 
     __slots__ = ("error", "state", "tries")
 
@@ -83,15 +83,19 @@ class Lifecycle:
     def __repr__(self) -> str:
         return f"<Lifecycle {self.state.value}, tries {self.tries}, {self.error}>"
 
-    def step(self, happened: Input, error: LinkError | None = None) -> State:
-        """Take one input. `error` comes with LOST. Raises ValueError for an input that this state does not take."""
+    def step(self, happened: Input, error: LinkError | None = None, *, was_steady: bool = False) -> State:
+        """Take one input. Raises ValueError for an input that this state does not take.
+
+        With LOST come the error and whether the link had stood for long. One that breaks again and again right after it
+        was made is no better than one that cannot be made: its pauses go on growing.
+        """
         following = TABLE[self.state].get(happened)
         if following is None:
             raise ValueError(f"{happened.value} in state {self.state.value}")
         if happened is Input.CONNECTED:
-            self.tries, self.error = 0, None
+            self.error = None
         elif happened is Input.LOST:
-            self.tries, self.error = self.tries + 1, error
+            self.tries, self.error = 1 if was_steady else self.tries + 1, error
         self.state = following
         return following
 

@@ -41,6 +41,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from connectivity.uri import MASK, BrokerUri, mask_uri, parse_uri
+from mappings.texts import lowered
 
 __all__ = [
     "AcknowledgementRequests",
@@ -87,10 +88,6 @@ def _as_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
-
-
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
 
 
 Text = Annotated[StrictStr, Field(min_length=1)]
@@ -196,7 +193,7 @@ class ReplyTarget(Model):
         "`correlation-id` and `content-type` are mapped by default, on types that carry headers.",
         examples=[{"correlation-id": "{{ header:correlation-id }}"}],
     )
-    expected_response_types: tuple[Annotated[ResponseType, BeforeValidator(_lower)], ...] = Field(
+    expected_response_types: tuple[Annotated[ResponseType, BeforeValidator(lowered)], ...] = Field(
         default=(ResponseType.RESPONSE, ResponseType.ERROR),
         description="Which answers are published. An empty list: none. Events of subscriptions always are.",
         examples=[["response", "error", "nack"]],

@@ -39,11 +39,11 @@ class Meter:
         self.up = monitor.up.labels(connection_id)
 
     def inbound(self, outcome: str, count: int = 1) -> None:
-        """Deliveries that ended: settled, redeliver, dropped; or what became of them: malformed, refused, held."""
+        """Deliveries: settled; malformed, refused or failed; answered_again; held while the store was away."""
         self._count("in", outcome, count)
 
     def outbound(self, outcome: str, count: int = 1) -> None:
-        """Messages: published, failed, or dropped with the reason."""
+        """Messages: published, failed, or dropped for a reason: not_expected, no_reply_target, address_unresolved."""
         self._count("out", outcome, count)
 
     def events_sent(self, count: int) -> None:
@@ -63,6 +63,7 @@ class Monitor:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._connections: dict[str, None] = {}
         self.deliveries = Counter(
             "connectivity_deliveries",
             "Messages by what became of them.",
@@ -86,11 +87,17 @@ class Monitor:
         )
 
     def meter(self, connection_id: str) -> Meter:
+        self._connections[connection_id] = None
         return Meter(self, connection_id)
+
+    def forget(self, connection_id: str) -> None:
+        """The connection is closed for good: an alert on links that are down must not go on about it."""
+        self._connections.pop(connection_id, None)
+        self.up.remove(connection_id)
 
     def watch_subscriptions(self, subscriptions: Callable[[], Iterable[OpenSubscription]]) -> None:
         """Where a scrape finds the open subscriptions."""
-        self.registry.register(_Subscriptions(subscriptions))
+        self.registry.register(_Subscriptions(subscriptions, self._connections))
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -98,11 +105,13 @@ class Monitor:
 
 
 class _Subscriptions(Collector):
-    def __init__(self, subscriptions: Callable[[], Iterable[OpenSubscription]]) -> None:
+    def __init__(self, subscriptions: Callable[[], Iterable[OpenSubscription]], connections: Iterable[str]) -> None:
+        """A connection without subscriptions has none: that is a number too."""
         self._subscriptions = subscriptions
+        self._connections = connections
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        number, demand = Tally[str](), Tally[str]()
+        number, demand = Tally(dict.fromkeys(self._connections, 0)), Tally(dict.fromkeys(self._connections, 0))
         for subscription in self._subscriptions():
             number[subscription.connection_id] += 1
             demand[subscription.connection_id] += subscription.demand

@@ -10,25 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 import structlog
 
 from connectivity.brokers.base import Outgoing
+from connectivity.errors import ConnectivityError
 from connectivity.model import Connection, Source
 from connectivity.monitor import Meter
 from connectivity.outbox import Ended, Outbox, Posting
 from mappings.addresses import resolve_address
 from mappings.codecs import load_codec
 from mappings.envelope import Envelope
-from mappings.errors import MappingError
+from mappings.errors import DecodeError, MappingError
 from mappings.headers import HeaderMapping, response_required
 from mappings.placeholders import PlaceholderContext, parse
-from mappings.signals import ErrorResponse, Next, Outbound, Response
+from mappings.pointer import parse_pointer
+from mappings.signals import ErrorResponse, Headers, Next, Outbound, Response
 from mappings.topic import topic_of
 
 log = structlog.get_logger(__name__)
 
 DEFAULT_MAPPER = "Ditto"
+
+ADDRESS_HEADER = "mqtt.topic"
+"""What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
 
 
 class Route:
@@ -50,24 +56,49 @@ class Route:
         self.terminal_needs_request = self.codec.terminal_needs_request
         self.header_mapping = HeaderMapping(source.header_mapping)
         target = source.reply_target
-        self._address = parse(target.address) if target is not None and target.enabled else None
-        self._reply_mapping = HeaderMapping(target.header_mapping if target is not None else {})
-        self._expected = frozenset(kind.lower() for kind in target.expected_response_types) if target else frozenset()
-        self._needs_topic = self._address is not None and any(
-            name.startswith(("topic:", "resource:")) for name in self._address.names | self._reply_mapping.names
-        )
+        self._address = parse(target.address) if target.enabled else None
+        mapping = dict(target.header_mapping)
+        override = mapping.pop(ADDRESS_HEADER, None)
+        self._override = parse(override) if override is not None else None
+        self._reply_mapping = HeaderMapping(mapping)
+        self._expected = frozenset(kind.value for kind in target.expected_response_types)
+        names = self._reply_mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
+        self._needs_topic = any(name.startswith("topic:") for name in names)
+        self._needs_features = "feature:id" in names
 
     def __repr__(self) -> str:
         return f"<Route {self.connection_id}[{self.index}]>"
 
     def post(self, signal: Outbound, ended: Ended | None = None, *, unasked: bool = False) -> Posting:
-        """Send a signal to the reply-target. `unasked`: an answer to something that could not even be read."""
+        """Send a signal to the reply-target. `unasked`: an answer to something that could not even be read.
+
+        `ended` is told how it went; counting and logging is done here.
+        """
         messages = self.messages(signal, unasked=unasked)
-        if isinstance(signal, Next):
-            self.meter.events_sent(len(signal.elements))
-        if messages:
-            self.meter.outbound("published", len(messages))
-        return self.outbox.post(messages, ended)
+        if not messages:
+            return self.outbox.post((), ended)
+        elements = len(signal.elements) if isinstance(signal, Next) else 0
+        told = partial(self._ended, correlation_of(signal), len(messages), elements, ended)
+        return self.outbox.post(messages, told)
+
+    def _ended(
+        self,
+        correlation_id: str | None,
+        messages: int,
+        elements: int,
+        ended: Ended | None,
+        error: ConnectivityError | None,
+    ) -> None:
+        """The broker has confirmed all messages of a signal, or has refused one."""
+        if error is not None:
+            self.meter.outbound("failed")
+            self._warn("an answer was not taken", correlation_id, error)
+        else:
+            self.meter.outbound("published", messages)
+            if elements:
+                self.meter.events_sent(elements)
+        if ended is not None:
+            ended(error)
 
     def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[Outgoing]:
         """What has to be published to say `signal`; nothing where nobody wants it or no address resolves."""
@@ -84,14 +115,25 @@ class Route:
                 self.meter.outbound("address_unresolved")
                 return ()
             mapped = self._reply_mapping.apply(context)
+            if self._override is not None and (override := resolve_address(self._override, context)) is not None:
+                mapped[ADDRESS_HEADER] = override
             envelopes = self.codec.encode(signal, self.session)
         except MappingError as error:
-            log.warning("an answer cannot be sent", connection=self.connection_id, source=self.index, error=str(error))
-            self.meter.outbound("failed")
-            return ()
-        if not mapped:
-            return [Outgoing(address, envelope, self.qos) for envelope in envelopes]
-        return self._with_headers(address, envelopes, mapped)
+            self._warn("an answer cannot be sent", correlation_of(signal), error)
+        except Exception:
+            # A mistake of our own costs this one answer; whoever waits for others must not notice.
+            log.exception(
+                "an answer could not be written",
+                connection=self.connection_id,
+                source=self.index,
+                correlation_id=correlation_of(signal),
+            )
+        else:
+            if not mapped:
+                return [Outgoing(address, envelope, self.qos) for envelope in envelopes]
+            return self._with_headers(address, envelopes, mapped)
+        self.meter.outbound("failed")
+        return ()
 
     def _with_headers(self, address: str, envelopes: Sequence[Envelope], mapped: dict[str, str]) -> list[Outgoing]:
         """A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them."""
@@ -109,14 +151,45 @@ class Route:
         return kind in self._expected and (unasked or response_required(signal.headers))
 
     def _context(self, signal: Outbound) -> PlaceholderContext:
+        headers = _headers_of(signal)
+        path = getattr(signal, "path", None)
+        # An answer does not name the subjects that it is for; the first of them stands in its headers.
+        originator = headers.get("ditto-originator")
         return PlaceholderContext(
-            headers=signal.headers if isinstance(signal.headers, dict) else {},
+            headers=headers,
             entity=signal.entity,
             topic=topic_of(signal) if self._needs_topic else None,
-            resource_path=getattr(signal, "path", None),
+            resource_path=path,
+            resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
+            feature_ids=feature_ids(path) if self._needs_features else (),
             connection_id=self.connection_id,
+            subjects=(originator,) if originator is not None else (),
             now=self.now,
         )
+
+    def _warn(self, what: str, correlation_id: str | None, error: Exception) -> None:
+        log.warning(
+            what, connection=self.connection_id, source=self.index, correlation_id=correlation_id, error=str(error)
+        )
+
+
+def feature_ids(path: str | None) -> tuple[str, ...]:
+    """The feature that a path such as `/features/lamp/properties/on` leads into, or none."""
+    try:
+        segments = parse_pointer(path or "")
+    except DecodeError:
+        return ()
+    return (segments[1],) if len(segments) > 1 and segments[0] == "features" else ()
+
+
+def correlation_of(signal: Outbound) -> str | None:
+    """What log lines call the conversation that a signal belongs to."""
+    return _headers_of(signal).get("correlation-id")
+
+
+def _headers_of(signal: Outbound) -> Headers:
+    """The headers of a signal. An event has none: an entry keeps text for its readers."""
+    return {} if isinstance(signal.headers, bytes) else signal.headers
 
 
 def _engine(connection: Connection, source: Source) -> str:

@@ -3,6 +3,10 @@
 The outbox outlives links. What a dead link had not confirmed goes out again first, in the same order, byte for byte the
 same, when the next link is there; so a cut leaves no gap and no other order. Its size needs no bound of its own: deliveries
 are bounded by the link's window, and a subscription posts its next page only when the last one has been taken.
+
+A broker may answer a message by hanging up: MQTT 3.1.1 has no other way to refuse one. So after a link that died without
+confirming anything the next one gets a single message until that is confirmed, and a message that was alone on
+`MOST_BARREN` links, one after the other, is given up as refused. Otherwise it would stop all behind it for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from connectivity.brokers.base import Link, Outgoing
-from connectivity.errors import ConnectivityError
+from connectivity.errors import ConnectivityError, PublishFailed
+
+MOST_BARREN = 5
+"""Links that may die upon the same message."""
 
 Ended = Callable[[ConnectivityError | None], None]
 """Called once when all messages of a posting have ended, with the first failure or None."""
@@ -25,7 +32,7 @@ class Posting:
     Setting `withdrawn` keeps those back that the link has not taken yet.
     """
 
-    __slots__ = ("_ended", "_taken", "error", "unconfirmed", "untaken", "withdrawn")
+    __slots__ = ("_ended", "_over", "_taken", "error", "unconfirmed", "untaken", "withdrawn")
 
     def __init__(self, count: int, ended: Ended | None) -> None:
         self.untaken = self.unconfirmed = count
@@ -33,6 +40,7 @@ class Posting:
         self.withdrawn = False
         self._ended = ended
         self._taken: asyncio.Future[None] | None = None
+        self._over: asyncio.Future[None] | None = None
 
     async def taken(self) -> None:
         """Wait until the link has taken every message into its window."""
@@ -40,6 +48,13 @@ class Posting:
             if self._taken is None:
                 self._taken = asyncio.get_running_loop().create_future()
             await self._taken
+
+    async def over(self) -> None:
+        """Wait until every message has ended, one way or the other."""
+        if self.unconfirmed > 0:
+            if self._over is None:
+                self._over = asyncio.get_running_loop().create_future()
+            await self._over
 
     def take(self) -> None:
         self.untaken -= 1
@@ -49,8 +64,12 @@ class Posting:
     def confirm(self, error: ConnectivityError | None) -> None:
         self.error = self.error or error
         self.unconfirmed -= 1
-        if self.unconfirmed == 0 and self._ended is not None:
+        if self.unconfirmed > 0:
+            return
+        if self._ended is not None:
             self._ended(self.error)
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
 
 class Outbox:
@@ -62,6 +81,9 @@ class Outbox:
         self._number = 0
         self._link: Link | None = None
         self._flushing = False
+        self._barren = 0
+        """How many links in a row have died with messages in flight and none confirmed."""
+        self._has_confirmed = False
         self._empty: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -90,12 +112,16 @@ class Outbox:
 
     def attach(self, link: Link) -> None:
         """A link is there: what waits goes out through it."""
-        self._link = link
+        self._link, self._has_confirmed = link, False
         self._flush()
 
     def detach(self) -> None:
         """The link is gone: what it had not confirmed waits again, in front."""
         self._link = None
+        if self._in_flight and not self._has_confirmed:
+            self._barren += 1
+            if self._barren > MOST_BARREN:
+                self._give_up()
         self._waiting.extendleft(reversed(self._in_flight.values()))
         for _, posting in self._in_flight.values():
             posting.untaken += 1
@@ -104,7 +130,8 @@ class Outbox:
     async def drained(self) -> None:
         """Wait until every message has ended."""
         if len(self):
-            self._empty = self._empty or asyncio.get_running_loop().create_future()
+            if self._empty is None or self._empty.done():
+                self._empty = asyncio.get_running_loop().create_future()
             await self._empty
 
     def _flush(self) -> None:
@@ -114,7 +141,7 @@ class Outbox:
             return
         self._flushing = True
         try:
-            while self._waiting and len(self._in_flight) < link.window:
+            while self._waiting and len(self._in_flight) < (1 if self._barren else link.window):
                 message, posting = self._waiting.popleft()
                 posting.take()
                 if message is None or posting.withdrawn:
@@ -126,11 +153,20 @@ class Outbox:
         finally:
             self._flushing = False
 
+    def _give_up(self) -> None:
+        """The oldest message was alone on each of the last links."""
+        self._barren = 0
+        _, posting = self._in_flight.pop(next(iter(self._in_flight)))
+        posting.confirm(PublishFailed(f"the broker ended {MOST_BARREN} links upon this message"))
+
     def _done(self, link: Link, number: int, error: ConnectivityError | None) -> None:
         if link is not self._link or (entry := self._in_flight.pop(number, None)) is None:
             return
+        self._barren, self._has_confirmed = 0, True
         entry[1].confirm(error)
         self._flush()
         if self._empty is not None and not len(self):
-            self._empty.set_result(None)
+            # Who waited may have given up.
+            if not self._empty.done():
+                self._empty.set_result(None)
             self._empty = None

@@ -7,17 +7,22 @@ that has become unusable stops nothing: what it held before goes on running as i
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
 
+from connectivity.documents import SUFFIXES
 from connectivity.files import FileProblem, LoadedFolder, load_folder
 from connectivity.model import Connection
 from connectivity.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
+
+DRAIN_SECONDS = 2.0
+"""How long the answers of a connection whose document changed may take to leave."""
 
 
 class Registry:
@@ -39,47 +44,66 @@ class Registry:
         return self._supervisors[connection_id]
 
     async def refresh(self) -> None:
-        """Look at the folder, and make the running connections what it says now."""
+        """Look at the folder, and make the running connections what it says now. Touches none that did not change."""
         seen = _signature(self._folder)
         if seen == self._seen:
             return
-        self._seen = seen
         if seen is None:
+            self._seen = seen
             log.error("the folder of connections cannot be read; what runs goes on", folder=str(self._folder))
             return
         loaded = load_folder(self._folder)
         for problem in loaded.problems:
             _tell(problem)
-        for connection_id in [known for known in self._supervisors if self._is_gone(known, loaded)]:
-            await self._close(connection_id)
+        await asyncio.gather(
+            *(self._close(known) for known in list(self._supervisors) if self._must_end(known, loaded))
+        )
         for connection_id, connection in loaded.connections.items():
-            running = self._supervisors.get(connection_id)
-            if running is None or running.connection != connection:
-                if running is not None:
-                    await self._close(connection_id)
+            self._files[connection_id] = loaded.files[connection_id]
+            if (running := self._supervisors.get(connection_id)) is not None:
+                running.connection = connection
+            else:
                 self._supervisors[connection_id] = supervisor = self._make(connection)
                 if connection.connection_status == "open":
                     supervisor.open()
-            self._files[connection_id] = loaded.files[connection_id]
+        self._seen = seen
 
-    def _is_gone(self, connection_id: str, loaded: LoadedFolder) -> bool:
-        """Whether the owner took the document away, and did not just break it."""
-        return connection_id not in loaded.connections and self._files[connection_id] not in loaded.broken_files
+    def _must_end(self, connection_id: str, loaded: LoadedFolder) -> bool:
+        """Whether the document differs, or its owner took it away and did not just break it."""
+        wanted = loaded.connections.get(connection_id)
+        if wanted is None:
+            return self._files[connection_id] not in loaded.broken_files
+        return _essence(wanted) != _essence(self._supervisors[connection_id].connection)
 
     async def _close(self, connection_id: str) -> None:
-        supervisor = self._supervisors.pop(connection_id)
         log.info("connection closed, its document changed", connection=connection_id)
-        await supervisor.close()
+        await self._supervisors[connection_id].close(DRAIN_SECONDS)
+        # Only now: whoever stops the service meanwhile must still find it.
+        del self._supervisors[connection_id]
         self._ended(connection_id)
 
 
+def _essence(connection: Connection) -> Connection:
+    """The connection without what is for people only: changing that is no reason to make a link anew."""
+    return connection.model_copy(update={"name": None, "tags": ()})
+
+
 def _signature(folder: Path) -> object:
-    """What changes whenever a file of the folder does; None for a folder that is not there."""
+    """What changes whenever a connection file of the folder does; None for a folder that cannot be read."""
     try:
-        with os.scandir(folder) as entries:
-            return sorted((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in entries)
+        names = sorted(file for file in os.listdir(folder) if Path(file).suffix.lower() in SUFFIXES)
     except OSError:
         return None
+    return [(name, _stamp(folder / name)) for name in names]
+
+
+def _stamp(file: Path) -> object:
+    """Time and size of a file, or why they cannot be had: a link that leads nowhere hides no other file."""
+    try:
+        status = file.stat()
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return status.st_mtime_ns, status.st_size
 
 
 def _tell(found: FileProblem) -> None:

@@ -108,15 +108,15 @@ def has_expression(text: str) -> bool:
         return True
 
 
-def with_dummies(text: str) -> str:
-    """The template with each expression replaced by an `x`, so that a check sees what its author wrote around them.
+def with_dummies(text: str, dummy: str = "x") -> str:
+    """The template with each expression replaced by a dummy, so that a check sees what its author wrote around them.
 
-    A text whose expressions cannot be read is one `x`: that is a problem of its own.
+    A text whose expressions cannot be read is one dummy: that is a problem of its own.
     """
     try:
-        return "".join(part if isinstance(part, str) else "x" for part in parse(text, Scope.COMMON).parts)
+        return "".join(part if isinstance(part, str) else dummy for part in parse(text, Scope.COMMON).parts)
     except PlaceholderError:
-        return "x"
+        return dummy
 
 
 def with_connection_id(text: str, connection_id: str) -> str:

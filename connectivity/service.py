@@ -47,7 +47,9 @@ from spark_store.journal import SqliteJournal
 
 log = structlog.get_logger(__name__)
 
-DRAIN_SECONDS = 8.0
+DRAIN_SECONDS = 6.0
+"""For answers on their way. Saying goodbye to brokers and to clients of the API takes two more at most."""
+
 _SWEEP_SECONDS = 1.0
 
 _SWITCH_SECONDS = 0.0005
@@ -91,7 +93,7 @@ class Service:
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
-        self.registry = Registry(Path(settings.connections_dir), self._supervisor, self.streams.close_connection)
+        self.registry = Registry(Path(settings.connections_dir), self._supervisor, self.monitor.forget)
         self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self._now = now
 
@@ -150,7 +152,11 @@ class Service:
 
 
 async def _run(settings: Settings) -> None:
-    listening = _listen(settings.api.host, settings.api.port)
+    with _listen(settings.api.host, settings.api.port) as listening:
+        await _serve(settings, listening)
+
+
+async def _serve(settings: Settings, listening: socket.socket) -> None:
     service = Service(settings)
     _tell_about_lake(settings.spark.mode)
     # An empty token is none: it would let in whoever brings nothing.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ByteSize,
@@ -38,6 +39,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 from connectivity.documents import read_document
 from connectivity.errors import SettingsError
 from connectivity.rules import did_you_mean, expected_of, json_path, nearest_choice, show
+from mappings.texts import lowered
 
 PREFIX = "CONNECTIVITY_"
 FOREVER = "forever"
@@ -60,7 +62,16 @@ def _read_duration(value: object) -> object:
     match = _DURATION.fullmatch(str(value)) if isinstance(value, str | int | float) else None
     if match is None or isinstance(value, bool):
         raise ValueError(_EXPECTED_DURATION)
-    return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+    try:
+        return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+    except OverflowError:
+        raise ValueError("a shorter duration") from None
+
+
+def _above_zero(value: timedelta) -> timedelta:
+    if not value:
+        raise ValueError("a duration above 0")
+    return value
 
 
 def _read_lasting(value: object) -> object:
@@ -69,8 +80,8 @@ def _read_lasting(value: object) -> object:
         return None
     try:
         return _read_duration(value)
-    except ValueError:
-        raise ValueError(f"{_EXPECTED_DURATION}, or {FOREVER}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}, or {FOREVER}") from None
 
 
 def _read_list(value: object) -> object:
@@ -78,16 +89,13 @@ def _read_list(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
 def _off_is_a_word(value: object) -> object:
     """YAML reads a bare `off` as false."""
-    return "off" if value is False else _lower(value)
+    return "off" if value is False else lowered(value)
 
 
 Duration = Annotated[timedelta, BeforeValidator(_read_duration)]
+PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 Lasting = Annotated[timedelta | None, BeforeValidator(_read_lasting)]
 """None is forever."""
 
@@ -167,13 +175,15 @@ class LakeSettings(Section):
 class SubscriptionSettings(Section):
     """Timers and bounds of subscriptions."""
 
-    idle_timeout: Duration = Field(
+    idle_timeout: PositiveDuration = Field(
         default=timedelta(seconds=60), description="Without a request for so long, a subscription ends."
     )
     after_life: Duration = Field(
         default=timedelta(seconds=10), description="How long an ended subscription still answers for itself."
     )
-    open_timeout: Duration = Field(default=timedelta(seconds=15), description="How long opening one may take.")
+    open_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=15), description="Accepted and not used yet: how long opening one may take."
+    )
     max_per_connection: Positive = Field(default=10_000, description="Subscriptions of one connection.")
     page_items: Positive = Field(default=500, description="Items that are drawn at once.")
     page_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
@@ -235,10 +245,10 @@ class SparkSettings(Section):
 class LogSettings(Section):
     """How the service logs."""
 
-    format: Annotated[Literal["text", "json"], BeforeValidator(_lower)] = Field(
+    format: Annotated[Literal["text", "json"], BeforeValidator(lowered)] = Field(
         default="text", description="`text` for people, `json` for machines."
     )
-    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)] = Field(
         default="info", description="The least important level that is logged."
     )
 
@@ -293,8 +303,12 @@ def load_settings(file: Path | None = None) -> Settings:
         elif not found and document is not None:
             problems.append(f"{file}: found {show(document)}, expected an object of settings")
     problems += _unknown_variables()
+    values = {str(name): value for name, value in content.items()}
+    # The library would take these for options of its own.
+    options = [name for name in values if name.startswith("_")]
+    problems += (_unknown(json_path(name), str(file), name, list(Settings.model_fields)) for name in options)
     try:
-        settings = Settings(**{str(name): value for name, value in content.items()})
+        settings = Settings(**{name: value for name, value in values.items() if name not in options})
     except ValidationError as error:
         problems += (_explained(details, content, file) for details in error.errors(include_url=False))
     except UnreadableVariable as error:
@@ -316,16 +330,10 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
     steps = [step for step in details["loc"] if step != "[key]"]
     origin, value = _origin(steps, content, file)
     name = json_path(*steps)
-    hint = None
-    match details["type"]:
-        case "extra_forbidden":
-            # Whatever its value is, it may be a token under a mistyped name.
-            known = list(_section(steps[:-1]).model_fields)
-            found, expected = "an unknown setting", f"one of: {', '.join(known)}"
-            hint = did_you_mean(steps[-1], known)
-        case _:
-            found, expected = show(value), expected_of(details["type"], details.get("ctx", {}), details["msg"])
-    hint = hint or nearest_choice(value, expected)
+    if details["type"] == "extra_forbidden":
+        return _unknown(name, origin, steps[-1], list(_section(steps[:-1]).model_fields))
+    found, expected = show(value), expected_of(details["type"], details.get("ctx", {}), details["msg"])
+    hint = nearest_choice(value, expected)
     if steps[-1] == "token":
         found = "an unfit token"
     elif len(steps) == 1 and details["type"] == "value_error":
@@ -335,6 +343,14 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
     return f"{name} ({origin}): found {found}, expected {expected}" + (f" ({hint})" if hint else "")
 
 
+def _unknown(path: str, origin: str, name: str, known: list[str]) -> str:
+    """The line for a setting that is none. Its value is not shown: it may be a token under a mistyped name."""
+    hint = did_you_mean(name, known)
+    return f"{path} ({origin}): found an unknown setting, expected one of: {', '.join(known)}" + (
+        f" ({hint})" if hint else ""
+    )
+
+
 def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> tuple[str, object]:
     """The variable or the file that a value came from, and the value."""
     variables = {name.upper(): (name, value) for name, value in os.environ.items() if value}
@@ -342,23 +358,26 @@ def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> 
         key = PREFIX + "__".join(str(step) for step in steps[:length]).upper()
         if key in variables:
             name, text = variables[key]
-            return name, text if length == len(steps) else _below(_json_or_none(text), steps[length:])
+            return name, text if length == len(steps) else _below(_json_or_text(text), steps[length:])
     value = _below(content, steps)
     if value is None and (below := _variables_below(steps, variables)):
         return below, None
     return str(file) if file else "default", value
 
 
-def _json_or_none(text: str) -> object:
+def _json_or_text(text: str) -> object:
     """What a variable for a whole group holds."""
     try:
         return json.loads(text)
     except ValueError:
-        return None
+        return text
 
 
 def _below(value: Any, steps: list[Any]) -> object:
     for step in steps:
+        if isinstance(value, str | int | float):
+            # Instead of an object with a `default`, that alone may be written.
+            return value if step == "default" else None
         try:
             value = value[step]
         except (KeyError, IndexError, TypeError):
@@ -397,6 +416,65 @@ def _unknown_variables() -> Iterator[str]:
         group, nested, _ = name.upper().removeprefix(PREFIX).lower().partition("__")
         hint = did_you_mean(group, known)
         if group not in known and (nested or hint):
-            yield f"{group} ({name}): found an unknown setting, expected one of: {', '.join(known)}" + (
-                f" ({hint})" if hint else ""
-            )
+            yield _unknown(group, name, group, known)
+
+
+# --- the page -----------------------------------------------------------------------------------------------------------
+
+_PAGE = """# Settings
+
+<!-- Generated by `make docs` from connectivity/settings.py. Change it there. -->
+
+One YAML or JSON file, named by `connectivity serve --settings FILE`, and variables on top of it: `CONNECTIVITY_` and the
+name, with `__` between levels (`CONNECTIVITY_API__PORT=9090`). An empty variable counts as absent. What is unknown or does
+not fit is a problem, and all problems are named at once.
+
+Durations are a number with a unit: `500ms`, `0.5s`, `10m`, `12h`, `7d`, `2w`; without a unit it counts seconds. Sizes are
+bytes or have a unit: `512KiB`, `1MiB`. Relative paths begin at the working folder.
+"""
+
+
+def settings_page() -> str:
+    """Markdown: every setting with its default and what it means, by group."""
+    groups = {name: field for name, field in Settings.model_fields.items() if isinstance(field.default, Section)}
+    parts = [_PAGE, *_table("", {name: it for name, it in Settings.model_fields.items() if name not in groups})]
+    for name, field in groups.items():
+        model = _model_of(field)
+        parts += ["", f"## {name}", "", f"{model.__doc__}", "", *_table(f"{name}.", model.model_fields)]
+    return "\n".join(parts)
+
+
+def _table(prefix: str, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    yield "| setting | default | meaning |"
+    yield "|---|---|---|"
+    for name, field in fields.items():
+        yield f"| `{prefix}{name}` | {_default_of(field)} | {field.description} |"
+
+
+def _default_of(field: FieldInfo) -> str:
+    """The default as one would write it; a dash where there is none."""
+    match value := field.default:
+        case Retention():
+            return f"`{_duration_text(value.default)}`"
+        case timedelta():
+            return f"`{_duration_text(value)}`"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case ByteSize():
+            return f"`{value.human_readable(separator='').replace('.0', '')}`"
+        case Enum():
+            return f"`{value.value}`"
+        case None | ():
+            return "–"
+        case _:
+            return f"`{value}`"
+
+
+def _duration_text(value: timedelta | None) -> str:
+    """A duration in the largest unit that makes it a whole number."""
+    if value is None:
+        return FOREVER
+    milliseconds = value // timedelta(milliseconds=1)
+    units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+    number, unit = next(((milliseconds // size, unit) for unit, size in units if milliseconds % size == 0), (0, "ms"))
+    return f"{number or milliseconds}{unit}"

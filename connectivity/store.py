@@ -35,7 +35,7 @@ from spark_store import history
 from spark_store.errors import StoreUnavailable
 from spark_store.history import HistoryPage, HistoryRange
 from spark_store.journal import MAX_ANSWERS, Journal
-from spark_store.records import Change, DeliveryName, Snapshot
+from spark_store.records import Answer, Change, DeliveryName, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -124,8 +124,10 @@ class Store:
 
         The answer may not be durable yet: it may be told when a `barrier` made after this call is.
         """
-        pending = self._decided.answers.get(name)
-        return pending if pending is not None else self._journal.answer(name)
+        pending = self._decided.answers.get(name.place)
+        if pending is None:
+            return self._journal.answer(name, self._window_start())
+        return pending.answer if pending.delivery.digest == name.digest else None
 
     # changes
 
@@ -249,15 +251,21 @@ class Store:
                 for entity in submitted.entities():
                     self._decided.snapshots.pop(entity, None)
                     self._cache.drop(entity)
+                for change in submitted.changes:
+                    if change.answer is not None:
+                        self._decided.forget(change.answer)
                 submitted.fail(error)
 
     def _forget_answers(self) -> None:
         """Take away old answers, about twice as many as come in, so that this never takes long."""
         self._answers += sum(change.answer is not None for submitted in self._written for change in submitted.changes)
         if self._answers >= _FORGET_ANSWERS:
-            before = self._now() - int(self._options.redelivery_window * 1e9)
-            self._journal.forget_answers(before, self._options.max_answers, 2 * self._answers)
+            self._journal.forget_answers(self._window_start(), self._options.max_answers, 2 * self._answers)
             self._answers = 0
+
+    def _window_start(self) -> int:
+        """When the oldest answer was given, in nanoseconds, that is still known: what comes later is no redelivery."""
+        return self._now() - int(self._options.redelivery_window * 1e9)
 
     def _commit(self) -> float:
         """Runs in the worker thread. How many seconds it took."""
@@ -349,13 +357,13 @@ class _Decided:
 
     def __init__(self) -> None:
         self.snapshots: dict[EntityId, Snapshot] = {}
-        self.answers: dict[DeliveryName, bytes] = {}
+        self.answers: dict[tuple[str, int, str], Answer] = {}
 
     def add(self, change: Change) -> None:
         for snapshot in change.snapshots:
             self.snapshots[snapshot.entity] = snapshot
         if change.answer is not None:
-            self.answers[change.answer.delivery] = change.answer.answer
+            self.answers[change.answer.delivery.place] = change.answer
 
     def settle(self, changes: Sequence[Change]) -> None:
         """These are durable. What was decided upon them stays."""
@@ -363,8 +371,13 @@ class _Decided:
             for snapshot in change.snapshots:
                 if self.snapshots.get(snapshot.entity) is snapshot:
                     del self.snapshots[snapshot.entity]
-            if change.answer is not None and self.answers.get(change.answer.delivery) is change.answer.answer:
-                del self.answers[change.answer.delivery]
+            if change.answer is not None:
+                self.forget(change.answer)
+
+    def forget(self, answer: Answer) -> None:
+        """This answer is durable, or will never be."""
+        if self.answers.get(answer.delivery.place) is answer:
+            del self.answers[answer.delivery.place]
 
     def clear(self) -> None:
         self.snapshots.clear()

@@ -15,13 +15,15 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
+from connectivity.errors import ConnectivityError
 from connectivity.feeds import Feed, Then
-from connectivity.outbox import Posting
+from connectivity.outbox import Ended, Posting
 from connectivity.subscription import Emitted, Output, Subscription
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, new_subscription_id
@@ -53,8 +55,8 @@ class Reply(Protocol):
     connection_id: str
     terminal_needs_request: bool
 
-    def post(self, signal: Outbound) -> Posting | None:
-        """Send a signal; None where nobody receives it."""
+    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
+        """Send a signal; None where nobody receives it. `ended` is told whether the broker took it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +197,12 @@ class Streams:
 
     def sweep(self) -> None:
         """End what has been idle for too long, forget what ended long enough ago. Call it about once a second."""
-        now = int(self._clock())
-        for second in range(self._second + 1, now + 1):
+        former, self._second = self._second, int(self._clock())
+        for second in range(former + 1, self._second + 1):
             due = self._due.pop(second, [])
             for live in due:
                 if live.due is due:
-                    self._look_at(live, now)
-        self._second = now
+                    self._look_at(live, self._second)
 
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed or deleted: its subscriptions end without a word."""
@@ -209,6 +210,9 @@ class Streams:
             for live in [live for live in lives.values() if live.connection_id == connection_id]:
                 if not live.is_closed:
                     self._cancel(live)
+                if live.pump is not None:
+                    # It may wait for a link that never comes.
+                    live.pump.cancel()
                 self._forget(live, scope, kind)
 
     def _look_at(self, live: Live, now: int) -> None:
@@ -282,7 +286,11 @@ class Streams:
             live.position = page.position
             live.posting = self._send(live, live.offer(page.elements))
             if page.then is Then.END:
-                self._send(live, live.finish())
+                if live.posting is not None:
+                    # An element that the broker refuses leaves a gap, and there must be no `complete` behind one.
+                    await live.posting.over()
+                if not live.is_closed:
+                    self._send(live, live.finish())
             elif page.then is Then.WAIT:
                 return Then.WAIT
             elif live.posting is not None:
@@ -298,7 +306,8 @@ class Streams:
             if isinstance(output, Emitted):
                 subscribed = decode(live.subscribed)
                 posting = live.peer.reply.post(
-                    Next(live.kind, live.key, live.entity, headers, output.elements, subscribed)
+                    Next(live.kind, live.key, live.entity, headers, output.elements, subscribed),
+                    partial(self._sent, live),
                 )
             else:
                 if output.reason is None:
@@ -308,6 +317,11 @@ class Streams:
                     live.peer.reply.post(Failed(live.kind, live.key, live.entity, headers, output.reason))
                 self._retire(live)
         return posting
+
+    def _sent(self, live: Live, error: ConnectivityError | None) -> None:
+        """Elements that the broker refused leave a gap: nothing may follow them but the failure."""
+        if error is not None and not live.is_closed:
+            self._send(live, live.fail(INTERNAL_ERROR))
 
     def _cancel(self, live: Live) -> None:
         live.cancel()

@@ -1,7 +1,8 @@
 """The main job, shown: devices report over a real broker, then a client replays one device's past at its own pace.
 
 Starts a broker and the service with the example connections, lets ten simulated devices report for a few seconds, and shows
-every message of the conversation that follows. Ends by itself, with 0 if everything was as it should be.
+every message of the first device and of the client's conversation that follows. Ends by itself, with 0 if everything was as
+it should be.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from examples.brokers import Broker, connections_at, mqtt_broker
+from examples.brokers import Broker, NoBroker, connections_at, mqtt_broker
 from examples.party import NoAnswer, Party
 
 RUN = Path(".run/demo")
@@ -32,6 +34,8 @@ DEVICES = 10
 ROUNDS = 20
 PAUSE = 0.2
 READY_WITHIN = 30.0
+ENDED_WITHIN = 15.0
+SERVE = (sys.executable, "-m", "connectivity", "serve", "--settings", "examples/settings.yaml")
 FULL = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
 
@@ -60,8 +64,11 @@ def main() -> int:
             console.rule(f"broker: {broker.how} at {broker.host}:{broker.port}")
             stack.enter_context(service(broker))
             counts = converse(broker)
+    except NoBroker as error:
+        console.print(f"[red]No broker could be started. {escape(str(error))}[/red]")
+        return 1
     except (NoAnswer, NotAsPromised) as error:
-        console.print(f"[red]The demo failed: {error}[/red]\nThe service's log: {RUN / 'service.log'}")
+        console.print(f"[red]The demo failed: {escape(str(error))}[/red]\nThe service's log: {RUN / 'service.log'}")
         return 1
     summary(counts, time.monotonic() - begun)
     return 0
@@ -69,8 +76,7 @@ def main() -> int:
 
 @contextmanager
 def service(broker: Broker) -> Iterator[None]:
-    """The service with the example connections, ready; it drains and stops at the end."""
-    command = [sys.executable, "-m", "connectivity", "serve", "--settings", "examples/settings.yaml"]
+    """The service with the example connections, ready. It drains and stops at the end; NotAsPromised where it does not."""
     environment = {
         **os.environ,
         "CONNECTIVITY_CONNECTIONS_DIR": str(connections_at(broker, RUN / "connections")),
@@ -80,14 +86,26 @@ def service(broker: Broker) -> Iterator[None]:
     }
     log = RUN / "service.log"
     with log.open("wb") as output:
-        running = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        running = subprocess.Popen(SERVE, env=environment, stdout=output, stderr=output)
     try:
         wait_ready(running, log)
         console.print("service: ready\n")
         yield
-    finally:
-        running.terminate()
-        running.wait(15)
+    except BaseException:
+        end(running)
+        raise
+    if (code := end(running)) != 0:
+        raise NotAsPromised(f"the service ended with exit code {code}, expected 0")
+
+
+def end(running: subprocess.Popen[bytes], within: float = ENDED_WITHIN) -> int:
+    """Ask the service to end, make it end if it takes longer than `within` seconds, and return its exit code."""
+    running.terminate()
+    try:
+        return running.wait(within)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        return running.wait()
 
 
 def wait_ready(running: subprocess.Popen[bytes], log: Path) -> None:
@@ -124,7 +142,7 @@ def show(party: str, arrow: str, message: dict[str, Any]) -> None:
     told = "" if said is None else f" {brief(said)}"
     status = f" [bold]{message['status']}[/bold]" if "status" in message else ""
     path = message["path"] if message["path"] != "/" else ""
-    console.print(f"[{colour}]{party:>9} {arrow}[/{colour}] {topic}{path}{status}[dim]{told}[/dim]", soft_wrap=True)
+    console.print(f"[{colour}]{party:>14} {arrow}[/{colour}] {topic}{path}{status}[dim]{told}[/dim]", soft_wrap=True)
 
 
 def brief(value: Any) -> str:
@@ -137,7 +155,7 @@ def brief(value: Any) -> str:
 
 
 def quiet(_party: str, _arrow: str, _message: dict[str, Any]) -> None:
-    """The devices' reports are many; the summary counts them."""
+    """The reports of ten devices are too many to read: only the first one's are shown, the summary counts them all."""
 
 
 def topic(device: str, rest: str) -> str:
@@ -167,12 +185,12 @@ def converse(broker: Broker) -> Counts:
                     broker.port,
                     speaks=f"devices/{name}/up",
                     listens=f"devices/{name}/down",
-                    show=quiet,
+                    show=show if name == names[0] else quiet,
                 )
             )
             for name in names
         ]
-        console.rule(f"{DEVICES} devices create their twins and report")
+        console.rule(f"{DEVICES} devices create their twins and report; this is what {names[0]} says and hears")
         report(devices, counts)
         client = stack.enter_context(
             Party(

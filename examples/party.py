@@ -51,8 +51,12 @@ class Party:
         command = {"topic": topic, "headers": headers, "path": path}
         if value is not None:
             command["value"] = value
-        self._show(self.name, "->", command)
-        self._client.publish(self.speaks, json.dumps(command), 1)
+        self.publish(command)
+
+    def publish(self, message: dict[str, Any]) -> None:
+        """Send a message as it is."""
+        self._show(self.name, "->", message)
+        self._client.publish(self.speaks, json.dumps(message), 1)
 
     def hear(self) -> dict[str, Any]:
         """The next answer. Raises NoAnswer when none comes in time."""

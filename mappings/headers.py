@@ -22,6 +22,7 @@ from mappings.ids import utf16_length
 from mappings.placeholder_values import PlaceholderContext
 from mappings.placeholders import Scope, Template, parse
 from mappings.resolution import json_text
+from mappings.texts import shortened
 
 MAX_SIZE = 5 * 1024
 """The most that names and values of one signal's headers may measure together."""
@@ -324,8 +325,7 @@ def invalid_timeout(value: object) -> Fault:
 
 
 def _shown(value: object) -> str:
-    text = json_text(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    return shortened(json_text(value))
 
 
 def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
@@ -339,8 +339,13 @@ def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
                 f"The headers are too large: found {size}, expected at most {limit}.",
                 "Send fewer or shorter headers.",
             ),
-            headers={name: headers[name] for name in ("correlation-id", "reply-to") if name in headers},
+            headers=essential(headers),
         )
+
+
+def essential(headers: Mapping[str, object]) -> dict[str, object]:
+    """What the answer to headers that are too large repeats of them: enough to find its way, so that it does not grow."""
+    return {name: headers[name] for name in ("correlation-id", "reply-to", "ditto-originator") if name in headers}
 
 
 def _length(value: object) -> int:

@@ -15,6 +15,10 @@ from typing import NamedTuple
 MAX_ID_LENGTH = 256
 """The longest id, key or label, in UTF-16 code units."""
 
+LONGEST_KNOWN = 512
+"""Topics and paths up to this length are kept once they were read; longer ones, in characters, are read anew each time, so
+that what is known stays small, whatever clients send."""
+
 _ENTITY_ID = re.compile(r"(?P<namespace>|[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*):(?P<name>[^\x00-\x1F\x7F-\xFF/]+)", re.ASCII)
 
 

@@ -23,6 +23,7 @@ from mappings.errors import Fault, InvalidSignature, PlaceholderError, UnknownFu
 from mappings.functions import FUNCTIONS, Argument, Stage, build_stage
 from mappings.placeholder_values import PLACEHOLDERS, PlaceholderContext, Reader, Topic
 from mappings.resolution import DELETED, UNRESOLVED, Resolution, State, combine
+from mappings.texts import shortened
 
 __all__ = [
     "DELETED",
@@ -221,7 +222,7 @@ def _expression(text: str, scope: Scope) -> Expression:
             Fault(
                 400,
                 "placeholder:function.too.complex",
-                f"The expression '{_shown(text)}' has {len(calls)} functions, expected at most {MAX_FUNCTIONS}.",
+                f"The expression '{shortened(text.strip())}' has {len(calls)} functions, expected at most {MAX_FUNCTIONS}.",
                 "Use fewer functions.",
             )
         )
@@ -252,7 +253,7 @@ def _call(text: str, scope: Scope, names: set[str]) -> Stage:
             Fault(
                 400,
                 "placeholder:function.unknown",
-                f"The function '{_shown(text)}' is unknown.",
+                f"The function '{shortened(text.strip())}' is unknown.",
                 f"Expected is one of {', '.join(FUNCTIONS)}, called as in fn:lower().{_hint(name, FUNCTIONS)}",
             )
         )
@@ -291,14 +292,10 @@ def _unknown(
         Fault(
             400,
             "placeholder:unresolved",
-            f"The placeholder '{_shown(text)}' could not be resolved: {reason}.",
+            f"The placeholder '{shortened(text.strip())}' could not be resolved: {reason}.",
             f"Some placeholders could not be resolved. Check how they are written.{_hint(found, known)}",
         )
     )
-
-
-def _shown(text: str) -> str:
-    return text.strip() if len(text) <= 200 else f"{text[:200].strip()}…"
 
 
 def _hint(found: str, known: Iterable[str]) -> str:

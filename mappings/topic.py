@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mappings.errors import Fault, UnknownTopic
-from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
 from mappings.signals import (
     Cancel,
     Command,
@@ -32,6 +32,7 @@ from mappings.signals import (
     Response,
     Subscribe,
 )
+from mappings.texts import shortened
 
 NONE = "_"
 """The namespace or name of a topic without an entity."""
@@ -42,10 +43,6 @@ UNKNOWN = "unknown"
 MISMATCH = "Check if the topic path is correct."
 """The description of a topic whose parts are known, though not in this combination."""
 
-_LONGEST_KNOWN = 512
-"""Longer topics are parsed anew each time, so that what is known stays small."""
-
-_LONGEST_QUOTE = 200
 
 _GROUPS = frozenset({"things", "policies", "connections"})
 _CHANNELS = frozenset({"twin", "live", "none"})
@@ -122,16 +119,11 @@ def _entity_type(group: str) -> EntityType:
     return EntityType.POLICY if group == "policies" else EntityType.THING
 
 
-def _shortened(text: str) -> str:
-    """The text as an answer repeats it, so that an answer never grows with what it answers."""
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
-
-
 def unknown_topic(
     text: str, description: str = MISMATCH, *, entity: EntityId | None = None, group: str = "things"
 ) -> UnknownTopic:
     """The error for a topic path that nothing can be done with."""
-    message = f"The topic path '{_shortened(text)}' is not supported."
+    message = f"The topic path '{shortened(text)}' is not supported."
     return UnknownTopic(
         Fault(400, "protocoladapter:unknown.topicpath", message, description), entity=entity, group=group
     )
@@ -144,7 +136,7 @@ def parse_topic(text: str) -> TopicPath:
     What was parsed once is known. Raises UnknownTopic, whose description tells which part is missing or unknown. Where
     only the combination of known parts is wrong, the error carries the entity.
     """
-    return _known(text) if len(text) <= _LONGEST_KNOWN else _parse(text)
+    return _known(text) if len(text) <= LONGEST_KNOWN else _parse(text)
 
 
 def _parse(text: str) -> TopicPath:
@@ -153,21 +145,21 @@ def _parse(text: str) -> TopicPath:
     name = segments.take("entity name")
     group = segments.take("group")
     if group not in _GROUPS:
-        raise unknown_topic(text, f"Group name <{_shortened(group)}> is unknown.")
+        raise unknown_topic(text, f"Group name <{shortened(group)}> is unknown.")
     channel: str | None = None
     if group == "things":
         channel = segments.take("channel")
         if channel not in _CHANNELS:
-            raise unknown_topic(text, f"Channel name <{_shortened(channel)}> is unknown.")
+            raise unknown_topic(text, f"Channel name <{shortened(channel)}> is unknown.")
     criterion = segments.take("criterion")
     if criterion not in _CRITERIA:
-        raise unknown_topic(text, f"Criterion name <{_shortened(criterion)}> is unknown.")
+        raise unknown_topic(text, f"Criterion name <{shortened(criterion)}> is unknown.")
     action = subject = None
     if criterion in _ACTIONS:
         missing, unknown, known = _ACTIONS[criterion]
         action = segments.take(missing)
         if action not in known:
-            raise unknown_topic(text, f"{unknown} name <{_shortened(action)}> is unknown.")
+            raise unknown_topic(text, f"{unknown} name <{shortened(action)}> is unknown.")
     elif criterion in _SUBJECT_CRITERIA:
         subject = segments.rest() or None
     if (group, channel, criterion) not in _COMBINATIONS:

@@ -3,7 +3,10 @@
 `open_range` fixes the bounds once (Ditto protocol, subscribe for persisted events): what is relative to the newest
 revision becomes a number, instants become revisions, the filter becomes a predicate. What comes later does not belong to
 the range. `page` reads on from a position, which is the last revision that has been dealt with (0 at the beginning).
-Nothing stays open between two pages: a range is four words of memory, because there are as many as subscriptions.
+Nothing stays open between two pages: a range is five words of memory, because there are as many as subscriptions.
+
+Of an event that is not durable yet nobody here knows the time. A range that may hold such a one keeps its instants, and is
+empty, without an end, until everything in it can be looked at; then its bounds are the same on every page.
 
 Times never go back within an entity (whoever decides about commands sees to that), so the events between two instants are
 neighbours and their ends are found by halving. What has been trimmed is not missed: a range begins at the oldest event
@@ -26,20 +29,37 @@ from spark_store.partial import partial_thing
 SCAN_ROWS = 200
 """How many events a page with a filter looks at, at most: about a millisecond."""
 
+SCAN_COMPARISONS = 4000
+"""How many comparisons a page with a filter makes, at most, with values of ordinary size."""
+
+SCAN_WORK = 1_000_000
+"""How many bytes of events times comparisons a page with a filter may cost: some tens of milliseconds at its worst."""
+
 _SMALLEST_SCAN = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BEFORE_ALL, _AFTER_ALL = "", "A"
 """Texts that are below and above every timestamp."""
 
 
+class Instants(NamedTuple):
+    """Timestamps as events write them: a range begins with the first event above `after`, ends before `before`."""
+
+    after: str | None
+    before: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryRange:
-    """Revisions `first` to `last` of one entity (empty if first > last), and what an event must match, if anything."""
+    """Revisions `first` to `last` of one entity (empty if first > last), and what an event must match, if anything.
+
+    `instants` are there only where they could not be made revisions yet, because `last` was not durable.
+    """
 
     entity: EntityId
     first: int
     last: int
     predicate: rql.Predicate | None
+    instants: Instants | None
 
 
 class HistoryPage(NamedTuple):
@@ -68,17 +88,15 @@ def open_range(
         predicate = rql.resolve_times(rql.parse(query.filter), now if now is not None else datetime.now(UTC))
         if query.entity.type is not EntityType.THING:
             predicate = None  # only things are filtered
-    first, last = _revisions(query, journal.latest(query.entity) if newest is None else newest)
-    if query.after is not None and first <= last:
-        after = _timestamp(query.after // 1000)
-        first = _first(journal, query.entity, first, last, lambda timestamp: timestamp > after)
-    if query.before is not None and first <= last:
-        # Rounded up: an event at the microsecond in which `before` lies may be earlier than `before`.
-        before = _timestamp(-(-query.before // 1000))
-        last = _first(journal, query.entity, first, last, lambda timestamp: timestamp >= before) - 1
+    durable = journal.latest(query.entity)
+    first, last = _revisions(query, durable if newest is None else newest)
+    instants = _instants(query)
+    if instants is not None and last <= durable:
+        first, last = _between(journal, query.entity, first, last, instants)
+        instants = None
     if first > last:
-        first, last = 1, 0
-    return HistoryRange(query.entity, first, last, predicate)
+        first, last, instants = 1, 0, None
+    return HistoryRange(query.entity, first, last, predicate, instants)
 
 
 def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
@@ -87,6 +105,11 @@ def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
     With a limit of 0 nothing is returned, but `ended` may become known: as long as the position moves, more can be learnt.
     Raises StoreUnavailable.
     """
+    if range.instants is not None:
+        if not _is_durable(journal, range):
+            return HistoryPage([], position, False)
+        first, last = _between(journal, range.entity, range.first, range.last, range.instants)
+        range = HistoryRange(range.entity, first, last, range.predicate, None)
     if range.predicate is None:
         return _all(journal, range, position, limit, max_bytes)
     return _matching(journal, range, range.predicate, position, limit, max_bytes)
@@ -106,7 +129,9 @@ def _matching(
 ) -> HistoryPage:
     """Reads one match further than asked for, so that the end is known with the last match."""
     found: list[Event] = []
-    left, size = SCAN_ROWS, max(_SMALLEST_SCAN, limit + 1)
+    comparisons = rql.weight(predicate)
+    left, size = min(SCAN_ROWS, max(1, SCAN_COMPARISONS // comparisons)), max(_SMALLEST_SCAN, limit + 1)
+    max_bytes = min(max_bytes, max(1, SCAN_WORK // comparisons))
     while left > 0 and max_bytes > 0 and (start := max(position + 1, range.first)) <= range.last:
         events = journal.events(range.entity, start, range.last, min(size, left), max_bytes)
         if not events:
@@ -138,6 +163,26 @@ def _revisions(query: HistoryQuery, newest: int) -> tuple[int, int]:
     return max(first, 1), last
 
 
+def _instants(query: HistoryQuery) -> Instants | None:
+    if query.after is None and query.before is None:
+        return None
+    # `before` is rounded up: an event at the microsecond in which it lies may be earlier.
+    return Instants(
+        None if query.after is None else _timestamp(query.after // 1000),
+        None if query.before is None else _timestamp(-(-query.before // 1000)),
+    )
+
+
+def _between(journal: Journal, entity: EntityId, first: int, last: int, instants: Instants) -> tuple[int, int]:
+    """The revisions among `first` to `last`, all durable, that lie between the instants."""
+    after, before = instants
+    if after is not None and first <= last:
+        first = _first(journal, entity, first, last, lambda timestamp: timestamp > after)
+    if before is not None and first <= last:
+        last = _first(journal, entity, first, last, lambda timestamp: timestamp >= before) - 1
+    return first, last
+
+
 def _timestamp(microseconds: int) -> str:
     """An instant as events write it, or a text beyond all of them."""
     try:
@@ -150,7 +195,7 @@ def _timestamp(microseconds: int) -> str:
 def _first(journal: Journal, entity: EntityId, first: int, last: int, passes: Callable[[str], bool]) -> int:
     """The first revision from which on timestamps pass; last + 1 if none does. Some twenty look-ups in a long history.
 
-    An event that is not there any more, or not yet, is taken for one that passes.
+    All of them are durable: where none is found, they have been trimmed, and what is not there passes.
     """
     low, high = first, last + 1
     while low < high:

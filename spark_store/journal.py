@@ -77,8 +77,8 @@ class Journal(Protocol):
         At most `limit` of them; the one with which values and headers come to `max_bytes` is the last one.
         """
 
-    def answer(self, name: DeliveryName) -> bytes | None:
-        """What the newest delivery of this name was answered, or None."""
+    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
+        """What the newest delivery of this name was answered, or None; one before `since` (nanoseconds) is not known."""
 
     def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
         """Forget, in the open transaction, answers older than `before` (nanoseconds) and all but the newest `keep`.
@@ -165,7 +165,7 @@ _EVENTS = """
 """
 _INSERT_ANSWER = "INSERT INTO answers (at, connection, source, name, digest, answer) VALUES (?, ?, ?, ?, ?, ?)"
 _ANSWER = """
-    SELECT answer FROM answers WHERE connection = ? AND source = ? AND name = ? AND digest = ? ORDER BY id DESC LIMIT 1
+    SELECT digest, answer, at FROM answers WHERE connection = ? AND source = ? AND name = ? ORDER BY id DESC LIMIT 1
 """
 _ANSWERS_ENDS = """
     SELECT (SELECT id FROM answers ORDER BY id LIMIT 1), (SELECT id FROM answers ORDER BY id DESC LIMIT 1)
@@ -411,9 +411,9 @@ class SqliteJournal(Journal):
             raise _unavailable(self.path, error) from error
         return found
 
-    def answer(self, name: DeliveryName) -> bytes | None:
-        row = self._one(_ANSWER, name)
-        return None if row is None else bytes(row[0])
+    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
+        row = self._one(_ANSWER, name.place)
+        return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
 
     def newest_seq(self) -> int:
         row = self._one(_SEQ, ())

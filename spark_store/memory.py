@@ -37,7 +37,7 @@ class MemoryJournal(Journal):
         self._clock = clock
         self._entries: defaultdict[EntityId, list[Event]] = defaultdict(list)
         self._states: dict[EntityId, Planned] = {}
-        self._answers: OrderedDict[DeliveryName, tuple[bytes, int]] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, int, str], tuple[bytes, bytes, int]] = OrderedDict()
         self._seq = 0
         self._open = _Open([], {}, [])
         self._is_closed = False
@@ -62,8 +62,8 @@ class MemoryJournal(Journal):
         self._seq += len(self._open.events)
         self._states.update(self._open.states)
         for name, answer, at in self._open.answers:
-            self._answers[name] = (answer, at)
-            self._answers.move_to_end(name)
+            self._answers[name.place] = (name.digest, answer, at)
+            self._answers.move_to_end(name.place)
         self.rollback()
 
     def rollback(self) -> None:
@@ -96,19 +96,19 @@ class MemoryJournal(Journal):
                 break
         return found
 
-    def answer(self, name: DeliveryName) -> bytes | None:
+    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         self._check_open()
-        answer, _ = self._answers.get(name, (None, 0))
-        return answer
+        digest, answer, at = self._answers.get(name.place, (b"", b"", 0))
+        return answer if name.place in self._answers and digest == name.digest and at >= since else None
 
     def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
         self._check_open()
         forgotten = 0
         while self._answers and forgotten < limit:
-            name, (_, at) = next(iter(self._answers.items()))
+            place, (_, _, at) = next(iter(self._answers.items()))
             if at >= before and len(self._answers) <= keep:
                 break
-            del self._answers[name]
+            del self._answers[place]
             forgotten += 1
         return forgotten
 

@@ -37,13 +37,19 @@ class Snapshot:
 class DeliveryName(NamedTuple):
     """What names a delivery across redeliveries: connection, source index, the broker's own name and the bytes' hash.
 
-    For MQTT the name is the packet identifier; with an `idempotency-key` header it is that key, on every broker.
+    For MQTT the name is the packet identifier; with an `idempotency-key` header it is that key, on every broker. Brokers
+    use their names again: only what was last delivered under a name can come again under it.
     """
 
     connection: str
     source: int
     name: str
     digest: bytes
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """The name without the bytes: the next delivery under it takes the place of the last one."""
+        return self.connection, self.source, self.name
 
 
 @dataclass(frozen=True, slots=True)

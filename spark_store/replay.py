@@ -22,13 +22,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mappings.ids import MAX_ID_LENGTH, EntityType
+from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityType
 from mappings.pointer import Segments, get, parse_pointer, put, remove
 from mappings.signals import Event
 from spark_store.records import Snapshot
 
 MATCH_BUDGET = 1_000_000
-"""The most steps that one delete pattern may take over the keys of one object: some milliseconds."""
+"""The most steps that the delete patterns of one merge may take, over all keys: some milliseconds."""
+
+_PATTERN_STEPS, _CHARACTER_STEPS = 1000, 100
+"""What compiling a pattern counts, and each character of it."""
 
 _parse = msgspec.json.Decoder().decode
 _WHOLE_KEY = re.compile(r"(/entries/[^/]+/(?:subjects|resources))/(.+)", re.DOTALL)
@@ -36,7 +39,22 @@ _DELETE_KEY = re.compile(r"\{\{\s*(?:~(?P<tilde>.+)~|/(?P<slash>.+)/)\s*\}\}", r
 
 
 class PatternRefused(ValueError):
-    """A delete pattern that is no regular expression, or one that could take too long."""
+    """A delete pattern that is no regular expression, or patterns that could take too long."""
+
+
+class MatchBudget:
+    """What the delete patterns of one merge may still cost. The same merge always costs the same."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = MATCH_BUDGET
+
+    def spend(self, steps: int, pattern: str) -> None:
+        """Raises PatternRefused where that is more than is left."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise PatternRefused(f"found {pattern}, expected fewer patterns, with fewer repetitions and choices")
 
 
 def fold(events: Iterable[Event]) -> Snapshot:
@@ -81,15 +99,21 @@ def _policy(event: Event, state: Mapping[str, Any] | None, last: str | None) -> 
     return last if state is None else state.get("policyId")
 
 
-@lru_cache(maxsize=4096)
 def state_path(type: EntityType, path: str) -> Segments:
     """The keys that a path of an event names.
 
     Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
     """
+    return _known_path(type, path) if len(path) <= LONGEST_KNOWN else _state_path(type, path)
+
+
+def _state_path(type: EntityType, path: str) -> Segments:
     if type is EntityType.POLICY and (match := _WHOLE_KEY.fullmatch(path)):
         return (*parse_pointer(match[1]), match[2])
     return parse_pointer(path)
+
+
+_known_path = lru_cache(maxsize=4096)(_state_path)
 
 
 def merge_at(state: Any, path: Segments, patch: Any) -> Any:
@@ -101,15 +125,19 @@ def merge_at(state: Any, path: Segments, patch: Any) -> Any:
 
 def merge(target: Any, patch: Any) -> Any:
     """RFC 7396 with delete patterns. Raises PatternRefused, which no event that was once decided brings about."""
+    return _merge(target, patch, MatchBudget())
+
+
+def _merge(target: Any, patch: Any, budget: MatchBudget) -> Any:
     if not isinstance(patch, Mapping):
         return patch
     merged = dict(target) if isinstance(target, Mapping) else {}
     for key in [key for key, value in patch.items() if value is None and is_delete_pattern(key)]:
-        for found in matching_keys(key, merged):
+        for found in matching_keys(key, merged, budget):
             del merged[found]
     for key, value in patch.items():
         if value is not None:
-            merged[key] = merge(merged.get(key), value)
+            merged[key] = _merge(merged.get(key), value, budget)
         elif not is_delete_pattern(key):
             merged.pop(key, None)
     return merged
@@ -120,11 +148,11 @@ def is_delete_pattern(key: str) -> bool:
     return key.startswith("{{") and _DELETE_KEY.fullmatch(key) is not None
 
 
-def matching_keys(pattern: str, target: Iterable[str]) -> list[str]:
-    """The keys that a delete pattern names. Raises PatternRefused."""
+def matching_keys(pattern: str, target: Iterable[str], budget: MatchBudget) -> list[str]:
+    """The keys that a delete pattern names, at the cost of `budget`. Raises PatternRefused."""
+    budget.spend(_PATTERN_STEPS + _CHARACTER_STEPS * len(pattern), pattern)
     compiled, keys = _delete_pattern(pattern), list(target)
-    if sum(compiled.steps(len(key)) for key in keys) > MATCH_BUDGET:
-        raise PatternRefused(f"found {pattern}, expected an expression with fewer repetitions and choices")
+    budget.spend(sum(compiled.steps(len(key)) for key in keys), pattern)
     return [key for key in keys if compiled.expression.fullmatch(key)]
 
 
@@ -151,7 +179,8 @@ def _delete_pattern(key: str) -> _DeletePattern:
     """Compile a pattern whose matching cannot explode: nothing that repeats may hold anything that varies.
 
     A backtracking matcher takes exponential time only where a repetition or a choice sits inside a repetition, or where
-    many of them stand in a row; the first is refused, the second is counted.
+    many of them stand in a row; the first is refused, the second is counted. It takes memory for each round of a
+    repetition: rounds beyond the longest key, and rounds over nothing, are refused.
     """
     match = _DELETE_KEY.fullmatch(key)
     text = (match["tilde"] or match["slash"]) if match else key
@@ -176,6 +205,8 @@ def _count_variations(text: str) -> tuple[int, int]:
         if token["open"]:
             if token["open"] == "(" and text.startswith("?", token.end()):
                 raise PatternRefused(f"found {text}, expected an expression without look-around and flags")
+            if text.startswith(")", token.end()):
+                raise PatternRefused(f"found {text}, expected something in every group")
             groups.append(False)
         elif token["close"]:
             varies = groups.pop() if len(groups) > 1 else False
@@ -186,7 +217,7 @@ def _count_variations(text: str) -> tuple[int, int]:
             if atom_varies:
                 raise PatternRefused(f"found {text}, expected no repetition or choice inside a repetition")
             groups[-1] = True
-            factor, endless = _repetitions(token["repeat"])
+            factor, endless = _repetitions(text, token["repeat"])
             variants, unbounded = variants * factor, unbounded + endless
         elif token["escape"] and token["escape"].isdigit():
             raise PatternRefused(f"found {text}, expected an expression without back references")
@@ -194,14 +225,16 @@ def _count_variations(text: str) -> tuple[int, int]:
     return variants, unbounded
 
 
-def _repetitions(quantifier: str) -> tuple[int, bool]:
-    """In how many ways a quantifier can be met, and whether that grows with the key."""
+def _repetitions(text: str, quantifier: str) -> tuple[int, bool]:
+    """In how many ways a quantifier can be met, and whether that grows with the key. Raises PatternRefused."""
     if quantifier == "?":
         return 2, False
     if quantifier in "*+":
         return 1, True
     low, comma, high = quantifier[1:-1].partition(",")
+    least, most = int(low or 0), int(high or low or 0)
+    if max(least, most) > MAX_ID_LENGTH:
+        raise PatternRefused(f"found {text}, expected at most {MAX_ID_LENGTH} repetitions")
     if comma and not high:
         return 1, True
-    most = int(high or low or 0)
-    return max(1, most - int(low or 0) + 1), False
+    return max(1, most - least + 1), False

@@ -46,6 +46,8 @@ class MqttClient:
         self.ask, self.answers, self._version = ask, answers, version
         self.received: queue.Queue[dict[str, Any]] = queue.Queue()
         self.messages: list[MQTTMessage] = []
+        self.links = 0
+        """How many links to the broker were made so far."""
         self._subscribed = threading.Event()
         self._client = Client(
             CallbackAPIVersion.VERSION2,
@@ -68,6 +70,7 @@ class MqttClient:
         self, client: Client, _userdata: Any, _flags: ConnectFlags, _reason: ReasonCode, _properties: Any
     ) -> None:
         client.subscribe(self.answers, 1)
+        self.links += 1
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         self.messages.append(message)

@@ -16,13 +16,13 @@ class TimedOut(AssertionError):
         super().__init__(f"{getattr(condition, '__qualname__', condition)} is not true after {deadline} s")
 
 
-async def wait_until(condition: Callable[[], object], deadline: float = 10.0) -> None:
-    """Let the loop run until `condition()` is true. Raises TimedOut after `deadline` seconds."""
+async def wait_until(condition: Callable[[], object], deadline: float = 10.0, poll: float = POLL) -> None:
+    """Let the loop run until `condition()` is true, looking every `poll` seconds. Raises TimedOut after `deadline`."""
     end = time.monotonic() + deadline
     while not condition():
         if time.monotonic() > end:
             raise TimedOut(condition, deadline)
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(poll)
 
 
 def wait_until_sync(condition: Callable[[], object], deadline: float = 10.0) -> None:

@@ -73,7 +73,12 @@ class ServiceProcess:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         if ready:
-            self.wait_ready()
+            try:
+                self.wait_ready()
+            except BaseException:
+                # Whoever wanted a service has none to stop.
+                self.kill()
+                raise
 
     def wait_ready(self) -> None:
         """Wait until every connection has ended its first attempt. Raises AssertionError with the log."""
@@ -103,9 +108,14 @@ class ServiceProcess:
         except OSError:
             return 0, b""
 
+    @property
+    def _token(self) -> str | None:
+        """The API's token, if the settings have one."""
+        return dict(self._settings.get("api", {})).get("token")
+
     def status(self, connection_id: str) -> dict[str, str]:
         """Status and details of a connection, as `/health/ready` shows them."""
-        shown: dict[str, Any] = json.loads(self.get("/health/ready")[1] or b"{}")
+        shown: dict[str, Any] = json.loads(self.get("/health/ready", self._token)[1] or b"{}")
         found: dict[str, str] = shown.get("connections", {}).get(connection_id, {})
         return found
 

@@ -28,10 +28,12 @@ CORE = (
     "mappings.ids",
     "mappings.pointer",
     "mappings.signals",
+    "mappings.texts",
     "mappings.time_placeholder",
     "mappings.topic",
 )
-"""The nouns that all three packages share, and the two small grammars (pointers, times) that filters need too."""
+"""The nouns that all three packages share, the two small grammars (pointers, times) that filters need too, and how texts
+are cut."""
 
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mappings": (
@@ -70,7 +72,13 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         ("connectivity.mqtt", "connectivity.mqtt.*"),
         ("connectivity.brokers", "connectivity.brokers.*"),
-        ("connectivity.spec", "connectivity.spec.*", "connectivity.settings", "connectivity.files"),
+        (
+            "connectivity.spec",
+            "connectivity.spec.*",
+            "connectivity.settings",
+            "connectivity.files",
+            "connectivity.carried",
+        ),
         ("connectivity.monitor", "connectivity.outbox", "connectivity.feeds"),
         ("connectivity.twins", "connectivity.twins.*"),
         ("connectivity.store", "connectivity.history", "connectivity.streams"),

@@ -30,6 +30,7 @@ class Page(NamedTuple):
 
 PAGES = (
     Page("docs/connections.md", "connectivity.spec", "reference_page"),
+    Page("docs/settings.md", "connectivity.settings", "settings_page"),
     Page("docs/placeholders.md", "mappings.reference", "placeholders_page"),
 )
 

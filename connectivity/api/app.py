@@ -23,13 +23,15 @@ Readiness = Callable[[], tuple[bool, Mapping[str, Any]]]
 
 
 def application(monitor: Monitor, readiness: Readiness, token: str | None) -> Starlette:
-    """The application. With a `token`, metrics want it as a bearer token; health is open to probes."""
+    """The application. With a `token`, metrics and the details of health want it as a bearer token; probes need none."""
 
     async def live(_request: Request) -> Response:
         return JSONResponse({"status": "live"})
 
-    async def ready(_request: Request) -> Response:
+    async def ready(request: Request) -> Response:
         is_ready, shown = readiness()
+        if token is not None and not _is_allowed(request, token):
+            shown = {"status": shown["status"]}
         return JSONResponse(shown, status_code=200 if is_ready else 503)
 
     async def metrics(request: Request) -> Response:
@@ -45,5 +47,7 @@ def application(monitor: Monitor, readiness: Readiness, token: str | None) -> St
 
 
 def _is_allowed(request: Request, token: str) -> bool:
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), token.encode())
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    # Header bytes come as Latin-1, whatever they were meant to be.
+    is_same = hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
+    return is_same and scheme.lower() == "bearer"

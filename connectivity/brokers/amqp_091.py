@@ -14,11 +14,12 @@ input can only be a header. A client certificate is accepted and not used: loggi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from connectivity.brokers.base import BrokerType
@@ -32,8 +33,24 @@ from connectivity.rules import (
 )
 from mappings.placeholders import Scope
 
-Milliseconds = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
+
+def _read_digits(value: object) -> object:
+    """Options are texts; of a number nothing but its digits, where the library would take spaces and `_` too."""
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise ValueError("a whole number")
+    return value
+
+
+def _read_switch(value: object) -> object:
+    if isinstance(value, str) and value not in ("true", "false"):
+        raise ValueError("true or false")
+    return value
+
+
+_DIGITS = re.compile(r"[0-9]{1,18}")
+Milliseconds = Annotated[int, Field(ge=0), BeforeValidator(_read_digits)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(_read_digits)]
+Switch = Annotated[bool, BeforeValidator(_read_switch)]
 
 
 class Options(BaseModel):
@@ -50,7 +67,7 @@ class Options(BaseModel):
     channel_rpc_timeout: Milliseconds = Field(
         default=600_000, description="Milliseconds until a call on a channel is given up.", examples=["30000"]
     )
-    channel_should_check_rpc_response_type: bool = Field(
+    channel_should_check_rpc_response_type: Switch = Field(
         default=False, description="Whether the type of a call's answer is checked.", examples=["true"]
     )
     network_recovery_interval: Milliseconds = Field(
@@ -67,7 +84,7 @@ class Options(BaseModel):
     requested_heartbeat: Count = Field(
         default=60, description="Seconds between heartbeats to ask for; 0: none.", examples=["30"]
     )
-    topology_recovery_enabled: bool = Field(
+    topology_recovery_enabled: Switch = Field(
         default=True,
         description="Accepted and not used: every new link declares what it needs.",
         examples=["false"],

@@ -36,10 +36,13 @@ from connectivity.rules import (
     with_dummies,
 )
 from mappings.placeholders import Scope
+from mappings.texts import lowered
 
+LARGEST_PARTITION = 2**31 - 1
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 _TOPIC = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}")
+_PARTITION = re.compile(r"[0-9]{1,20}")
 _GROUP_ID = re.compile(r"[a-zA-Z0-9._-]+")
 _SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
 _TOPIC_EXPECTED = "a topic of 1 to 249 letters, digits and . _ -, which is not . or .."
@@ -51,10 +54,6 @@ def _check_servers(text: str) -> str:
         if match is None or not 0 < int(match["port"]) < 65_536:
             raise ValueError("host:port, several of them separated by commas")
     return text
-
-
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
 
 
 class Options(BaseModel):
@@ -82,7 +81,7 @@ class Options(BaseModel):
         description="Where a group without committed offsets begins: `earliest` or `latest`.",
         examples=["earliest"],
     )
-    debug_enabled: Annotated[bool, BeforeValidator(_lower)] = Field(
+    debug_enabled: Annotated[bool, BeforeValidator(lowered)] = Field(
         default=False,
         description="Whether acknowledgements say where a record went: topic, partition, offset, sizes.",
         examples=["true"],
@@ -146,7 +145,9 @@ def _check_published(path: str, text: str) -> Iterator[Problem]:
         yield Problem(path, show(text), f"topic, topic/key or topic#partition, with {_TOPIC_EXPECTED}")
     if address.key == "":
         yield Problem(path, show(text), "a key after the slash")
-    if address.partition is not None and not re.fullmatch(r"[0-9x]+", address.partition):
+    # A digit stands for an expression here, so that letters beside one are seen.
+    partition = split_address(with_dummies(text, "0")).partition
+    if partition is not None and not (_PARTITION.fullmatch(partition) and int(partition) <= LARGEST_PARTITION):
         yield Problem(path, show(text), "a whole number, the partition, after the #")
 
 

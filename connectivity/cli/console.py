@@ -1,7 +1,7 @@
 """The commands of `connectivity`. Each does little: it calls what does the work and says what came out.
 
-Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped as asked, 2 settings
-that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped as asked, 1 the
+journal cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Name every problem of connection files (JSON or YAML)."""
-    missing = [path for path in paths if not path.exists()]
+    missing = [path for path in paths if not _exists(path)]
     for path in missing:
         complain(f"{path}: found nothing, expected a file or a folder")
     if missing:
@@ -48,6 +48,14 @@ def validate(
         raise typer.Exit(1)
     if not as_json:
         typer.echo(f"{len(loaded.connections)} connections in {loaded.read} files, no problems")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # A name too long to be one, a folder that may not be entered.
+        return False
 
 
 @app.command()

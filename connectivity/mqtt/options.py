@@ -129,13 +129,15 @@ class Options(BaseModel):
     )
     reconnect_for_redelivery: Switch = Field(
         default=False,
-        description="Reconnect after a delivery was rejected, so that the broker delivers it again at once and not only "
-        "after the next reconnect. Useful with `cleanSession` `false` and QoS 1.",
+        description="Reconnect after a delivery was given back, so that the broker delivers it again at once and not only "
+        "after the next reconnect. Useful with `cleanSession` `false` and QoS 1. Takes effect only where something gives "
+        "deliveries back: the service itself settles each, or holds it until it can.",
         examples=["true"],
     )
     reconnect_for_redelivery_delay: Annotated[Duration, AfterValidator(_at_least_a_second)] = Field(
         default=timedelta(seconds=10),
-        description="How long to wait before that reconnect; at least a second.",
+        description="How long to wait before that reconnect; at least a second. Takes effect when "
+        "`reconnectForRedelivery` does.",
         examples=["5s"],
     )
     keep_alive: Annotated[Duration, AfterValidator(_check_keep_alive)] = Field(

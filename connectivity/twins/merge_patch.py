@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from connectivity.twins.base import is_same_json
 from mappings.pointer import Segments
-from spark_store.replay import is_delete_pattern, matching_keys
+from spark_store.replay import MatchBudget, is_delete_pattern, matching_keys
 
 NOTHING: Final[Any] = object()
 """What `minimized` gives for a patch that changes nothing."""
@@ -35,6 +35,10 @@ def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
 
 def minimized(target: Any, patch: Any) -> Any:
     """The part of a patch that changes `target`, or NOTHING. Raises PatternRefused."""
+    return _minimized(target, patch, MatchBudget())
+
+
+def _minimized(target: Any, patch: Any, budget: MatchBudget) -> Any:
     if not isinstance(patch, Mapping):
         return NOTHING if is_same_json(target, patch) else patch
     if not isinstance(target, Mapping):
@@ -42,10 +46,10 @@ def minimized(target: Any, patch: Any) -> Any:
     kept: dict[str, Any] = {}
     for key, member in patch.items():
         if member is None:
-            if matching_keys(key, target) if is_delete_pattern(key) else key in target:
+            if matching_keys(key, target, budget) if is_delete_pattern(key) else key in target:
                 kept[key] = None
         elif key not in target:
             kept[key] = member
-        elif (below := minimized(target[key], member)) is not NOTHING:
+        elif (below := _minimized(target[key], member, budget)) is not NOTHING:
             kept[key] = below
     return kept or NOTHING

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from connectivity.twins import faults
 from mappings.errors import DecodeError
-from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, utf16_length
+from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityId, EntityType, utf16_length
 from mappings.pointer import Segments, format_pointer, parse_pointer
 
 MAX_NESTING: Final = 200
@@ -71,16 +71,20 @@ _OF_PROPERTIES: Final = {
 _KEY: Final = re.compile(r"[^\x00-\x1F\x7F-\xFF/]+")
 
 
-@lru_cache(maxsize=8192)
 def is_key(text: str) -> bool:
     """Whether a feature id, a label, or a key of attributes or properties may be called so."""
+    return len(text) <= MAX_ID_LENGTH and _is_key(text)
+
+
+@lru_cache(maxsize=8192)
+def _is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None and utf16_length(text) <= MAX_ID_LENGTH
 
 
 def address(entity: EntityId, path: str) -> Address:
     """What `path` names. Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path."""
     try:
-        found = _address(entity.type, path)
+        found = (_known if len(path) <= LONGEST_KNOWN else _address)(entity.type, path)
     except DecodeError as error:
         raise faults.refusal("json.pointer.invalid", entity, path) from error
     if found is None:
@@ -94,7 +98,6 @@ def address(entity: EntityId, path: str) -> Address:
     return found
 
 
-@lru_cache(maxsize=8192)
 def _address(type: EntityType, path: str) -> Address | None:
     if type is EntityType.POLICY:
         return Address(POLICY, (), "/", "policy:/") if path in ("", "/") else None
@@ -104,6 +107,9 @@ def _address(type: EntityType, path: str) -> Address | None:
         return None
     pointer = format_pointer(segments)
     return Address(resource, segments, pointer, f"thing:{pointer}")
+
+
+_known = lru_cache(maxsize=8192)(_address)
 
 
 def _resource(segments: Segments) -> Resource | None:

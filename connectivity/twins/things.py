@@ -32,7 +32,7 @@ from connectivity.twins.retrieval import retrieve
 from connectivity.twins.values import Value
 from mappings.pointer import MISSING, format_pointer, get
 from spark_store.records import Snapshot
-from spark_store.replay import PatternRefused, matching_keys, merge
+from spark_store.replay import MatchBudget, PatternRefused, matching_keys, merge
 
 
 def decide_thing(case: Case) -> Decision:
@@ -181,9 +181,10 @@ def _may_merge(case: Case, enforcer: Enforcer, patch: Any) -> bool:
 
 def _keep_ids(case: Case, patch: Mapping[str, Any]) -> None:
     """Refuse a delete pattern that would take one of the ids."""
+    budget = MatchBudget()
     for key, member in patch.items():
         if member is None and key not in values.THING_MEMBERS:
-            taken = matching_keys(key, ("thingId", "policyId"))
+            taken = matching_keys(key, ("thingId", "policyId"), budget)
             if taken:
                 raise case.refuse("things:id.notdeletable" if "thingId" in taken else "things:policyId.notdeletable")
 

@@ -12,20 +12,15 @@ from typing import Any
 import msgspec
 
 from mappings.errors import Fault
+from mappings.texts import LONGEST_QUOTE, shortened
 
 JSON_HINT = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
-LONGEST_QUOTE = 200
-"""Characters of a message that its answer repeats at most."""
 
 _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"
 _encode = msgspec.json.Encoder().encode
 
 
-def shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…"
-
-
-def json_text(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A parsed value in JSON notation, cut where it is long."""
     return shortened(_encode(value).decode())
 
@@ -42,14 +37,12 @@ def field_missing(name: str) -> Fault:
 
 def wrong_type(name: str, value: Any, expected: str) -> Fault:
     """A field of another JSON type than `expected` (String, Long, JsonObject, …)."""
-    return Fault(
-        400, "json.invalid", f"Value <{json_text(value)}> for </{name}> is not of type <{expected}>!", JSON_HINT
-    )
+    return Fault(400, "json.invalid", f"Value <{quoted(value)}> for </{name}> is not of type <{expected}>!", JSON_HINT)
 
 
 def not_convertible(value: Any, expected: str) -> Fault:
     """A value that is not `a long`, `an object` or the like."""
-    return Fault(400, "json.format.invalid", f"This JSON value is not {expected}: {json_text(value)}")
+    return Fault(400, "json.format.invalid", f"This JSON value is not {expected}: {quoted(value)}")
 
 
 def not_json(payload: bytes) -> Fault:
@@ -59,14 +52,12 @@ def not_json(payload: bytes) -> Fault:
 
 
 def nul_in_key(key: str) -> Fault:
-    return Fault(
-        400, "json.key.invalid", f"The JSON key {json_text(key)} is not valid!", "A key must not contain U+0000."
-    )
+    return Fault(400, "json.key.invalid", f"The JSON key {quoted(key)} is not valid!", "A key must not contain U+0000.")
 
 
 def nul_in_text(text: str) -> Fault:
     return Fault(
-        400, "json.invalid", f"The JSON string {json_text(text)} is not valid!", "A string must not contain U+0000."
+        400, "json.invalid", f"The JSON string {quoted(text)} is not valid!", "A string must not contain U+0000."
     )
 
 

@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 from mappings.ditto import faults
 from mappings.errors import DecodeError, UnknownPath
-from mappings.ids import EntityType
+from mappings.ids import LONGEST_KNOWN, EntityType
 from mappings.pointer import format_pointer, parse_pointer
-
-_LONGEST_KNOWN = 512
-"""Longer paths are read anew each time, so that what is known stays small."""
+from mappings.texts import shortened
 
 _CHANGE = frozenset({"modify", "retrieve"})
 _CHANGE_AND_DELETE = _CHANGE | {"delete"}
@@ -44,14 +42,14 @@ class Resource(NamedTuple):
 
 def resource(type: EntityType, path: str) -> Resource:
     """The place that `path` names. Raises DecodeError: `json.pointer.invalid`, or UnknownPath."""
-    return _known(type, path) if len(path) <= _LONGEST_KNOWN else _read(type, path)
+    return _known(type, path) if len(path) <= LONGEST_KNOWN else _read(type, path)
 
 
 def _read(type: EntityType, path: str) -> Resource:
     try:
         found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
     except DecodeError as error:
-        raise DecodeError(replace(error.fault, message=faults.shortened(error.fault.message))) from error
+        raise DecodeError(replace(error.fault, message=shortened(error.fault.message))) from error
     if found is None:
         raise UnknownPath(faults.unknown_path(path))
     return found

@@ -11,11 +11,8 @@ from typing import NamedTuple
 
 from mappings.ditto import faults
 from mappings.errors import DecodeError
-from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
 from mappings.topic import NONE, TopicPath, parse_topic, unknown_topic
-
-_LONGEST_KNOWN = 512
-"""Longer topics are read anew each time, so that what is known stays small."""
 
 
 class Addressed(NamedTuple):
@@ -27,7 +24,7 @@ class Addressed(NamedTuple):
 
 def read_topic(text: str) -> Addressed:
     """The topic and its entity. Raises UnknownTopic, or DecodeError with `things:id.invalid` or `policies:id.invalid`."""
-    return _known(text) if len(text) <= _LONGEST_KNOWN else _read(text)
+    return _known(text) if len(text) <= LONGEST_KNOWN else _read(text)
 
 
 def _read(text: str) -> Addressed:

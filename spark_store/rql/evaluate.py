@@ -20,6 +20,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 from mappings.pointer import MISSING
@@ -43,8 +44,40 @@ from spark_store.rql.wildcards import fold_ascii, matches
 
 Document: TypeAlias = Mapping[str, Any]
 
+_FEW = 32
+"""Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
+
+_SCALARS = frozenset({bool, int, float, str, type(None)})
+_PLAIN: Mapping[Operator, Callable[[Any, Any], bool]] = {
+    Operator.EQ: operator.eq,
+    Operator.GT: operator.gt,
+    Operator.GE: operator.ge,
+    Operator.LT: operator.lt,
+    Operator.LE: operator.le,
+}
+_ALIKE: Mapping[LiteralKind, frozenset[type]] = {
+    LiteralKind.WHOLE: frozenset({int, float}),
+    LiteralKind.DOUBLE: frozenset({int, float}),
+    LiteralKind.BOOLEAN: frozenset({bool}),
+    LiteralKind.TEXT: frozenset({str}),
+}
+"""The types of values that Python compares with such a literal as this language does (if it is ASCII), uncoerced."""
+
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def weight(predicate: Predicate) -> int:
+    """How many comparisons one document takes at most."""
+    match predicate:
+        case And(parts) | Or(parts):
+            return sum(map(weight, parts))
+        case Not(part):
+            return weight(part)
+        case In(_, literals):
+            return 1 + len(literals) // _FEW
+        case _:
+            return 1
 
 
 def evaluate(predicate: Predicate, document: Document) -> bool:
@@ -70,14 +103,32 @@ def _compare(predicate: Compare, document: Document) -> bool:
     literal = predicate.literal
     values = _scalars(_read(predicate.field, document))
     if predicate.operator is Operator.NE:
-        return not any(_equals(value, literal) for value in values)
-    holds = _COMPARISONS[predicate.operator]
+        return not _any_holds(Operator.EQ, values, literal)
+    return _any_holds(predicate.operator, values, literal)
+
+
+def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> bool:
+    """Whether the comparison holds for one of the values. Of many, those that need no coercion are compared by Python."""
+    if len(values) > _FEW and operator in _PLAIN:
+        wanted = literal.value
+        is_plain = not isinstance(wanted, str) or wanted.isascii()
+        alike = _ALIKE.get(literal.kind, frozenset()) if is_plain else frozenset()
+        others = [] if alike.issuperset(map(type, values)) else [value for value in values if type(value) not in alike]
+        plain = [value for value in values if type(value) in alike] if others else values
+        if any(map(_PLAIN[operator], plain, repeat(wanted))):
+            return True
+        values = others
+    holds = _COMPARISONS[operator]
     return any(holds(value, literal) for value in values)
 
 
 def _in(predicate: In, document: Document) -> bool:
     literals = predicate.literals
-    return any(_equals(value, literal) for value in _scalars(_read(predicate.field, document)) for literal in literals)
+    values = _scalars(_read(predicate.field, document))
+    if len(values) > 1 and len(values) * len(literals) > _FEW:
+        known = _LookUp(literals)
+        return any(map(known.equals_any, values))
+    return any(_equals(value, literal) for value in values for literal in literals)
 
 
 def _exists(field: Field, document: Document) -> bool:
@@ -137,6 +188,8 @@ def _elements(value: Any) -> Iterator[Any]:
 def _scalars(value: Any) -> Sequence[Any]:
     """What a comparison looks at: no objects, and nothing for a field that is missing."""
     if isinstance(value, list):
+        if _SCALARS.issuperset(map(type, value)):
+            return value
         return [element for element in _elements(value) if not isinstance(element, Mapping)]
     return () if value is MISSING or isinstance(value, Mapping) else (value,)
 
@@ -148,6 +201,39 @@ def _equals(value: Any, literal: Literal) -> bool:
     if literal.kind is LiteralKind.NULL:
         return value is None
     return _holds(operator.eq, value, literal)
+
+
+class _LookUp:
+    """Literals, prepared so that comparing a value with all of them for equality takes one step.
+
+    Which texts, numbers and truth values a value may be equal to is what `_equals` says of each pair. No JSON number and no
+    literal is infinite, so a text that is no number is equal to none.
+    """
+
+    __slots__ = ("booleans", "for_numbers", "numbers", "texts", "with_null")
+
+    def __init__(self, literals: Sequence[Literal]) -> None:
+        values = [literal.value for literal in literals if literal.kind not in (LiteralKind.NULL, LiteralKind.TIME)]
+        texts = [value for value in values if isinstance(value, str)]
+        self.with_null = any(literal.kind is LiteralKind.NULL for literal in literals)
+        self.texts = {_key(_text(value)) for value in values if isinstance(value, (bool, str))}
+        self.booleans = {value for value in (True, False) if _text(value) in self.texts}
+        self.numbers = {value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)}
+        self.for_numbers = self.numbers | {number for number in map(_number, texts) if number is not None}
+
+    def equals_any(self, value: Any) -> bool:
+        if value is None:
+            return self.with_null
+        if isinstance(value, bool):
+            return value in self.booleans
+        if isinstance(value, str):
+            return _key(value) in self.texts or (bool(self.numbers) and _number(value) in self.numbers)
+        return value in self.for_numbers
+
+
+def _key(text: str) -> str | bytes:
+    """Equal for texts that are equal by their UTF-16 code units."""
+    return text if text.isascii() else text.encode("utf-16-be", "surrogatepass")
 
 
 def _holds(test: Callable[[Any, Any], bool], value: Any, literal: Literal) -> bool:

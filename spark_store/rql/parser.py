@@ -18,7 +18,8 @@ r"""The parser of RQL: recursive descent, one method for each rule of the gramma
     time      = "time:" 1*( ALPHA / DIGIT / "_" / "+" / "-" / "." / ":" / "[" / "]" )
 
 Blanks stand where the grammar says, and nowhere else: `eq(a, 2)` is an error, `and(…, …)` is not. A text has at most
-64 KiB and 100 levels, so what a client sends is read in bounded time and stack.
+64 KiB, 100 levels, and 500 operators and literals, and a pattern 1 024 characters, so what a client sends is read, and
+held against a document, in bounded time and stack.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ MAX_BYTES = 64 * 1024
 
 MAX_LEVELS = 100
 """How many queries may contain each other; a comparison by itself is one level."""
+
+MAX_PARTS = 500
+"""How many operators and literals there may be in all: each of them is work for every document."""
+
+MAX_PATTERN = 1024
+"""The longest pattern of `like` and `ilike`, in characters."""
 
 _BLANKS = re.compile(r"[ \t\n\r\f]*")
 _NAME = re.compile(r"[A-Za-z]*")
@@ -95,6 +102,7 @@ class _Parser:
         self.text = text
         self.position = 0
         self.level = 0
+        self.parts = 0
 
     # -- the rules of the grammar
 
@@ -110,6 +118,7 @@ class _Parser:
         operator = _OPERATORS.get(self.run(_NAME))
         if operator is None:
             self.fail(f"one of {', '.join(_OPERATORS)}", start)
+        self.count(start)
         self.level += 1
         if self.level > MAX_LEVELS:
             self.fail(f"at most {MAX_LEVELS} levels", start)
@@ -149,6 +158,8 @@ class _Parser:
         literal = self.literal()
         if operator in (Operator.LIKE, Operator.ILIKE) and literal.kind is not LiteralKind.TEXT:
             self.fail(f"a text in quotes, as {operator.value} compares with texts only", start)
+        if operator in (Operator.LIKE, Operator.ILIKE) and len(str(literal.value)) > MAX_PATTERN:
+            self.fail(f"a pattern of at most {MAX_PATTERN} characters", start)
         field = bind(name, operator)
         return Compare(operator, field, fit(field, literal))
 
@@ -172,6 +183,7 @@ class _Parser:
         literal = self.double() or self.long() or self.string() or self.constant()
         if literal is None:
             self.fail("a number, a text in quotes, true, false, null or time:now", start)
+        self.count(start)
         self.blanks()
         return literal
 
@@ -246,6 +258,12 @@ class _Parser:
         return int(digits, 16)
 
     # -- reading
+
+    def count(self, start: int) -> None:
+        """One more operator or literal, which begins at `start`."""
+        self.parts += 1
+        if self.parts > MAX_PARTS:
+            self.fail(f"at most {MAX_PARTS} operators and literals", start)
 
     def characters(self, plain: re.Pattern[str], quote: str) -> str:
         """Plain characters and escapes, up to what is neither."""

@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+_LONGEST_KNOWN = 64
+"""Tables of longer parts are made anew each time: they may take a kilobyte for each character."""
+
+_LONGEST_KNOWN_PATTERN = 1024
+"""Longer patterns are taken apart anew each time."""
+
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
@@ -26,10 +32,11 @@ def fold_ascii(text: str) -> str:
 
 
 def _line_matches(text: str, pattern: str) -> bool:
-    first, *inner = pattern.split("*")
-    if not inner:
+    if len(pattern) - pattern.count("*") > len(text):
+        return False
+    first, inner, last = _known_parts(pattern) if len(pattern) <= _LONGEST_KNOWN_PATTERN else _parts(pattern)
+    if last is None:
         return len(text) == len(first) and _fits(text, first, 0)
-    last = inner.pop()
     position, end = len(first), len(text) - len(last)
     if position > end or not _fits(text, first, 0) or not _fits(text, last, end):
         return False
@@ -38,6 +45,16 @@ def _line_matches(text: str, pattern: str) -> bool:
         if position < 0:
             return False
     return True
+
+
+def _parts(pattern: str) -> tuple[str, tuple[str, ...], str | None]:
+    """What stands before the first star, between the stars, and behind the last one; None for a pattern without stars."""
+    first, *inner = pattern.split("*")
+    last = inner.pop() if inner else None
+    return first, tuple(filter(None, inner)), last
+
+
+_known_parts = lru_cache(maxsize=64)(_parts)
 
 
 def _fits(text: str, part: str, position: int) -> bool:
@@ -61,7 +78,9 @@ def _end_of_first_with_gaps(text: str, part: str, start: int, end: int) -> int:
 
     Bit n of `begun` says that the n+1 characters read last fit the first n+1 of the part.
     """
-    anything, places = _places(part)
+    if end - start < len(part):
+        return -1
+    anything, places = _known_places(part) if len(part) <= _LONGEST_KNOWN else _places(part)
     complete = 1 << len(part) - 1
     begun = 0
     for position in range(start, end):
@@ -71,7 +90,6 @@ def _end_of_first_with_gaps(text: str, part: str, start: int, end: int) -> int:
     return -1
 
 
-@lru_cache(maxsize=64)
 def _places(part: str) -> tuple[int, dict[str, int]]:
     """The places of a part that take any character, as bits, and those that take a given one."""
     anything = int("".join("1" if wanted == "?" else "0" for wanted in reversed(part)), 2)
@@ -80,3 +98,6 @@ def _places(part: str) -> tuple[int, dict[str, int]]:
         if wanted != "?":
             places[wanted] = places.get(wanted, anything) | 1 << place
     return anything, places
+
+
+_known_places = lru_cache(maxsize=64)(_places)

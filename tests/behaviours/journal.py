@@ -259,6 +259,20 @@ class JournalBehaviour:
         journal.append([change(LAMP, 2, answer=answered(1, b"new"))])
         assert journal.answer(delivery(1)) == b"new"
 
+    def test_what_was_delivered_last_under_a_name_hides_what_was_delivered_before(self, journal: Journal) -> None:
+        """Once a broker has used a name again, the delivery that had it before cannot come again."""
+        journal.append([change(LAMP, 1, answer=answered(1, b"old"))])
+        journal.append([change(LAMP, 2, answer=Answer(delivery(1, b"other bytes"), b"new"))])
+        assert journal.answer(delivery(1)) is None
+        assert journal.answer(delivery(1, b"other bytes")) == b"new"
+
+    def test_an_answer_of_long_ago_is_not_known(self, journal: Journal, nanoseconds: NanoClock) -> None:
+        """Though it has not been forgotten yet."""
+        journal.append([change(LAMP, 1, answer=answered(1))])
+        assert journal.answer(delivery(1), nanoseconds.now) == b"done"
+        assert journal.answer(delivery(1), nanoseconds.now + 1) is None
+        assert journal.answer(delivery(1)) == b"done"
+
     def test_old_answers_are_forgotten(self, journal: Journal, nanoseconds: NanoClock) -> None:
         for number in range(1, 6):
             nanoseconds.now += 10

@@ -11,6 +11,7 @@ has forgotten what came in since the last save. Both can be followed by `start_a
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -34,6 +35,10 @@ STOPPED_WITHIN = 15.0
 
 # Brokers are packaged as system services, so their folder is often not on a user's PATH.
 SEARCHED = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin"])
+
+
+ACCESS_PLUGIN = "mosquitto_dynamic_security.so"
+PLUGIN_FOLDERS = ("usr/lib", "usr/lib/*", "usr/local/lib", "opt/homebrew/lib", "usr/lib64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,11 @@ class Mosquitto:
         persistence: bool = True,
         users: Mapping[str, str] | None = None,
         tls: Certificates | None = None,
+        allowed: Sequence[str] | None = None,
         config_lines: Sequence[str] = (),
     ) -> Mosquitto:
-        """A broker that is ready. With `users` (name → password) nobody comes in without one.
+        """A broker that is ready. With `users` (name → password) nobody comes in without one; with `allowed` nobody may
+        subscribe to anything but these topic filters, nor publish to anything else.
 
         `config_lines` come last in the configuration, so they also speak for the TLS listener where there is one
         (`require_certificate true`). Raises BrokerMissing where there is no Mosquitto, BrokerFailed where it will not
@@ -101,7 +108,9 @@ class Mosquitto:
         """
         # A port that was free a moment ago may be taken when the broker wants it: then it gets another one.
         for attempt in range(3):
-            broker = cls._made(persistence=persistence, users=users or {}, tls=tls, config_lines=config_lines)
+            broker = cls._made(
+                persistence=persistence, users=users or {}, tls=tls, allowed=allowed, config_lines=config_lines
+            )
             try:
                 broker.start_again()
             except BrokerFailed as error:
@@ -114,7 +123,13 @@ class Mosquitto:
 
     @classmethod
     def _made(
-        cls, *, persistence: bool, users: Mapping[str, str], tls: Certificates | None, config_lines: Sequence[str]
+        cls,
+        *,
+        persistence: bool,
+        users: Mapping[str, str],
+        tls: Certificates | None,
+        allowed: Sequence[str] | None,
+        config_lines: Sequence[str],
     ) -> Mosquitto:
         in_container = docker_answers()
         program = None if in_container else shutil.which("mosquitto", path=SEARCHED)
@@ -128,6 +143,7 @@ class Mosquitto:
             *_general_lines(folder, persistence=persistence, users=users),
             f"listener {port}{interface}",
             *_tls_lines(folder, tls, f"{tls_port}{interface}"),
+            *_access_lines(folder, allowed, in_container=in_container),
             *config_lines,
         ]
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -220,6 +236,42 @@ def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[st
         f"listener {listener}",
         *(f"{option} {shutil.copy(file, folder / option)}" for option, file in files.items()),
     ]
+
+
+def _access_lines(folder: Path, allowed: Sequence[str] | None, *, in_container: bool) -> list[str]:
+    """The plugin that refuses subscriptions; a plain access list lets them be made and then delivers nothing."""
+    if allowed is None:
+        return []
+    acls = [
+        {"acltype": kind, "topic": topic, "priority": 0, "allow": True}
+        for topic in allowed
+        for kind in ("subscribePattern", "publishClientSend")
+    ]
+    rules = {
+        "defaultACLAccess": {
+            "subscribe": False,
+            "unsubscribe": True,
+            "publishClientSend": False,
+            "publishClientReceive": True,
+        },
+        "roles": [{"rolename": "everybody", "acls": acls}],
+        "groups": [{"groupname": "everybody", "roles": [{"rolename": "everybody"}], "clients": []}],
+        "anonymousGroup": "everybody",
+        "clients": [],
+    }
+    file = folder / "access.json"
+    file.write_text(json.dumps(rules), encoding="utf-8")
+    return [f"plugin {_access_plugin(in_container=in_container)}", f"plugin_opt_config_file {file}"]
+
+
+def _access_plugin(*, in_container: bool) -> Path:
+    """Where the plugin lies that comes with Mosquitto. Raises BrokerMissing."""
+    if in_container:
+        return Path("/usr/lib", ACCESS_PLUGIN)
+    for folder in PLUGIN_FOLDERS:
+        for found in sorted(Path("/").glob(f"{folder}/{ACCESS_PLUGIN}")):
+            return found
+    raise BrokerMissing(ACCESS_PLUGIN, ", ".join(f"/{folder}" for folder in PLUGIN_FOLDERS))
 
 
 def _password_line(name: str, password: str) -> str:

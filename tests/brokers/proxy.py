@@ -5,17 +5,22 @@
         proxy.cut()
 
 `cut` resets all links at once; `stall` holds back everything, in one direction or both, and keeps the links open, as a dead
-network does; `flow` lets go of what was held back.
+network does; `flow` lets go of what was held back. `ProxyThread` is the same for tests that have no loop of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 CHUNK = 65536
+PATIENCE = 10.0
 
 
 class Proxy:
@@ -34,6 +39,8 @@ class Proxy:
         self.port = 0
         self.links = 0
         """How many links were made so far."""
+        self.attempts: list[float] = []
+        """When somebody asked for a link, on the monotonic clock."""
         self.is_refusing = False
         self.sent, self.received = 0, 0
         """Bytes from clients to the broker, and back."""
@@ -76,6 +83,7 @@ class Proxy:
         self._to_client.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.attempts.append(time.monotonic())
         if self.is_refusing:
             writer.transport.abort()
             return
@@ -109,3 +117,59 @@ class Proxy:
                 await writer.drain()
             await gate.wait()
             writer.write_eof()
+
+
+class ProxyThread:
+    """A proxy that runs in a thread: every call returns when it is done there."""
+
+    host = Proxy.host
+
+    def __init__(self, host: str, port: int) -> None:
+        self._proxy = Proxy.to(host, port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self.port = 0
+
+    @property
+    def attempts(self) -> list[float]:
+        """When somebody asked for a link, on the monotonic clock."""
+        return list(self._proxy.attempts)
+
+    @property
+    def sent(self) -> int:
+        """Bytes from clients to the broker."""
+        return self._proxy.sent
+
+    def refuse(self) -> None:
+        """Cut all links, and every new one at once."""
+        self._proxy.is_refusing = True
+        self.cut()
+
+    def cut(self) -> None:
+        self._do(self._proxy.cut)
+
+    def stall(self, *, to_broker: bool = True, to_client: bool = True) -> None:
+        self._do(partial(self._proxy.stall, to_broker=to_broker, to_client=to_client))
+
+    def flow(self) -> None:
+        self._do(self._proxy.flow)
+
+    def _do(self, action: Callable[[], None]) -> None:
+        async def acted() -> None:
+            action()
+
+        asyncio.run_coroutine_threadsafe(acted(), self._loop).result(PATIENCE)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._proxy.__aenter__(), self._loop).result(PATIENCE)
+        self.port = self._proxy.port
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._proxy.__aexit__(kind, error, trace), self._loop).result(PATIENCE)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectivity.brokers.base import Done, Outgoing
 from connectivity.feeds import Page, Then
-from connectivity.outbox import Posting
+from connectivity.outbox import Ended, Posting
 from mappings.signals import Next, Outbound
 
 
@@ -40,12 +40,13 @@ class KeepingReply:
         self.postings: list[Posting] = []
         self.is_stalled = False
 
-    def post(self, signal: Outbound) -> Posting | None:
+    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
         self.signals.append(signal)
-        posting = Posting(1, None)
+        posting = Posting(1, ended)
         self.postings.append(posting)
         if not self.is_stalled:
             posting.take()
+            posting.confirm(None)
         return posting
 
     @property

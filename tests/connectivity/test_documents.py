@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,42 @@ def test_a_folder_and_a_missing_file_are_problems(tmp_path: Path) -> None:
     assert [problem.found for problem in read_document(tmp_path / "a.json").problems] == ["a folder"]
     found = read_document(tmp_path / "b.json").problems[0].found
     assert found == "a file that cannot be read: No such file or directory"
+
+
+def test_merge_keys_that_multiply_are_a_problem_and_take_no_time(tmp_path: Path) -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 8)}]}}" for n in range(1, 7)]
+    assert read(tmp_path, "a.yaml", "\n".join(lines)) == (None, ["$: a larger document"])
+
+
+def test_several_objects_may_be_merged_and_the_first_counts(tmp_path: Path) -> None:
+    content = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nown: {<<: [*a, *b], z: 3}\n"
+    document, problems = read(tmp_path, "a.yaml", content)
+    assert (document["own"], problems) == ({"x": 1, "y": 1, "z": 3}, [])
+
+
+def test_many_names_with_one_twice_take_no_time(tmp_path: Path) -> None:
+    """Comparing each with each would take most of a minute."""
+    pairs = ", ".join(f'"n{index}": 1' for index in range(50_000))
+    begun = time.process_time()
+    _, problems = read(tmp_path, "a.json", f'{{{pairs}, "n0": 2}}')
+    assert problems == ['n0: the name "n0" more than once']
+    assert time.process_time() - begun < 10
+
+
+def test_a_pipe_is_a_problem_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    # Opened for both ends, so that a reader would find it empty and the test could still end.
+    held = os.open(tmp_path / "a.json", os.O_RDWR | os.O_NONBLOCK)
+    reader = threading.Thread(target=lambda: found.extend(read_document(tmp_path / "a.json").problems), daemon=True)
+    found: list[Any] = []
+    reader.start()
+    reader.join(5)
+    os.write(held, b"x")
+    os.close(held)
+    assert [(problem.found, problem.expected) for problem in found] == [
+        ("a pipe, a socket or a device", "a regular file")
+    ]
 
 
 @given(

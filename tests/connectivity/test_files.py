@@ -162,3 +162,21 @@ def test_problems_stand_in_the_order_of_the_files(tmp_path: Path) -> None:
     write(tmp_path, "b.json", "{")
     write(tmp_path, "c.json", document(id="c", clientCount=0))
     assert [name for name, _ in places(load_folder(tmp_path))] == ["a.json", "b.json", "c.json"]
+
+
+def test_a_link_to_itself_is_a_problem_and_stops_no_other(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", document(id="a"))
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    loaded = load_folder(tmp_path)
+    assert (list(loaded.connections), loaded.broken_files) == (["a"], {tmp_path / "loop.json"})
+    assert "symbolic links" in loaded.problems[0].problem.found
+
+
+def test_a_name_too_long_for_the_system_is_a_problem(tmp_path: Path) -> None:
+    assert [problem.problem.path for problem in load_folder(tmp_path / ("x" * 300)).problems] == ["$"]
+
+
+@pytest.mark.parametrize("name", [[], {}, 5])
+def test_an_id_that_is_no_text_is_a_problem(tmp_path: Path, name: object) -> None:
+    write(tmp_path, "a.json", document(id=name))
+    assert places(load_folder(tmp_path)) == [("a.json", "id")]

@@ -11,7 +11,15 @@ from connectivity.hosts import is_refused_host
     "host",
     [
         *("169.254.169.254", "169.254.0.1", "fe80::1", "fe80::1%eth0", "100.100.100.200", "fd00:ec2::254"),
-        *("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "0xa9fea9fe", "2852039166"),
+        *(
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "::100.100.100.200",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "0xa9fea9fe",
+            "2852039166",
+        ),
         *("0251.0376.0251.0376", "169.254.43518", "169.254.169.254.", "metadata.google.internal", "METADATA.goog."),
     ],
 )
@@ -25,6 +33,8 @@ def test_design_8_30_link_local_and_metadata_hosts_are_refused(host: str) -> Non
         "127.0.0.1",
         "localhost",
         "::1",
+        "::",
+        "::10.0.0.1",
         "10.0.0.1",
         "192.168.1.5",
         "172.16.3.4",

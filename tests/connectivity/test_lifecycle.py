@@ -24,9 +24,20 @@ def test_a_lost_connection_waits_and_connects_again() -> None:
     assert lifecycle.step(Input.RETRY_DUE) is State.CONNECTING
 
 
-def test_connecting_again_forgets_the_failures() -> None:
+def test_connecting_again_forgets_the_error() -> None:
     lifecycle = after(Input.OPEN, Input.LOST, Input.RETRY_DUE, Input.CONNECTED)
-    assert (lifecycle.status, lifecycle.tries, lifecycle.error) == (Status.OPEN, 0, None)
+    assert (lifecycle.status, lifecycle.error) == (Status.OPEN, None)
+
+
+def test_a_link_that_breaks_right_after_it_was_made_counts_on() -> None:
+    lifecycle = after(Input.OPEN, Input.CONNECTED, Input.LOST, Input.RETRY_DUE, Input.CONNECTED, Input.LOST)
+    assert lifecycle.tries == 2
+
+
+def test_a_link_that_stood_for_long_forgets_the_tries() -> None:
+    lifecycle = after(Input.OPEN, Input.LOST, Input.RETRY_DUE, Input.LOST, Input.RETRY_DUE, Input.CONNECTED)
+    lifecycle.step(Input.LOST, GONE, was_steady=True)
+    assert lifecycle.tries == 1
 
 
 def test_a_refusal_is_shown_as_misconfigured() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
 from connectivity.monitor import Monitor
 
 
@@ -55,3 +58,42 @@ def test_two_services_in_one_process_count_for_themselves() -> None:
     one, other = Monitor(), Monitor()
     one.meter("site").inbound("settled")
     assert not any("settled" in line for line in shown(other))
+
+
+def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
+    """Name and label values → number, as Prometheus reads them."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(monitor.exposition().decode())
+        for sample in family.samples
+    }
+
+
+def test_every_metric_begins_with_the_name_of_the_service() -> None:
+    monitor = Monitor()
+    monitor.watch_subscriptions(list)
+    monitor.meter("site").inbound("settled")
+    assert {name for name, *_ in samples(monitor) if not name.startswith("connectivity_")} == set()
+
+
+def test_a_connection_without_subscriptions_has_none_rather_than_no_number() -> None:
+    monitor = Monitor()
+    monitor.watch_subscriptions(list)
+    monitor.meter("site")
+    found = samples(monitor)
+    assert (found["connectivity_subscriptions", "site"], found["connectivity_demand", "site"]) == (0, 0)
+    assert found["connectivity_connection_up", "site"] == 0
+
+
+def test_a_connection_that_is_made_anew_goes_on_counting() -> None:
+    monitor = Monitor()
+    for _ in range(2):
+        monitor.meter("site").inbound("settled")
+    assert samples(monitor)["connectivity_deliveries_total", "site", "in", "settled"] == 2
+
+
+@pytest.mark.parametrize("connection_id", ['a"b', "a\\b", "a\nb"])
+def test_any_label_can_be_read_again(connection_id: str) -> None:
+    monitor = Monitor()
+    monitor.meter(connection_id).inbound("settled")
+    assert samples(monitor)["connectivity_deliveries_total", connection_id, "in", "settled"] == 1

@@ -6,7 +6,7 @@ import asyncio
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import PublishFailed
-from connectivity.outbox import Outbox
+from connectivity.outbox import MOST_BARREN, Outbox
 from mappings.envelope import Envelope
 from tests.connectivity.fakes import Link
 
@@ -141,3 +141,44 @@ def test_what_is_behind_waits_until_the_link_has_taken_the_messages_before_it() 
     link.confirm(1)
     assert ended == ["nothing waits", "behind b"]
     assert sent(link) == ["a", "b", "c"]
+
+
+def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it() -> None:
+    """It is sent alone, on link after link, then given up as refused; what waited behind it goes out."""
+    outbox = Outbox()
+    ended: list[object] = []
+    outbox.post(messages("poison"), ended.append)
+    outbox.post(messages("b", "c"))
+    for number in range(MOST_BARREN + 1):
+        link = Link()
+        outbox.attach(link)
+        assert sent(link) == (["poison", "b", "c"] if number == 0 else ["poison"])
+        outbox.detach()
+    assert [type(error) for error in ended] == [PublishFailed]
+    link = Link()
+    outbox.attach(link)
+    link.confirm()
+    assert sent(link) == ["b", "c"]
+
+
+def test_a_link_that_confirmed_something_says_nothing_against_what_it_left() -> None:
+    outbox = Outbox()
+    ended: list[object] = []
+    outbox.post(messages(*"abcdefghij"), ended.append)
+    for _ in range(MOST_BARREN + 2):
+        link = Link(window=2)
+        outbox.attach(link)
+        link.confirm(1)
+        outbox.detach()
+    assert ended == []
+
+
+def test_after_a_link_without_a_confirm_the_next_one_is_tried_with_one_message() -> None:
+    outbox, first, second = Outbox(), Link(), Link()
+    outbox.attach(first)
+    outbox.post(messages("a", "b", "c"))
+    outbox.detach()
+    outbox.attach(second)
+    assert sent(second) == ["a"]
+    second.confirm(1)
+    assert sent(second) == ["a", "b", "c"]

@@ -23,7 +23,7 @@ class FakeSupervisor:
     def open(self) -> None:
         self._told.append(f"open {self.connection.id}")
 
-    async def close(self) -> None:
+    async def close(self, drain: float = 0.0) -> None:
         self._told.append(f"close {self.connection.id}")
 
 
@@ -121,3 +121,37 @@ async def test_a_folder_that_vanishes_stops_nothing(bench: Bench) -> None:
     bench.folder.rmdir()
     assert await bench.changes() == []
     assert bench.registry["one"].connection.id == "one"
+
+
+async def test_a_link_that_leads_nowhere_hides_no_other_file(bench: Bench) -> None:
+    """Editors leave such links while a file is being edited."""
+    bench.write("one.json", document())
+    (bench.folder / "two.json").symlink_to(bench.folder / "nowhere.json")
+    (bench.folder / ".#one.json").symlink_to("somebody@somewhere")
+    assert await bench.changes() == ["open one"]
+    bench.write("three.json", document())
+    assert await bench.changes() == ["open three"]
+
+
+async def test_a_connection_can_be_found_until_it_is_closed(bench: Bench) -> None:
+    """Whoever stops the service while a connection is being closed must drain that one too."""
+    bench.write("one.json", document())
+    await bench.changes()
+    found: list[list[str]] = []
+
+    async def close(drain: float = 0.0) -> None:
+        found.append([supervisor.connection.id for supervisor in bench.registry])
+
+    bench.registry["one"].close = close  # type: ignore[method-assign]
+    (bench.folder / "one.json").unlink()
+    await bench.changes()
+    assert found == [["one"]]
+    assert list(bench.registry) == []
+
+
+async def test_another_name_or_tag_makes_no_link_anew(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    bench.write("one.json", document(name="Ground floor", tags=["site"]))
+    assert await bench.changes() == []
+    assert bench.registry["one"].connection.name == "Ground floor"

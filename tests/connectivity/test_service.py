@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import signal
 import socket
+import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from structlog.testing import capture_logs
 
-from connectivity.service import PortInUse, Service, _listen
-from connectivity.settings import Settings
+from connectivity import service as module
+from connectivity.brokers.memory import MemoryBroker
+from connectivity.errors import Detail, NotConnected
+from connectivity.files import LoadedFolder
+from connectivity.lock import lock_folder
+from connectivity.service import PortInUse, Service, _listen, main
+from connectivity.settings import Settings, SparkMode
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, HistoryQuery, Kind, Subscribe
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import SqliteJournal
 from spark_store.records import Change
+from tests.connectivity.site import command, connection, creation, source, streaming, until
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 OWNER = ("acme:owner",)
@@ -74,3 +91,297 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
 def test_a_free_port_is_taken_where_none_is_named() -> None:
     with _listen("127.0.0.1", 0) as listening:
         assert listening.getsockname()[1] > 0
+
+
+# with connections
+
+
+_names = count()
+
+
+class Site:
+    """A service with connections to a broker inside the process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        name = f"service-{next(_names)}"
+        (folder / "connections").mkdir()
+        self.broker = MemoryBroker.named(name)
+        self.service = Service(Settings(connections_dir=folder / "connections", data_dir=folder, **settings))
+        self.documents = [connection(source("in"), source("other"), id="site", uri=f"memory://{name}:1")]
+        # Documents of users may not name this broker, so the folder is read for them.
+        files = {document.id: folder / "connections" / "site.json" for document in self.documents}
+        monkeypatch.setattr(
+            "connectivity.registry.load_folder",
+            lambda _path: LoadedFolder({document.id: document for document in self.documents}, files),
+        )
+
+    async def opened(self) -> Site:
+        await self.service.registry.refresh()
+        await until(lambda: self.service.readiness()[0])
+        return self
+
+    def answers(self) -> list[dict[str, Any]]:
+        return [json.loads(envelope.payload) for envelope in self.broker.sent_to("out")]
+
+    async def ask(self, payload: bytes, to: str = "in") -> dict[str, Any]:
+        """The next answer."""
+        before = len(self.answers())
+        self.broker.send(to, payload)
+        await until(lambda: len(self.answers()) > before)
+        return self.answers()[before]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.service.monitor.registry.get_sample_value(name, labels)
+
+    def details(self) -> dict[str, str]:
+        found: dict[str, str] = self.service.readiness()[1]["connections"]["site"]
+        return found
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    settings = {"reconnect": {"min": "1ms", "max": "2ms"}, "journal": {"historical_headers": ["ditto-originator"]}}
+    made = Site(tmp_path, monkeypatch, **settings)
+    yield made
+    await made.service.close()
+
+
+async def test_a_thing_is_made_changed_and_its_history_replayed(site: Site) -> None:
+    """Cases 1, 26 and 27 of subscriptions, through everything but a real broker."""
+    await site.opened()
+    assert (await site.ask(creation()))["status"] == 201
+    for number in range(5):
+        await site.ask(command("modify", "/attributes/n", number))
+    key = (await site.ask(streaming("subscribeForPersistedEvents", {})))["value"]["subscriptionId"]
+    assert (site.metric("connectivity_subscriptions", connection="site")) == 1
+    site.broker.send("other", streaming("request", {"subscriptionId": key, "demand": 4}))
+    await until(lambda: len(site.answers()) == 11)
+    assert site.metric("connectivity_demand", connection="site") == 0
+    site.broker.send("in", streaming("request", {"subscriptionId": key, "demand": 9}))
+    await until(lambda: len(site.answers()) == 14)
+    *items, last = site.answers()[7:]
+    assert [item["value"]["item"]["revision"] for item in items] == [1, 2, 3, 4, 5, 6]
+    assert items[0]["value"]["item"]["headers"]["historical-headers"] == {"ditto-originator": "acme:owner"}
+    assert last["topic"] == "acme.site/lamp-7/things/twin/streaming/complete"
+    assert site.metric("connectivity_events_sent_total", connection="site") == 6
+    assert site.metric("connectivity_subscriptions", connection="site") == 0
+
+
+async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attempt(site: Site) -> None:
+    site.broker.refusal = NotConnected(Detail.TIMEOUT, "no answer")
+    await site.service.registry.refresh()
+    assert site.service.readiness()[0] is False
+    with capture_logs():
+        await until(lambda: site.service.readiness()[0])
+        assert site.details() == {"status": "failed", "details": "timeout: no answer"}
+        site.broker.refusal = None
+        await until(lambda: site.details()["status"] == "open")
+    assert site.details() == {"status": "open", "details": "connected"}
+
+
+async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(site: Site) -> None:
+    site.documents[0] = site.documents[0].model_copy(update={"connection_status": "closed"})
+    await site.service.registry.refresh()
+    assert site.service.readiness()[0] is True
+    assert site.details() == {"status": "closed", "details": "closed"}
+
+
+async def test_a_service_whose_store_cannot_write_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.opened()
+    assert (await site.ask(creation()))["status"] == 201
+
+    def fail() -> None:
+        raise StoreUnavailable("the disk is full")
+
+    with monkeypatch.context() as patched, capture_logs():
+        patched.setattr(site.service.journal, "commit", fail)
+        site.broker.send("in", command("modify", "/attributes/n", 1))
+        await until(lambda: not site.service.store.is_available)
+        is_ready, shown = site.service.readiness()
+        assert (is_ready, shown["status"], shown["store"]) == (False, "not ready", "unavailable: the disk is full")
+        assert site.details() == {"status": "open", "details": "store unavailable: the disk is full"}
+    with capture_logs():
+        await until(lambda: site.service.readiness()[0])
+        await until(lambda: len(site.answers()) == 2)
+    assert site.answers()[1]["status"] == 201
+
+
+async def test_a_round_that_fails_is_told_and_the_next_one_comes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.opened()
+    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
+    rounds: list[int] = []
+
+    def sweep() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise ZeroDivisionError("a mistake of our own")
+
+    monkeypatch.setattr(site.service.streams, "sweep", sweep)
+    with capture_logs() as lines:
+        sweeping = asyncio.create_task(site.service.sweep_forever())
+        await until(lambda: len(rounds) > 5)
+        sweeping.cancel()
+    assert [line["event"] for line in lines] == ["the round of once a second failed"]
+
+
+async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: Site) -> None:
+    await site.opened()
+    await site.ask(creation())
+    await site.ask(streaming("subscribeForPersistedEvents", {}))
+    site.broker.send("in", command("modify", "/attributes/n", 1))
+    await until(lambda: site.service.store._queue or site.service.store._written or len(site.answers()) == 3)
+    await site.service.close()
+    assert site.answers()[2]["status"] == 201
+    assert (list(site.service.streams), site.broker.links) == ([], [])
+    with pytest.raises(StoreUnavailable):
+        site.service.journal.snapshot(LAMP)
+
+
+async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.opened()
+    supervisor = site.service.registry["site"]
+    close = supervisor.close
+
+    async def mistaken(drain: float = 0.0) -> None:
+        await close(drain)
+        raise ZeroDivisionError("a mistake of our own")
+
+    monkeypatch.setattr(supervisor, "close", mistaken)
+    with capture_logs() as lines:
+        await site.service.close()
+    assert [line["event"] for line in lines] == ["a connection did not close as it should"]
+    with pytest.raises(StoreUnavailable):
+        site.service.journal.snapshot(LAMP)
+    monkeypatch.undo()
+
+
+# the process
+
+
+@pytest.mark.parametrize("mode", list(SparkMode))
+def test_whoever_wants_a_lake_is_told_once_that_there_is_none(mode: SparkMode) -> None:
+    with capture_logs() as lines:
+        module._tell_about_lake(mode)
+    if mode is SparkMode.OFF:
+        assert lines == []
+    else:
+        (line,) = lines
+        assert (line["log_level"], line["mode"]) == ("warning", mode.value)
+        assert "the journal keeps everything" in line["event"]
+
+
+class Exit:
+    """`main` in this process, with nothing of the process changed."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        monkeypatch.setattr(module.logs, "configure", lambda **_: None)
+        monkeypatch.setattr(module.sys, "setswitchinterval", lambda _: None)
+
+    def code(self, **settings: Any) -> tuple[int, str]:
+        """The exit code, and what the log says about it."""
+        given = {"data_dir": self.folder, "connections_dir": self.folder / "connections", "api": {"port": 0}}
+        with capture_logs() as lines:
+            code = main(Settings(**{**given, **settings}))
+        return code, lines[-1]["reason"]
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Exit:
+    return Exit(tmp_path, monkeypatch)
+
+
+def test_exit_code_1_is_a_journal_that_cannot_be_opened(ended: Exit) -> None:
+    (ended.folder / "journal.db").write_bytes(b"no journal" * 100)
+    code, reason = ended.code()
+    assert code == 1
+    assert "journal.db" in reason
+
+
+def test_exit_code_1_is_a_journal_of_a_later_version_too(ended: Exit) -> None:
+    database = sqlite3.connect(ended.folder / "journal.db")
+    database.execute("PRAGMA user_version = 1000")
+    database.close()
+    code, reason = ended.code()
+    assert code == 1
+    assert "start the newer service" in reason
+
+
+def test_exit_code_2_is_an_address_that_this_machine_does_not_have(ended: Exit) -> None:
+    code, reason = ended.code(api={"host": "192.0.2.1", "port": 0, "token": "secret"})
+    assert code == 2
+    assert reason.startswith("api.host 192.0.2.1")
+
+
+def test_exit_code_2_is_a_data_folder_that_cannot_be_made(ended: Exit) -> None:
+    (ended.folder / "file").write_text("in the way")
+    code, reason = ended.code(data_dir=ended.folder / "file" / "data")
+    assert code == 2
+    assert reason.startswith("data_dir")
+
+
+def test_exit_code_3_is_a_data_folder_that_another_service_has(ended: Exit) -> None:
+    with lock_folder(ended.folder):
+        assert ended.code()[0] == 3
+
+
+def test_exit_code_4_is_a_port_in_use(ended: Exit) -> None:
+    with _listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert ended.code(api={"port": port}) == (4, f"127.0.0.1:{port} is in use")
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ip_6_may_be_written_with_or_without_brackets(host: str) -> None:
+    with _listen(host, 0) as listening:
+        assert listening.family is socket.AF_INET6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_service_in_good_order(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says where it listens, answers while it runs, and tells once that the default of `spark.mode` comes to nothing."""
+    (tmp_path / "connections").mkdir()
+    monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
+    settings = Settings(data_dir=tmp_path, connections_dir=tmp_path / "connections", api={"port": 0, "token": "secret"})
+
+    def told(event: str) -> list[Any]:
+        return [line for line in lines if line["event"] == event]
+
+    with capture_logs() as lines:
+        running = asyncio.create_task(module._run(settings))
+        await until(lambda: told("api listening"))
+        (listening,) = told("api listening")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening['port']}", trust_env=False) as client:
+            assert (await client.get("/health/live")).status_code == 200
+            assert (await client.get("/health/ready")).json()["status"] == "ready"
+            assert (await client.get("/metrics")).status_code == 401
+            answer = await client.get("/metrics", headers={"authorization": "Bearer secret"})
+            assert "connectivity_journal_commit_seconds" in answer.text
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(running, 5)
+    events = [line["event"] for line in lines]
+    assert [event for event in events if "no pipeline" in event] == events[:1]
+    assert events[-2:] == ["draining", "stopped"]
+    with _listen("127.0.0.1", listening["port"]):
+        SqliteJournal.open(tmp_path / "journal.db").close()
+
+
+@pytest.mark.parametrize("token", [None, ""])
+async def test_without_a_token_or_with_an_empty_one_metrics_are_open_to_this_machine(
+    token: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "connections").mkdir()
+    monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
+    settings = Settings(data_dir=tmp_path, connections_dir=tmp_path / "connections", api={"port": 0, "token": token})
+    with capture_logs() as lines:
+        running = asyncio.create_task(module._run(settings))
+        await until(lambda: any(line["event"] == "api listening" for line in lines))
+        (port,) = [line["port"] for line in lines if line["event"] == "api listening"]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            assert (await client.get("/metrics")).status_code == 200
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 5)

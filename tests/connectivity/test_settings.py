@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from connectivity.errors import SettingsError
-from connectivity.settings import Duration, Lasting, Settings, SparkMode, load_settings
+from connectivity.settings import Duration, Lasting, Section, Settings, SparkMode, load_settings, settings_page
 
 SECRET = "s3cr3t-word"
 
@@ -85,7 +88,7 @@ def test_a_duration_has_a_unit(text: object, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "5x", "-5s", "1h30m", "5 s 6", True, [], "forever", "٣s", "1e3s", float("nan")]
+    "text", ["", "s", "5x", "999999999999w", "-5s", "1h30m", "5 s 6", True, [], "forever", "٣s", "1e3s", float("nan")]
 )
 def test_other_texts_are_no_duration(text: object) -> None:
     with pytest.raises(ValidationError):
@@ -192,6 +195,37 @@ def test_loopback_needs_no_token(host: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert load_settings().api.token is None
 
 
+@pytest.mark.parametrize("setting", ["reconnect: {min: 999999999999w}", "journal: {hot_window: 999999999999w}"])
+def test_a_duration_beyond_all_measure_is_a_problem(tmp_path: Path, setting: str) -> None:
+    assert 'found "999999999999w", expected a shorter duration' in problems(written(tmp_path, setting + "\n"))[0]
+
+
+@pytest.mark.parametrize("name", ["idle_timeout", "open_timeout"])
+def test_a_subscription_has_some_time(tmp_path: Path, name: str) -> None:
+    file = written(tmp_path, f"subscriptions: {{{name}: 0}}\n")
+    assert problems(file) == [f"subscriptions.{name} ({file}): found 0, expected a duration above 0"]
+
+
+@pytest.mark.parametrize("name", ["_env_prefix", "_secrets_dir", "_cli_parse_args", "__pydantic_self__", "_x"])
+def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, name: str) -> None:
+    file = written(tmp_path, f"{name}: OTHER_\napi: {{port: x}}\n")
+    known = ", ".join(Settings.model_fields)
+    found = problems(file)
+    assert found[0].startswith(f"{name} ({file}): found an unknown setting, expected one of: {known}")
+    assert found[1:] == [f'api.port ({file}): found "x", expected a whole number']
+
+
+def test_a_retention_that_is_none_is_shown_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("nope", "{default: nope}"):
+        file = written(tmp_path, f"lake: {{retention: {text}}}\n")
+        assert problems(file)[0].startswith(f'lake.retention.default ({file}): found "nope", expected a duration')
+    file = written(tmp_path, "lake: {retention: {acme.site: -1}}\n")
+    assert problems(file)[0].startswith(f'lake.retention["acme.site"] ({file}): found -1, expected')
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", "soon")
+    expected = 'lake.retention.default (CONNECTIVITY_LAKE__RETENTION): found "soon", expected a duration'
+    assert problems()[0].startswith(expected)
+
+
 def test_reconnecting_waits_at_least_min_and_at_most_max(tmp_path: Path) -> None:
     assert "a min above 0 and a max not below it" in problems(written(tmp_path, "reconnect: {min: 40s}\n"))[0]
     assert "a min above 0" in problems(written(tmp_path, "reconnect: {min: 0s}\n"))[0]
@@ -245,3 +279,32 @@ def test_no_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert SECRET not in "".join(problems())
     monkeypatch.setenv("CONNECTIVITY_API", SECRET)
     assert SECRET not in "".join(problems())
+
+
+# --- the page -----------------------------------------------------------------------------------------------------------
+
+
+def rows() -> dict[str, str]:
+    """Setting → its default, as the page shows them."""
+    return dict(re.findall(r"^\| `([a-z_.]+)` \| `?([^`|]+?)`? \|", settings_page(), re.MULTILINE))
+
+
+def test_the_page_has_every_setting() -> None:
+    fields = Settings.model_fields
+    expected = [name for name, field in fields.items() if not isinstance(field.default, Section)]
+    for name, field in fields.items():
+        if isinstance(field.default, Section):
+            expected += [f"{name}.{inner}" for inner in type(field.default).model_fields]
+    assert sorted(rows()) == sorted(expected)
+    assert {"limits.payload", "journal.historical_headers", "lake.retention", "spark.mode"} <= set(rows())
+
+
+def test_the_defaults_of_the_page_are_the_defaults(tmp_path: Path) -> None:
+    """Written into a file as they stand, they change nothing."""
+    content: dict[str, Any] = {}
+    for name, default in rows().items():
+        group, _, inner = name.rpartition(".")
+        if default != "–":
+            (content.setdefault(group, {}) if group else content)[inner] = default
+    assert load_settings(written(tmp_path, yaml.safe_dump(content))) == load_settings()
+    assert (content["reconnect"], content["limits"]) == ({"min": "500ms", "max": "30s"}, {"payload": "1MiB"})

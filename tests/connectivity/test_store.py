@@ -251,6 +251,19 @@ async def test_a_name_that_comes_again_has_its_newest_answer(store: Store) -> No
     assert store.answered(delivery(1)) == b"new"
 
 
+async def test_an_answer_beyond_the_redelivery_window_is_not_known(gate: Gate) -> None:
+    """Brokers use their names again: what comes so late is no redelivery."""
+    nanoseconds = NanoClock()
+    gate._clock = nanoseconds
+    store = Store(gate, StoreOptions(redelivery_window=10), now=nanoseconds)
+    await store.submit([change(LAMP, 1, answer=answered(1))])
+    nanoseconds.now += 10 * 10**9
+    assert store.answered(delivery(1)) == b"done"
+    nanoseconds.now += 1
+    assert store.answered(delivery(1)) is None
+    await store.close()
+
+
 async def test_a_state_that_is_not_in_memory_is_read(gate: Gate) -> None:
     gate.append(history(LAMP, 3))
     store = Store(gate)
@@ -267,7 +280,7 @@ async def test_old_answers_are_forgotten_as_new_ones_come(gate: Gate) -> None:
     for revision in range(1, 401):
         nanoseconds.now += 100_000_000
         await store.submit([change(LAMP, revision, answer=answered(revision))])
-    known = [number for number in range(1, 401) if store.answered(delivery(number)) is not None]
+    known = [number for number in range(1, 401) if gate.answer(delivery(number)) is not None]
     assert known[-1] == 400
     assert 100 <= len(known) <= 100 + 64
     await store.close()

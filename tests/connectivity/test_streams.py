@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from connectivity.errors import PublishFailed
 from connectivity.feeds import Feed
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -77,6 +78,11 @@ class Bench:
         for _ in range(int(seconds)):
             self.clock.advance(1)
             self.streams.sweep()
+
+    def jump(self, seconds: float) -> None:
+        """Move the clock on, then sweep once: the loop was busy."""
+        self.clock.advance(seconds)
+        self.streams.sweep()
 
     def failures(self) -> list[Any]:
         return [signal.reason for signal in self.reply.signals if isinstance(signal, Failed)]
@@ -495,3 +501,50 @@ async def test_a_refused_subscribe_of_such_a_protocol_fails_at_once() -> None:
     reply = KeepingReply(terminal_needs_request=False)
     bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}), Peer(reply, READER, "c-1"))
     assert reply.names == ["Created", "Failed"]
+
+
+@pytest.mark.parametrize("late", [2, 3, 5, 12, 61])
+async def test_a_sweep_that_comes_late_forgets_nobody(late: int) -> None:
+    """However many seconds a sweep skips: what is idle ends, what ended is forgotten."""
+    bench = Bench()
+    key = bench.subscribe()
+    bench.jump(2)
+    await bench.request(key, 1)
+    for _ in range(140 // late + 2):
+        bench.jump(late)
+    assert bench.failures() == [Ending.IDLE]
+    assert not bench.streams._scopes
+
+
+async def test_elements_that_the_broker_refuses_end_the_subscription() -> None:
+    """They leave a gap that the client cannot see, so nothing may follow them but the failure."""
+    bench = Bench(page_items=2)
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 10)
+    bench.reply.postings[-1].confirm(PublishFailed("quota exceeded"))
+    bench.reply.postings[-1].take()
+    await bench.settle()
+    assert bench.reply.names == ["Created", "Next", "Failed"]
+    assert bench.failures() == [INTERNAL_ERROR]
+
+
+async def test_closing_the_connection_ends_what_waits_for_its_broker() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 10)
+    pump = next(iter(bench.streams)).pump
+    assert pump is not None
+    bench.streams.close_connection("c-1")
+    await bench.settle()
+    assert pump.cancelled()
+
+
+async def test_case_71_a_request_right_behind_the_subscribe_is_served_after_created() -> None:
+    """A client that chose or guessed the id need not wait for the answer."""
+    bench = Bench(lambda: ListFeed([1]))
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="7"), bench.peer)
+    bench.streams.request(Request(Kind.HISTORY, "7", 1, {}, LAMP), bench.peer)
+    await bench.settle()
+    assert bench.reply.names == ["Created", "Next", "Complete"]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, HistoryQuery
 from spark_store.errors import QueryError
-from spark_store.history import SCAN_ROWS, HistoryPage, open_range, page
+from spark_store.history import SCAN_COMPARISONS, SCAN_ROWS, SCAN_WORK, HistoryPage, open_range, page
 from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change, Snapshot
@@ -323,6 +323,51 @@ def test_a_page_with_a_filter_looks_at_a_bounded_number_of_events(tmp_path: Path
         position, pages = found.position, pages + 1
     assert (revisions(found.events), pages) == ([last - 1, last], 3)
     journal.close()
+
+
+@pytest.mark.parametrize(("comparisons", "rows"), [(1, SCAN_ROWS), (20, SCAN_ROWS), (200, SCAN_COMPARISONS // 200)])
+def test_the_more_a_filter_compares_the_fewer_events_a_page_looks_at(comparisons: int, rows: int) -> None:
+    journal = MemoryJournal()
+    fill(journal, LAMP, SCAN_ROWS + 5)
+    text = f"and({','.join(['eq(attributes/counter,-1)'] * comparisons)})"
+    assert page(journal, open_range(journal, query(filter=text)), 0, 5, MUCH) == HistoryPage([], rows, False)
+
+
+def test_a_page_with_a_filter_looks_at_a_bounded_number_of_bytes() -> None:
+    """Bytes of events times comparisons; one event at least. The last page is still found."""
+    journal = MemoryJournal()
+    value = f"[{','.join(map(str, range(20_000)))}]".encode()
+    journal.append([Change((event(LAMP, n, value),), (snapshot(LAMP, n),)) for n in range(1, 31)])
+    light = open_range(journal, query(filter="eq(attributes/counter,-1)"))
+    assert page(journal, light, 0, 5, MUCH) == HistoryPage([], SCAN_WORK // len(value) + 1, False)
+    heavy = open_range(journal, query(filter=f"or({','.join(['eq(attributes/counter,-1)'] * 50)})"))
+    assert page(journal, heavy, 0, 5, MUCH) == HistoryPage([], 1, False)
+    assert page(journal, heavy, 29, 5, MUCH) == HistoryPage([], 30, True)
+
+
+def test_instants_are_made_revisions_when_everything_is_durable(journal: Journal) -> None:
+    """Of an event that is not durable nobody knows the time. Before and behind all, and between two such events."""
+    far, last = nanoseconds("2099-01-01T00:00:00+00:00"), nanoseconds(timestamp(102))
+    asked = {
+        "to the future": (query(101, before=far), [101, 102, 103]),
+        "from the future": (query(101, after=far), []),
+        "between": (query(101, after=last - 1, before=last + 1), [102]),
+        "from between": (query(100, after=last), [103]),
+        "with a filter": (query(101, before=far, filter="ge(attributes/counter,101)"), [102, 103]),
+        "durable": (query(100, 101, before=far), [100, 101]),
+    }
+    ranges = {name: open_range(journal, one, newest=103) for name, (one, _) in asked.items()}
+    for name, range in ranges.items():
+        early = page(journal, range, 0, 10, MUCH)
+        assert early == HistoryPage([], 0, False) or name == "durable"
+    journal.append([change(LAMP, 102), change(LAMP, 103)])
+    journal.append([change(LAMP, 104)])
+    found = {name: page(journal, range, 0, 10, MUCH) for name, range in ranges.items()}
+    assert {name: revisions(one.events) for name, one in found.items()} == {
+        name: one for name, (_, one) in asked.items()
+    }
+    assert all(one.ended for one in found.values())
+    assert revisions(page(journal, ranges["to the future"], 101, 1, MUCH).events) == [102]
 
 
 def test_a_limit_of_nothing_looks_whether_more_follows(journal: Journal) -> None:

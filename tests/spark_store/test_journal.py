@@ -242,8 +242,8 @@ def test_running_numbers_lead_through_all_entries_in_order(tmp_path: Path) -> No
     assert "TEMP B-TREE" not in str(plan)
 
 
-def test_a_commit_survives_the_power(tmp_path: Path) -> None:
-    """WAL alone does not wait for the disk: both pragmas are needed."""
+def test_the_writer_asks_sqlite_to_wait_for_the_disk_at_every_commit(tmp_path: Path) -> None:
+    """WAL alone does not wait: both pragmas are needed."""
     journal = SqliteJournal.open(tmp_path / "journal.db")
     assert journal._writer.execute("PRAGMA synchronous").fetchone() == (2,)
     assert journal._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)

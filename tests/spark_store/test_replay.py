@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.records import Snapshot
-from spark_store.replay import PatternRefused, evolve, fold, matching_keys, merge, state_path
+from spark_store.replay import MatchBudget, PatternRefused, _known_path, evolve, fold, matching_keys, merge, state_path
 
 THING = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamps")
@@ -134,7 +134,7 @@ STATES = st.recursive(
 PLACES = st.lists(st.sampled_from("abc"), max_size=3).map(lambda keys: "/" + "/".join(keys))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), STATES, max_size=3), st.sampled_from(["modified", "merged", "deleted"]))
 def test_no_event_changes_the_state_before_it(state: dict[str, Any], action: str) -> None:
     """Neither its members nor anything they share with the state after it."""
@@ -145,14 +145,14 @@ def test_no_event_changes_the_state_before_it(state: dict[str, Any], action: str
         assert before == kept
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(STATES, STATES)
 def test_merging_twice_is_merging_once(target: Any, patch: Any) -> None:
     once = merge(target, patch)
     assert merge(once, patch) == once
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(PLACES, STATES)
 def test_what_is_set_is_there(path: str, value: Any) -> None:
     if path == "/":
@@ -190,7 +190,7 @@ def test_folding_nothing_is_an_error() -> None:
     ],
 )
 def test_a_delete_pattern_matches_whole_keys(pattern: str, found: list[str]) -> None:
-    assert matching_keys(pattern, ["a", "ab", "a-b", "b"]) == found
+    assert matching_keys(pattern, ["a", "ab", "a-b", "b"], MatchBudget()) == found
 
 
 @pytest.mark.parametrize(
@@ -200,21 +200,54 @@ def test_a_delete_pattern_matches_whole_keys(pattern: str, found: list[str]) -> 
 def test_a_delete_pattern_that_could_take_long_is_refused(expression: str) -> None:
     begun = time.perf_counter()
     with pytest.raises(PatternRefused):
-        matching_keys(f"{{{{ ~{expression}~ }}}}", ["a" * 256])
+        matching_keys(f"{{{{ ~{expression}~ }}}}", ["a" * 256], MatchBudget())
     assert time.perf_counter() - begun < 0.1
+
+
+@pytest.mark.parametrize(
+    "expression", ["(){200}x", "(?:){200}x", "(^){5000000}x", "a{257}", "a{1,257}", "a{257,}", "a{,257}", "((b)()){2}"]
+)
+def test_a_delete_pattern_that_takes_memory_for_every_round_is_refused(expression: str) -> None:
+    """No key is that long, and rounds over nothing are remembered one by one."""
+    with pytest.raises(PatternRefused, match=r"at most 256 repetitions|something in every group"):
+        matching_keys(f"{{{{ ~{expression}~ }}}}", ["a"], MatchBudget())
+
+
+def test_as_many_repetitions_as_a_key_is_long_are_accepted() -> None:
+    assert matching_keys("{{ ~a{256}~ }}", ["a" * 256, "a"], MatchBudget()) == ["a" * 256]
+
+
+def test_the_patterns_of_one_merge_have_one_budget() -> None:
+    """However many there are, and at whatever depth."""
+    keys = {"a" * 100: 1, **{str(number): number for number in range(10)}}
+    pattern = "{{{{ ~.*{}.*x~ }}}}"
+    assert merge({"in": keys}, {"in": {pattern.format(number): None for number in range(3)}}) == {"in": keys}
+    begun = time.perf_counter()
+    with pytest.raises(PatternRefused, match="expected fewer patterns"):
+        merge({"in": keys}, {"in": {pattern.format(number): None for number in range(1000)}})
+    with pytest.raises(PatternRefused, match="expected fewer patterns"):
+        merge({}, {str(number): {f"{{{{ ~{number}~ }}}}": None} for number in range(1000)})
+    assert time.perf_counter() - begun < 0.3
+
+
+def test_a_long_path_is_not_kept() -> None:
+    path = "/attributes/" + "a" * 501
+    before = _known_path.cache_info().currsize
+    assert state_path(EntityType.THING, path) == ("attributes", "a" * 501)
+    assert _known_path.cache_info().currsize == before
 
 
 def test_a_delete_pattern_that_is_accepted_is_fast_at_its_worst() -> None:
     begun = time.perf_counter()
-    assert matching_keys("{{ ~.*a.*x~ }}", ["a" * 256] * 10) == []
+    assert matching_keys("{{ ~.*a.*x~ }}", ["a" * 256] * 10, MatchBudget()) == []
     assert time.perf_counter() - begun < 0.5
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.text(alphabet="ab(|)*+?{2,}[]^-\\.$:", max_size=12))
 def test_any_delete_pattern_matches_or_is_refused(expression: str) -> None:
     try:
-        found = matching_keys(f"{{{{ ~{expression}~ }}}}", ["a", "ab", "b" * 100])
+        found = matching_keys(f"{{{{ ~{expression}~ }}}}", ["a", "ab", "b" * 100], MatchBudget())
     except PatternRefused:
         return
     assert set(found) <= {"a", "ab", "b" * 100}

@@ -54,5 +54,42 @@ async def test_probes_need_no_token() -> None:
     assert (await get("/health/ready", token="secret")).status_code == 200
 
 
+async def test_without_the_token_a_probe_learns_the_status_and_nothing_else() -> None:
+    app = application(Monitor(), lambda: (True, {"status": "ready", "connections": {"site": {}}}), "secret")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://service") as client:
+        assert (await client.get("/health/ready")).json() == {"status": "ready"}
+        told = await client.get("/health/ready", headers={"authorization": "Bearer secret"})
+    assert told.json() == {"status": "ready", "connections": {"site": {}}}
+
+
 async def test_any_other_path_is_not_found() -> None:
     assert (await get("/nowhere")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        ("bearer secret", 200),
+        ("BEARER  secret ", 200),
+        ("", 401),
+        ("Bearer", 401),
+        ("Bearer ", 401),
+        ("Basic secret", 401),
+        ("Bearer secret-2", 401),
+        ("Bearer secret secret", 401),
+    ],
+)
+async def test_a_bearer_token_is_told_by_its_scheme_in_any_case(authorization: str, status: int) -> None:
+    answer = await get("/metrics", token="secret", authorization=authorization)
+    assert answer.status_code == status
+    assert ("connectivity_" in answer.text) == (status == 200)
+
+
+async def test_a_refusal_says_why_in_the_form_of_every_error() -> None:
+    answer = await get("/metrics", token="secret")
+    assert (answer.json()["status"], answer.json()["error"]) == (401, "api:unauthorized")
+
+
+async def test_a_token_may_hold_any_character() -> None:
+    answer = await get("/metrics", token="schlüssel", authorization="Bearer schlüssel".encode())  # type: ignore[arg-type]
+    assert answer.status_code == 200

@@ -73,6 +73,12 @@ def test_design_8_08_a_path_that_does_not_exist_ends_with_2(tmp_path: Path) -> N
     assert str(tmp_path / "nope") in result.stderr
 
 
+def test_a_name_too_long_for_the_system_does_not_exist(tmp_path: Path) -> None:
+    result = run("validate", tmp_path / ("x" * 300))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "found nothing, expected a file or a folder" in result.stderr
+
+
 def test_validate_shows_no_secret(tmp_path: Path) -> None:
     written(tmp_path, uri=f"amqp://u:{SECRET}@h", credentials={"type": "client-cert", "key": SECRET})
     for arguments in (["validate"], ["validate", "--json"]):

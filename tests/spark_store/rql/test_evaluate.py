@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.errors import QueryError
-from spark_store.rql import evaluate, parse, resolve_times
+from spark_store.rql import evaluate, parse, resolve_times, weight
 from spark_store.rql.ast import (
     And,
     Compare,
@@ -233,3 +233,57 @@ def test_a_document_of_great_depth_needs_no_stack(opening: str) -> None:
         value = [value] if opening == "[" else {"a": value} if opening == '{"a":' else [{"a": value}]
     predicate = parse(f"or(eq(attributes{'/a' * 20_000},2), eq(attributes/a,2), like(attributes/a,'b'))")
     assert evaluate(predicate, {"attributes": {"a": value}}) is False
+
+
+MANY = st.lists(SCALARS | st.sampled_from(["false", "0", "5e-1", "nan", "inf", 0.5, "\ud83d\udca1"]), min_size=33)
+
+
+@given(MANY, st.lists(LITERALS, min_size=1, max_size=40), COMPARISONS)
+def test_many_values_are_compared_as_each_of_them_alone(
+    values: list[Any], literals: list[Literal], operator: Operator
+) -> None:
+    field = Field(FieldKind.DOCUMENT, ("attributes", "x"))
+
+    def holds(predicate: Predicate) -> bool:
+        return any(evaluate(predicate, {"attributes": {"x": value}}) for value in values)
+
+    document = {"attributes": {"x": values}}
+    assert evaluate(In(field, tuple(literals)), document) is any(
+        holds(Compare(Operator.EQ, field, literal)) for literal in literals
+    )
+    if operator is not Operator.NE:
+        text = Literal(LiteralKind.TEXT, "*1")
+        for literal in [text] if operator in (Operator.LIKE, Operator.ILIKE) else literals:
+            compare = Compare(operator, field, literal)
+            assert evaluate(compare, document) is holds(compare)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("in(attributes/x" + "".join(f",{number}" for number in range(-499, 0)) + ")", 0.2),
+        ("in(attributes/x" + "".join(f",'{number}'" for number in range(-499, 0)) + ")", 0.2),
+        ("or(" + ",".join(f"eq(attributes/x,{number})" for number in range(-249, 0)) + ")", 1.5),
+        ("or(" + ",".join(f"lt(attributes/x,{number})" for number in range(-249, 0)) + ")", 1.5),
+    ],
+    ids=["in numbers", "in texts", "many eq", "many lt"],
+)
+def test_the_longest_filter_on_a_long_array_takes_no_long_time(text: str, seconds: float) -> None:
+    document = {"attributes": {"x": list(range(20_000))}}
+    predicate = parse(text)
+    begin = time.perf_counter()
+    assert evaluate(predicate, document) is False
+    assert time.perf_counter() - begin < seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "comparisons"),
+    [
+        ("eq(attributes/x,1)", 1),
+        ("and(eq(attributes/x,1),not(or(exists(attributes/x),empty(attributes/x))))", 3),
+        ("in(attributes/x,1,2,3)", 1),
+        ("in(attributes/x" + ",1" * 320 + ")", 11),
+    ],
+)
+def test_the_weight_of_a_filter_is_the_number_of_its_comparisons(text: str, comparisons: int) -> None:
+    assert weight(parse(text)) == comparisons

@@ -168,7 +168,37 @@ def test_a_hundred_levels_are_a_filter_and_one_more_is_not() -> None:
 
 
 def test_levels_are_depth_and_not_number() -> None:
-    parse(f"and({','.join([nested(99)] * 20)})")
+    parse(f"and({','.join([nested(99)] * 5)})")
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("in(attributes/n" + ",1" * 499 + ")", None),
+        ("in(attributes/n" + ",1" * 500 + ")", 16 + 2 * 499),
+        ("and(" + ",".join(["exists(attributes/n)"] * 499) + ")", None),
+        ("and(" + ",".join(["exists(attributes/n)"] * 500) + ")", 4 + 21 * 499),
+        ("or(" + ",".join(["eq(attributes/n,1)"] * 250) + ")", 3 + 19 * 249 + 16),
+    ],
+)
+def test_a_text_may_have_500_operators_and_literals_and_not_one_more(text: str, position: int | None) -> None:
+    """Each is work for every event that is held against it."""
+    if position is None:
+        parse(text)
+        return
+    with pytest.raises(RqlSyntaxError) as caught:
+        parse(text)
+    assert (caught.value.position, caught.value.fault.error) == (position, "rql.expression.invalid")
+    assert "500 operators and literals" in caught.value.expected
+
+
+@pytest.mark.parametrize("operator", ["like", "ilike"])
+def test_a_pattern_may_have_1024_characters_and_not_one_more(operator: str) -> None:
+    parse(f"{operator}(attributes/n,'{'?' * 1024}')")
+    with pytest.raises(RqlSyntaxError) as caught:
+        parse(f"{operator}(attributes/n,'{'?' * 1025}')")
+    assert caught.value.position == len(operator) + 14
+    assert "1024 characters" in caught.value.expected
 
 
 def test_a_text_may_have_64_kib_and_not_one_byte_more() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_store.rql import wildcards
 from spark_store.rql.wildcards import fold_ascii, matches
 
 
@@ -78,3 +79,21 @@ def test_no_pattern_takes_long(pattern: str) -> None:
     begin = time.perf_counter()
     assert matches("a" * 100_000, pattern) is False
     assert time.perf_counter() - begin < 2
+
+
+def test_the_tables_of_a_long_part_are_not_kept() -> None:
+    """They take about a kilobyte for each of its characters."""
+    part = "".join(map(chr, range(0x4E00, 0x4E00 + 500)))
+    before = wildcards._known_places.cache_info().currsize
+    assert matches(f"x{part}yz", f"*{part}?z*")
+    assert matches("x5a7b9", "*5?7?*")
+    assert wildcards._known_places.cache_info().currsize <= before + 1
+
+
+def test_a_pattern_that_is_longer_than_the_text_takes_no_time() -> None:
+    """As it is held against each of many short values."""
+    begin = time.perf_counter()
+    for pattern in ("*" + "a?" * 500 + "b*", "*" * 1024, "*a" * 512):
+        for _ in range(2_000):
+            matches("1", pattern)
+    assert time.perf_counter() - begin < 0.1

@@ -1,0 +1,41 @@
+"""What of a connection document this version carries out.
+
+A document may say more than is done today. What would be unsafe to leave out is refused: then the connection is not opened,
+and its status says why. What is merely missing is told in the log when the connection is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from connectivity.brokers import load_broker
+from connectivity.model import Connection
+
+
+def refusal(connection: Connection) -> str | None:
+    """Why a connection cannot be opened by this version; None if it can."""
+    broker = load_broker(connection.connection_type)
+    if broker.connect is None:
+        return f"this version of the service does not carry {broker.name} yet"
+    if connection.ssh_tunnel is not None and connection.ssh_tunnel.enabled:
+        # Going around the tunnel would be worse than not going at all.
+        return "this version of the service has no sshTunnel"
+    used = {name for source in connection.sources for name in source.payload_mapping}
+    for name, definition in connection.mapping_definitions.items():
+        if name in used and (definition.incoming_conditions or definition.outgoing_conditions):
+            # They keep messages out; without them more would be carried out than the operator wants.
+            return f"this version of the service has no conditions of mappings (mappingDefinitions.{name})"
+    return None
+
+
+def shortfalls(connection: Connection) -> Iterator[str]:
+    """What the document asks for and this version leaves out."""
+    if connection.targets:
+        yield "targets: nothing is published to them"
+    if connection.client_count > 1:
+        yield "clientCount: one client does the work"
+    for index, source in enumerate(connection.sources):
+        if source.acknowledgement_requests is not None and source.acknowledgement_requests.includes:
+            yield f"sources[{index}].acknowledgementRequests: a command is answered when it is durable"
+        if len(source.payload_mapping) > 1:
+            yield f"sources[{index}].payloadMapping: only the first one is used"

@@ -1,0 +1,325 @@
+"""The service's inside without brokers: a site of lamps, its policy, deliveries made by hand, a store whose disk obeys.
+
+site = Site()
+await site.has_lamp()
+delivery = site.deliver(command("modify", "/attributes/on", True))
+await site.settled(delivery)
+site.answers()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from connectivity.brokers.base import Delivery, Outcome
+from connectivity.dispatch import Arrival, Dispatcher, read
+from connectivity.feeds import Feed
+from connectivity.history import HistoryFeed
+from connectivity.inbound import Reader
+from connectivity.model import Connection
+from connectivity.monitor import Monitor
+from connectivity.outbound import Route
+from connectivity.outbox import Outbox
+from connectivity.store import Store, StoreOptions
+from connectivity.streams import Bounds, Streams
+from connectivity.twins.decide import Decider
+from connectivity.twins.streaming import may_stream
+from mappings.envelope import Envelope
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event, Subscribe
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import Journal
+from spark_store.memory import MemoryJournal
+from spark_store.records import Change, DeliveryName, Snapshot
+from tests.clock import Clock
+from tests.connectivity.fakes import Link
+from tests.helpers import wait_until
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+OWNER = "acme:owner"
+HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
+
+_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
+
+
+def policy(*owners: str) -> dict[str, Any]:
+    """A policy in which each of these may do everything."""
+    resources = {"thing:/": _ALL, "policy:/": _ALL, "message:/": _ALL}
+    return {"entries": {"OWNER": {"subjects": {owner: {"type": "test"} for owner in owners}, "resources": resources}}}
+
+
+def document(topic: str, path: str = "/", value: Any = ..., **headers: Any) -> bytes:
+    """A message of the Ditto protocol. Keywords are headers, with `_` for `-`."""
+    message: dict[str, Any] = {
+        "topic": topic,
+        "path": path,
+        "headers": {name.replace("_", "-"): header for name, header in headers.items()},
+    }
+    if value is not ...:
+        message["value"] = value
+    return json.dumps(message).encode()
+
+
+def command(action: str, path: str = "/", value: Any = ..., *, name: str = "lamp-7", **headers: Any) -> bytes:
+    """A command on a thing of the site."""
+    return document(f"acme.site/{name}/things/twin/commands/{action}", path, value, **headers)
+
+
+def creation(name: str = "lamp-7", *owners: str, **headers: Any) -> bytes:
+    return command("create", value={"_policy": policy(*(owners or (OWNER,)))}, name=name, **headers)
+
+
+def turn(on: Any, **headers: Any) -> bytes:
+    return command("modify", "/attributes/on", on, **headers)
+
+
+def streaming(action: str, value: Any = ..., *, name: str = "lamp-7", **headers: Any) -> bytes:
+    """A command of a streaming subscription."""
+    return document(f"acme.site/{name}/things/twin/streaming/{action}", value=value, **headers)
+
+
+def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
+    """A source that answers at `out`, unless `replyTarget` says otherwise."""
+    return {
+        "addresses": [address],
+        "authorizationContext": list(subjects or (OWNER,)),
+        "replyTarget": {"address": "out"},
+        **more,
+    }
+
+
+def connection(*sources: Mapping[str, Any], **more: Any) -> Connection:
+    """A connection to the broker inside the process."""
+    return Connection.model_validate(
+        {
+            "id": "site",
+            "connectionType": "memory",
+            "connectionStatus": "open",
+            "uri": "memory://site:1",
+            "sources": list(sources or (source(),)),
+            **more,
+        }
+    )
+
+
+class Disk(MemoryJournal):
+    """A journal whose commits wait while it `is_held`, fail while it is `full`, and whose reads fail while `unreadable`.
+
+    With `loses_answers` a commit is carried out and then fails. `rejected`: texts that no value may hold.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open_gate = threading.Event()
+        self._open_gate.set()
+        self.full = self.unreadable = self.loses_answers = False
+        self.rejected: set[bytes] = set()
+        self.commits = self.probes = 0
+
+    @property
+    def is_held(self) -> bool:
+        return not self._open_gate.is_set()
+
+    def hold(self) -> None:
+        self._open_gate.clear()
+
+    def release(self) -> None:
+        self._open_gate.set()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            for event in change.events:
+                if any(text in (event.value or b"") for text in self.rejected):
+                    raise ValueError(f"{event.value!r} cannot be stored")
+        super().write(changes)
+
+    def commit(self) -> None:
+        self.commits += 1
+        assert self._open_gate.wait(10)
+        if self.full:
+            self.rollback()
+            raise StoreUnavailable("the disk is full")
+        super().commit()
+        if self.loses_answers:
+            self.loses_answers = False
+            raise StoreUnavailable("the answer of the disk is lost")
+
+    def probe(self) -> None:
+        self.probes += 1
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+        super().probe()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        self._check_readable()
+        return super().snapshot(entity)
+
+    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
+        self._check_readable()
+        return super().answer(name, since)
+
+    def _check_readable(self) -> None:
+        if self.unreadable:
+            raise StoreUnavailable("a page cannot be read")
+
+
+class Site:
+    """One connection from reader to outbox, over a link that confirms by itself unless `confirms` is false."""
+
+    made: ClassVar[list[Site]] = []
+    """Those that are to be closed."""
+
+    def __init__(
+        self,
+        *sources: Mapping[str, Any],
+        journal: Journal | None = None,
+        decider: Callable[[Store], Decider] | None = None,
+        **more: Any,
+    ) -> None:
+        self.journal = journal or Disk()
+        self.store = Store(self.journal, HASTY)
+        self.clock = Clock()
+        self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
+        self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
+        self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
+        self.monitor = Monitor()
+        self.monitor.watch_subscriptions(lambda: self.streams)
+        self.outbox = Outbox()
+        self.link = ConfirmingLink()
+        self.outbox.attach(self.link)
+        self.connection = connection(*sources, **more)
+        meter = self.monitor.meter(self.connection.id)
+        self.readers = [
+            Reader(Route(self.connection, index, self.outbox, meter, lambda: NOW))
+            for index in range(len(self.connection.sources))
+        ]
+        self.postponed: list[Arrival] = []
+        self.outcomes: list[tuple[str | None, Outcome]] = []
+        self._number = 0
+        Site.made.append(self)
+
+    @property
+    def disk(self) -> Disk:
+        assert isinstance(self.journal, Disk)
+        return self.journal
+
+    def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        fault = may_stream(signal.query.entity, subjects, self.decider.world)
+        return fault if fault is not None else HistoryFeed.open(self.store, signal.query, NOW)
+
+    async def close(self) -> None:
+        """Let go of the disk and end the store's thread."""
+        if isinstance(self.journal, Disk):
+            self.journal.full = self.journal.unreadable = False
+            self.journal.release()
+        await self.store.close()
+
+    # in
+
+    def delivery(self, payload: bytes, name: str | None = "", *, redelivered: bool = False, **headers: str) -> Delivery:
+        """A delivery with a name of its own, unless one is given; None for one that nothing names."""
+        self._number += 1
+        name = f"d{self._number}" if name == "" else name
+
+        def ended(_: Delivery, outcome: Outcome) -> None:
+            self.outcomes.append((name, outcome))
+
+        mapped = {key.replace("_", "-"): value for key, value in headers.items()}
+        return Delivery(Envelope(payload, mapped), "in", name, redelivered, ended)
+
+    def handle(self, *deliveries: Delivery, source: int = 0) -> None:
+        """Hand over one batch."""
+        self.dispatcher.handle(read(self.readers[source], deliveries), self.postponed.extend)
+
+    def deliver(self, *payloads: bytes, source: int = 0, **headers: str) -> list[Delivery]:
+        """Hand over one batch of these payloads."""
+        deliveries = [self.delivery(payload, **headers) for payload in payloads]
+        self.handle(*deliveries, source=source)
+        return deliveries
+
+    async def ask(self, payload: bytes, **options: Any) -> dict[str, Any]:
+        """The answer to one command."""
+        before = len(self.link.published)
+        self.deliver(payload, **options)
+        await until(lambda: len(self.link.published) > before)
+        return self.answers()[before]
+
+    async def redeliver(self, payload: bytes, name: str = "d2", **headers: str) -> dict[str, Any]:
+        """The answer to a marked redelivery."""
+        before = len(self.link.published)
+        self.handle(self.delivery(payload, name, redelivered=True, **headers))
+        await until(lambda: len(self.link.published) > before)
+        return self.answers()[before]
+
+    async def has_lamp(self, name: str = "lamp-7", *owners: str) -> None:
+        """Make a lamp, and forget that there was an answer."""
+        assert (await self.ask(creation(name, *owners)))["status"] == 201
+        await self.settled(1)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was published and settled so far."""
+        self.link.published.clear()
+        self.outcomes.clear()
+
+    # out
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Everything published, oldest first."""
+        return [json.loads(message.envelope.payload) for message in self.link.published]
+
+    def correlations(self) -> list[str]:
+        return [answer["headers"]["correlation-id"] for answer in self.answers()]
+
+    def statuses(self) -> list[int]:
+        return [answer["status"] for answer in self.answers()]
+
+    async def settled(self, number: int) -> list[str | None]:
+        """Wait until so many deliveries have ended, every one of them settled; their names."""
+        await until(lambda: len(self.outcomes) >= number)
+        assert {outcome for _, outcome in self.outcomes} == {Outcome.SETTLED}
+        return [name for name, _ in self.outcomes]
+
+    def history(self, entity: EntityId = LAMP) -> list[Event]:
+        return self.journal.events(entity, 1, 2**62, 1000, 1 << 30)
+
+    def values(self, entity: EntityId = LAMP) -> list[Any]:
+        """The values that were written to a lamp, oldest first, without its creation."""
+        return [json.loads(event.value) for event in self.history(entity)[1:] if event.value is not None]
+
+    def count(self, direction: str, outcome: str) -> float:
+        """What `connectivity_deliveries_total` says."""
+        labels = {"connection": self.connection.id, "direction": direction, "outcome": outcome}
+        return self.monitor.registry.get_sample_value("connectivity_deliveries_total", labels) or 0.0
+
+
+class ConfirmingLink(Link):
+    """Confirms in the same turn, in order, unless told to wait."""
+
+    def __init__(self, window: int = 100) -> None:
+        super().__init__(window)
+        self.confirms = True
+        self.lost: asyncio.Future[Any] | None = None
+
+    def publish(self, message: Any, done: Any) -> None:
+        super().publish(message, done)
+        if self.confirms:
+            self.confirm()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what is a matter of milliseconds."""
+    await wait_until(condition, poll=0.0005)
+
+
+async def pause(turns: int = 50) -> None:
+    """Let everything run that can run without waiting for anybody."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

@@ -1,0 +1,64 @@
+"""What this version does not do of a document is refused or told, never left out in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connectivity.carried import refusal, shortfalls
+from connectivity.model import Connection
+from connectivity.spec import parse
+
+SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}
+TUNNEL = {
+    "enabled": True,
+    "credentials": {"type": "plain", "username": "tunnel", "password": "x"},
+    "validateHost": False,
+    "uri": "ssh://bastion.acme.example:22",
+}
+CONDITIONAL = {"mappingEngine": "Ditto", "options": {}, "incomingConditions": {"never": "fn:delete()"}}
+TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
+
+
+def document(source: dict[str, Any] | None = None, **more: Any) -> Connection:
+    return parse(
+        {
+            "id": "site",
+            "connectionType": "mqtt-5",
+            "connectionStatus": "open",
+            "uri": "tcp://127.0.0.1:1883",
+            "sources": [{**SOURCE, **(source or {})}],
+            **more,
+        }
+    )
+
+
+def test_a_document_that_is_carried_out_whole_is_neither_refused_nor_commented() -> None:
+    assert refusal(document()) is None
+    assert list(shortfalls(document())) == []
+
+
+def test_a_tunnel_is_not_gone_around() -> None:
+    assert "sshTunnel" in (refusal(document(sshTunnel=TUNNEL)) or "")
+    assert refusal(document(sshTunnel={**TUNNEL, "enabled": False})) is None
+
+
+def test_conditions_that_would_keep_messages_out_are_not_left_out() -> None:
+    used = document({"payloadMapping": ["sometimes"]}, mappingDefinitions={"sometimes": CONDITIONAL})
+    assert "mappingDefinitions.sometimes" in (refusal(used) or "")
+    assert refusal(document(mappingDefinitions={"sometimes": CONDITIONAL})) is None
+
+
+@pytest.mark.parametrize(
+    ("connection", "told"),
+    [
+        (document(targets=[TARGET]), "targets"),
+        (document(clientCount=2), "clientCount"),
+        (document({"acknowledgementRequests": {"includes": ["site:seen"]}}), "sources[0].acknowledgementRequests"),
+    ],
+    ids=["targets", "clientCount", "acknowledgementRequests"],
+)
+def test_what_is_merely_missing_is_told(connection: Connection, told: str) -> None:
+    assert refusal(connection) is None
+    assert [text.partition(":")[0] for text in shortfalls(connection)] == [told]

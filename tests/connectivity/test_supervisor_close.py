@@ -1,0 +1,149 @@
+"""A connection that is closed: what is on its way arrives, nothing new comes in, and it never takes for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.brokers.base import Link
+from connectivity.brokers.memory import BROKER
+from connectivity.errors import Detail, NotConnected
+from connectivity.lifecycle import State, Status
+from connectivity.model import Connection
+from connectivity.supervisor import Pauses
+from tests.connectivity.running import Running, numbered, with_broker
+from tests.connectivity.site import pause, streaming, until
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+
+async def test_a_closed_connection_has_left_the_broker() -> None:
+    running = await Running.opened()
+    await running.supervisor.close()
+    assert (running.supervisor.status, running.supervisor.status_details) == (Status.CLOSED, "closed")
+    assert (running.broker.links, running.up()) == ([], 0)
+    running.send(*numbered(1))
+    await pause()
+    assert running.answers() == []
+
+
+async def test_closing_waits_for_what_is_decided_to_be_durable_and_answered() -> None:
+    running = await Running.opened()
+    running.site.disk.hold()
+    running.send(*numbered(1, 2))
+    await until(lambda: running.site.disk.commits == 2)
+    closing = asyncio.create_task(running.supervisor.close(10))
+    await pause()
+    running.send(*numbered(3))
+    await pause()
+    assert not closing.done()
+    assert len(running.broker.links) == 1
+    running.site.disk.release()
+    await asyncio.wait_for(closing, 5)
+    assert running.correlations() == ["1", "2"]
+    assert running.site.values() == [1, 2]
+    assert running.unsettled() == 1
+
+
+async def test_closing_waits_for_the_brokers_confirmation_but_not_forever() -> None:
+    running = await Running.opened()
+    running.broker.withheld_confirms = 1
+    running.send(*numbered(1))
+    await running.answered(1)
+    await asyncio.wait_for(running.supervisor.close(0.05), 5)
+    assert (running.unsettled(), running.broker.links) == (1, [])
+
+
+async def test_closing_does_not_wait_for_a_link_that_has_died() -> None:
+    running = await Running.opened()
+    running.broker.withheld_confirms = 1
+    running.send(*numbered(1))
+    await running.answered(1)
+    with capture_logs() as lines:
+        closing = asyncio.create_task(running.supervisor.close(60))
+        await pause()
+        assert not closing.done()
+        running.broker.cut()
+        await asyncio.wait_for(closing, 5)
+    assert running.supervisor.status is Status.CLOSED
+    assert lines == [], "nobody wants this link to be made again"
+
+
+async def test_closing_ends_the_subscriptions_so_that_none_keeps_it_waiting() -> None:
+    running = await Running.opened()
+    running.send(*numbered(*range(300)))
+    await running.answered(300)
+    running.send(streaming("subscribeForPersistedEvents", {}))
+    await running.answered(301)
+    key = running.answers()[300]["value"]["subscriptionId"]
+    running.broker.withheld_confirms = 100
+    running.send(streaming("request", {"subscriptionId": key, "demand": 2**63 - 1}))
+    await running.answered(302)
+    closing = asyncio.create_task(running.supervisor.close(60))
+    await pause()
+    assert list(running.site.streams) == []
+    running.broker.cut()
+    await asyncio.wait_for(closing, 5)
+
+
+async def test_closing_while_the_store_is_away_leaves_everything_to_the_broker() -> None:
+    running = await Running.opened()
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(*numbered(1, 2))
+        await until(lambda: running.site.count("in", "held") == 2)
+        await asyncio.wait_for(running.supervisor.close(60), 5)
+        running.site.disk.full = False
+        await until(lambda: running.site.store.is_available)
+        await pause()
+    assert (running.answers(), running.site.values(), running.unsettled()) == ([], [], 2)
+
+
+async def test_closing_when_the_last_commit_fails_ends_all_the_same() -> None:
+    running = await Running.opened()
+    running.site.disk.hold()
+    with capture_logs():
+        running.send(*numbered(1))
+        await until(lambda: running.site.disk.commits == 2)
+        running.site.disk.full = True
+        closing = asyncio.create_task(running.supervisor.close(60))
+        await pause()
+        running.site.disk.release()
+        await asyncio.wait_for(closing, 5)
+    assert (running.answers(), running.unsettled()) == ([], 1)
+
+
+async def hang(_connection: Connection) -> Link:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody answers")
+
+
+@pytest.mark.parametrize("moment", ["never opened", "connecting", "between two tries", "without failover"])
+async def test_a_connection_can_be_closed_at_any_time(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(pauses=Pauses(60, 60), failoverEnabled=moment != "without failover")
+    running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
+    reached: dict[str, Callable[[], bool]] = {
+        "never opened": lambda: True,
+        "connecting": lambda: running.supervisor.lifecycle.state is State.CONNECTING,
+        "between two tries": lambda: running.supervisor.lifecycle.state is State.WAITING,
+        "without failover": lambda: running.supervisor.lifecycle.state is State.WAITING,
+    }
+    if moment == "connecting":
+        with_broker(monkeypatch, replace(BROKER, connect=hang))
+    with capture_logs():
+        if moment != "never opened":
+            running.supervisor.open()
+        await until(reached[moment])
+        await asyncio.wait_for(running.supervisor.close(60), 5)
+    assert running.supervisor.status is Status.CLOSED
+
+
+async def test_closing_twice_is_closing_once() -> None:
+    running = await Running.opened()
+    await running.supervisor.close(1)
+    await running.supervisor.close(1)
+    assert running.supervisor.status is Status.CLOSED
