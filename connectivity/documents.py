@@ -22,6 +22,7 @@ from connectivity.rules import ROOT, json_path, show
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 100
 MAX_VALUES = 100_000
+MAX_DIGITS = 1_000
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -198,6 +199,12 @@ class _Loader(yaml.SafeLoader):
         found.repeated = tuple(self._repeated(node))
         found.update(self.construct_mapping(node))
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Bounded here, since Python does so for decimal digits alone and then cannot print what came in as others."""
+        if len(node.value) > MAX_DIGITS:
+            raise ValueError("a number too long")
+        return super().construct_yaml_int(node)
+
     def _repeated(self, node: yaml.MappingNode) -> list[Hashable]:
         """Before merge keys (`<<`) are put in: what they bring may be overridden on purpose."""
         names = Counter(
@@ -209,6 +216,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_yaml_map)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _load_yaml(text: str) -> Any:

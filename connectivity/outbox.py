@@ -4,9 +4,9 @@ The outbox outlives links. What a dead link had not confirmed goes out again fir
 same, when the next link is there; so a cut leaves no gap and no other order. Its size needs no bound of its own: deliveries
 are bounded by the link's window, and a subscription posts its next page only when the last one has been taken.
 
-A broker may answer a message by hanging up: MQTT 3.1.1 has no other way to refuse one. So after a link that died without
-confirming anything the next one gets a single message until that is confirmed, and a message that was alone on
-`MOST_BARREN` links, one after the other, is given up as refused. Otherwise it would stop all behind it for ever.
+A broker may answer a message by hanging up: MQTT 3.1.1 has no other way to refuse one. So what a link left unconfirmed goes
+out one by one on the next, and a message that was alone on `MOST_BARREN` links, one after the other, is given up as
+refused. Otherwise it would stop all behind it for ever.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ class Outbox:
         self._number = 0
         self._link: Link | None = None
         self._flushing = False
+        self._suspects = 0
+        """How many messages at the front have been in flight when a link died; they go out one by one."""
         self._barren = 0
-        """How many links in a row have died with messages in flight and none confirmed."""
-        self._has_confirmed = False
+        """How many links in a row have died since a message was confirmed last."""
         self._empty: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -112,13 +113,14 @@ class Outbox:
 
     def attach(self, link: Link) -> None:
         """A link is there: what waits goes out through it."""
-        self._link, self._has_confirmed = link, False
+        self._link = link
         self._flush()
 
     def detach(self) -> None:
         """The link is gone: what it had not confirmed waits again, in front."""
         self._link = None
-        if self._in_flight and not self._has_confirmed:
+        if self._in_flight:
+            self._suspects = max(self._suspects, len(self._in_flight))
             self._barren += 1
             if self._barren > MOST_BARREN:
                 self._give_up()
@@ -141,7 +143,7 @@ class Outbox:
             return
         self._flushing = True
         try:
-            while self._waiting and len(self._in_flight) < (1 if self._barren else link.window):
+            while self._waiting and len(self._in_flight) < (1 if self._suspects else link.window):
                 message, posting = self._waiting.popleft()
                 posting.take()
                 if message is None or posting.withdrawn:
@@ -155,14 +157,14 @@ class Outbox:
 
     def _give_up(self) -> None:
         """The oldest message was alone on each of the last links."""
-        self._barren = 0
+        self._suspects, self._barren = max(0, self._suspects - 1), 0
         _, posting = self._in_flight.pop(next(iter(self._in_flight)))
         posting.confirm(PublishFailed(f"the broker ended {MOST_BARREN} links upon this message"))
 
     def _done(self, link: Link, number: int, error: ConnectivityError | None) -> None:
         if link is not self._link or (entry := self._in_flight.pop(number, None)) is None:
             return
-        self._barren, self._has_confirmed = 0, True
+        self._suspects, self._barren = max(0, self._suspects - 1), 0
         entry[1].confirm(error)
         self._flush()
         if self._empty is not None and not len(self):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ class Channel:
         self._on_lost, self._on_read = on_lost, on_read
         self._socket: socket.socket | None = None
         self._rest = b""
-        self._is_flushing = self._is_leaving = False
+        self._is_flushing = self._is_leaving = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
         self._welcome: asyncio.Future[Welcome] = self._loop.create_future()
         self._subscribed: dict[int, asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]]] = {}
@@ -195,7 +196,7 @@ class Channel:
             self._readable()  # TLS may have waited for the chance to write before it could read on
 
     def _readable(self) -> None:
-        """Read what is there, within this turn's share; the loop comes back for the rest."""
+        """Read what is there, within this turn's share; the rest in another turn."""
         for _ in range(READS_PER_TURN):
             if (sock := self._socket) is None or self.is_paused:
                 return
@@ -212,10 +213,28 @@ class Channel:
             if not self._is_leaving:
                 self._client.feed(data)
                 self._on_read()
+                if self._socket is None:
+                    return
             if len(data) < READ_SIZE and not isinstance(sock, ssl.SSLSocket):
+                # uvloop tells only once of a link that was reset, also where data came before it.
+                if (code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
+                    self._die(lost_error(OSError(code, os.strerror(code))))
+                    return
                 break
+        else:
+            # There may be more, and for the same reason nobody else may say so.
+            self._read_on()
         if self._rest:
             self._flush()
+
+    def _read_on(self) -> None:
+        if not self._is_reading_on:
+            self._is_reading_on = True
+            self._loop.call_soon(self._continue_reading)
+
+    def _continue_reading(self) -> None:
+        self._is_reading_on = False
+        self._readable()
 
     def _ended(self) -> None:
         self._die(NotConnected(Detail.CONNECTING, "the broker closed the link"))

@@ -59,6 +59,8 @@ def test_a_document_is_read(tmp_path: Path, name: str, content: str | bytes) -> 
         ("a.yaml", f"a: *{SECRET}", "$: line 1, column 4: found undefined alias '…'"),
         ("a.yaml", f"a: !{SECRET} b", "$: line 1, column 4: could not determine a constructor for the tag '…'"),
         ("a.yaml", "a: !!bool maybe", "$: a value that does not fit its type, or one nested too deep"),
+        ("a.yaml", f"a: 0x{'f' * 5_000}", "$: a value that does not fit its type, or one nested too deep"),
+        ("a.yaml", f"a: 1{':1' * 5_000}", "$: a value that does not fit its type, or one nested too deep"),
         ("a.yaml", "a: 2030-13-45", "$: a value that does not fit its type, or one nested too deep"),
         ("a.yaml", "? [a]\n: b", "$: line 1, column 3: found unhashable key"),
         ("a.yaml", "[" * 2_000, "$: a value that does not fit its type, or one nested too deep"),

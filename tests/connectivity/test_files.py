@@ -176,6 +176,11 @@ def test_a_name_too_long_for_the_system_is_a_problem(tmp_path: Path) -> None:
     assert [problem.problem.path for problem in load_folder(tmp_path / ("x" * 300)).problems] == ["$"]
 
 
+def test_a_number_too_long_to_be_shown_is_a_problem(tmp_path: Path) -> None:
+    write(tmp_path, "a.yaml", f"id: 0x{'f' * 5_000}")
+    assert places(load_folder(tmp_path)) == [("a.yaml", "$")]
+
+
 @pytest.mark.parametrize("name", [[], {}, 5])
 def test_an_id_that_is_no_text_is_a_problem(tmp_path: Path, name: object) -> None:
     write(tmp_path, "a.json", document(id=name))

@@ -44,6 +44,8 @@ def test_what_a_dead_link_had_not_confirmed_goes_out_again_first_and_in_order() 
     outbox.detach()
     outbox.post(messages("e"))
     outbox.attach(second)
+    for _ in range(4):
+        second.confirm()
     assert sent(second) == ["b", "c", "d", "e"]
 
 
@@ -173,12 +175,14 @@ def test_a_link_that_confirmed_something_says_nothing_against_what_it_left() -> 
     assert ended == []
 
 
-def test_after_a_link_without_a_confirm_the_next_one_is_tried_with_one_message() -> None:
-    outbox, first, second = Outbox(), Link(), Link()
+def test_what_a_link_left_goes_out_one_by_one_and_the_rest_as_before() -> None:
+    outbox, first, second = Outbox(), Link(window=2), Link()
     outbox.attach(first)
-    outbox.post(messages("a", "b", "c"))
+    outbox.post(messages("a", "b", "c", "d"))
     outbox.detach()
     outbox.attach(second)
     assert sent(second) == ["a"]
     second.confirm(1)
-    assert sent(second) == ["a", "b", "c"]
+    assert sent(second) == ["a", "b"]
+    second.confirm(1)
+    assert sent(second) == ["a", "b", "c", "d"]

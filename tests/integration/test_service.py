@@ -164,7 +164,7 @@ def test_case_33_a_subscription_does_not_outlive_the_service(mosquitto: Mosquitt
     ("settings", "words"),
     [
         ({"api": {"host": "0.0.0.0"}}, "api.token"),
-        ({"jornal": {}}, "did you mean journal"),
+        ({"journl": {}}, "did you mean journal"),
         ({"spark": {"mode": "sometimes"}}, "spark.mode"),
         ({"data_dir": "/dev/null/data"}, "data_dir"),
         ({"api": {"host": "203.0.113.7", "token": "x"}}, "203.0.113.7"),

@@ -259,6 +259,33 @@ def test_many_values_are_compared_as_each_of_them_alone(
 
 
 @pytest.mark.parametrize(
+    ("value", "literal", "equal"),
+    [
+        ("1.0", "'1'", False),
+        ("1.0", "1", True),
+        (1.0, "'1'", True),
+        (1, "'1.0'", True),
+        (1, "true", False),
+        (True, "1", False),
+        (True, "'1'", False),
+        (True, "'true'", True),
+        ("true", "true", True),
+        ("false", "true", False),
+        (None, "null", True),
+        ("null", "null", False),
+        (2**53 + 1, "9007199254740992.0", False),
+        ("ä", "'ä'", True),
+        ("now", "time:now", False),
+    ],
+)
+def test_many_literals_are_compared_as_one_is(value: Any, literal: str, equal: bool) -> None:
+    thing = {"attributes": {"x": value, "xs": [value, "other"] * 20}}
+    assert evaluate(parse(f"eq(attributes/x,{literal})"), thing) is equal
+    assert evaluate(parse(f"in(attributes/xs,-7,{literal})"), thing) is equal
+    assert evaluate(parse(f"eq(attributes/xs,{literal})"), thing) is equal
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"),
     [
         ("in(attributes/x" + "".join(f",{number}" for number in range(-499, 0)) + ")", 0.2),

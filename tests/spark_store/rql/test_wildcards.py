@@ -94,6 +94,6 @@ def test_a_pattern_that_is_longer_than_the_text_takes_no_time() -> None:
     """As it is held against each of many short values."""
     begin = time.perf_counter()
     for pattern in ("*" + "a?" * 500 + "b*", "*" * 1024, "*a" * 512):
-        for _ in range(2_000):
+        for _ in range(20_000):
             matches("1", pattern)
-    assert time.perf_counter() - begin < 0.1
+    assert time.perf_counter() - begin < 0.5
