@@ -5,6 +5,7 @@ ConnectivityError
 ├── SettingsError           settings that cannot be used
 ├── LinkError               the link to a broker: a status detail and the broker's own words
 │   ├── NotConnected        retry: gone, refused, unreachable, timed out
+│   │   └── Renewed         on purpose: the next link gets again what this one could not take
 │   └── ConnectionRefused   credentials, certificate, rights, configuration: an operator must act
 ├── PublishFailed           the broker did not take a message; `retry` says whether it might later
 └── TwinError               a twin command that is refused; `fault` is the answer
@@ -84,6 +85,10 @@ class NotConnected(LinkError):
 
     retry = True
     status = 503
+
+
+class Renewed(NotConnected):
+    """The link has ended itself, so that the broker delivers again what it has not acknowledged. Nobody failed."""
 
 
 class ConnectionRefused(LinkError):

@@ -25,7 +25,7 @@ from connectivity.brokers import load_broker
 from connectivity.brokers.base import Link
 from connectivity.carried import refusal, shortfalls
 from connectivity.dispatch import Arrival, Dispatcher, read
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Renewed
 from connectivity.inbound import Reader
 from connectivity.lifecycle import Input, Lifecycle, State, Status, back_off
 from connectivity.model import Connection
@@ -195,7 +195,8 @@ class Supervisor:
             self._has_stood = 0.0
             error = await self._connect_and_serve()
             self._link = None
-            self.lifecycle.step(Input.LOST, error, was_steady=self._has_stood > self._pauses.longest)
+            was_steady = self._has_stood > self._pauses.longest or isinstance(error, Renewed)
+            self.lifecycle.step(Input.LOST, error, was_steady=was_steady)
             self.attempted.set()
             self._meter.up.set(0)
             if self.lifecycle.state is State.CLOSING:

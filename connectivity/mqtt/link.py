@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing, Watermark
-from connectivity.errors import Detail, LinkError, NotConnected, PublishFailed
+from connectivity.errors import Detail, LinkError, PublishFailed, Renewed
 from connectivity.mqtt.channel import Channel
 from connectivity.mqtt.client import REFUSED, LoopClient
 from connectivity.mqtt.dialect import Arrival, Dialect
@@ -28,7 +28,7 @@ from connectivity.mqtt.topics import Sources
 from mappings.envelope import Envelope
 
 IN_FLIGHT = 1000
-MOST_HELD = 5 * IN_FLIGHT
+MOST_HELD = 20 * IN_FLIGHT
 MOST_WITHHELD = 10
 """The smallest window that common brokers have: with so many left unacknowledged, nothing new might come."""
 
@@ -198,7 +198,7 @@ class MqttLink:
     def _renew(self, reason: str) -> None:
         """End this link in an orderly way, so that the broker delivers again what was not acknowledged."""
         if not self._is_over:
-            error = NotConnected(Detail.CONNECTING, f"a new link for redelivery: {reason}")
+            error = Renewed(Detail.CONNECTING, f"a new link for redelivery: {reason}")
             self._end()
             self._farewell = self._loop.create_task(self._leave(error))
 
