@@ -15,12 +15,11 @@ input can only be a header. A client certificate is accepted and not used: loggi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
-from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
-
+from connectivity.amqp.addresses import split_address, virtual_host
+from connectivity.amqp.connecting import connect
+from connectivity.amqp.link import AmqpLink
+from connectivity.amqp.options import Options
 from connectivity.brokers.base import BrokerType
 from connectivity.errors import Problem
 from connectivity.model import Connection
@@ -31,65 +30,6 @@ from connectivity.rules import (
     show,
 )
 from mappings.placeholders import Scope
-
-Milliseconds = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
-
-
-class Options(BaseModel):
-    """What `specificConfig` may say."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
-
-    connection_timeout: Milliseconds = Field(
-        default=60_000, description="Milliseconds until connecting is given up; 0: never.", examples=["10000"]
-    )
-    handshake_timeout: Milliseconds = Field(
-        default=10_000, description="Milliseconds until the handshake is given up.", examples=["5000"]
-    )
-    channel_rpc_timeout: Milliseconds = Field(
-        default=600_000, description="Milliseconds until a call on a channel is given up.", examples=["30000"]
-    )
-    channel_should_check_rpc_response_type: bool = Field(
-        default=False, description="Whether the type of a call's answer is checked.", examples=["true"]
-    )
-    network_recovery_interval: Milliseconds = Field(
-        default=5_000,
-        description="Accepted and not used: lost links are made again with the service's own pauses.",
-        examples=["5000"],
-    )
-    requested_channel_max: Count = Field(
-        default=2_047, description="Channels to ask for; 0: as many as the broker allows.", examples=["100"]
-    )
-    requested_frame_max: Count = Field(
-        default=0, description="Bytes of a frame to ask for; 0: as many as the broker allows.", examples=["131072"]
-    )
-    requested_heartbeat: Count = Field(
-        default=60, description="Seconds between heartbeats to ask for; 0: none.", examples=["30"]
-    )
-    topology_recovery_enabled: bool = Field(
-        default=True,
-        description="Accepted and not used: every new link declares what it needs.",
-        examples=["false"],
-    )
-    shutdown_timeout: Milliseconds = Field(
-        default=10_000, description="Milliseconds until closing is given up.", examples=["3000"]
-    )
-
-
-def split_address(address: str) -> tuple[str, str]:
-    """`exchange/routingKey` → both. Raises ValueError that says what was expected."""
-    exchange, *keys = address.rstrip("/").split("/")
-    if len(keys) != 1:
-        raise ValueError("the format exchange/routingKey")
-    return exchange, keys[0]
-
-
-def virtual_host(path: str) -> str:
-    """The virtual host named by the path of a `uri`. Raises ValueError for more than one segment."""
-    if "/" in path[1:]:
-        raise ValueError("at most one path segment, the virtual host, with %2F for a slash in it")
-    return unquote(path[1:]) or "/"
 
 
 def check(connection: Connection) -> Sequence[Problem]:
@@ -117,6 +57,10 @@ def _check_target_addresses(connection: Connection) -> Iterator[Problem]:
             yield Problem(f"targets[{index}].address", show(target.address), str(error))
 
 
+async def _connect(connection: Connection) -> AmqpLink:
+    return await connect(connection)
+
+
 BROKER = BrokerType(
     name="amqp-091",
     schemes=("amqp", "amqps"),
@@ -124,6 +68,6 @@ BROKER = BrokerType(
     options=Options,
     check=check,
     has_headers=True,
-    connect=None,
+    connect=_connect,
     example_uri="amqps://fleet:${env:BROKER_PASSWORD}@broker.acme.example:5671/fleet",
 )
