@@ -1,15 +1,30 @@
-"""AMQP 0.9.1, as RabbitMQ speaks it: what its documents may say.
+"""AMQP 0.9.1, as RabbitMQ speaks it.
 
-Addresses. A source consumes queues, by name and without placeholders; they must exist. A target publishes to
+**Addresses.** A source consumes queues, by name and without placeholders; they must exist. A target publishes to
 `exchange/routingKey`: exactly one `/` between them, the exchange may be empty (`/orders` goes straight to the queue
 `orders`), the key may not; a `/` at the end is ignored. A target's address is judged as it is written, so its expressions
 must not contain a `/`. A reply-target's address is judged when something is published to it, since it mostly comes with
 the request: `/{{ header:reply-to }}` is the classic pattern of a reply queue.
 
-The path of the `uri` is the virtual host, percent-decoded: none or `/%2F` is the host `/`.
+The path of the `uri` is the virtual host, percent-decoded: none or `/%2F` is the host `/`. Without a user name in it,
+`guest` with the password `guest` logs in.
 
-Headers travel as table headers, with `content-type`, `correlation-id` and `reply-to` as properties. An enforcement's
-input can only be a header. A client certificate is accepted and not used: logging in is by user name and password.
+**Headers** travel as table headers. Of a delivery, `content-type`, `correlation-id`, `reply-to` and `message-id` are taken
+from its properties first; values that are no text are written as text (`true`, `12.5`, `2030-01-15T07:30:00Z`, lists and
+tables as JSON, bytes that are no UTF-8 in base64). In messages to send, every header goes into the table and these four
+into the properties too. An enforcement's input can only be a header.
+
+**Settling.** A settled delivery is acknowledged; one that is to come again goes back to its queue and comes at once, marked;
+one that is dropped is rejected, and goes where the queue sends dead letters. Outcomes reach the broker in the order of
+arrival. A delivery is named by its message id, else by its correlation id.
+
+**Publishing.** Messages are persistent and confirmed. One that no queue gets is a failure that says so; a missing exchange
+is named and fails its messages until it exists. When the broker runs out of memory or disk it takes no messages: nothing is
+published then, and everything in its order afterwards.
+
+**Limits.** A missing queue keeps the connection from being made; it is tried again. 1000 deliveries of each source may wait
+for their end, 500 messages for the broker's confirm. A client certificate is accepted and not used: logging in is by user
+name and password.
 """
 
 from __future__ import annotations

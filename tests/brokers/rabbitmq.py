@@ -262,6 +262,7 @@ class _Process:
         self._environment = {
             **os.environ,
             "HOME": str(folder),
+            "ERL_CRASH_DUMP": str(folder / "erl_crash.dump"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._epmd_port),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
