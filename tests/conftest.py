@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.mosquitto import Certificates, Mosquitto
+from tests.brokers.rabbitmq import RabbitMQ
 from tests.clock import Clock
 
 # How long an example takes says more about the machine than about the code.
@@ -24,4 +25,16 @@ def clock() -> Clock:
 def mosquitto() -> Iterator[Mosquitto]:
     """One broker for all tests that neither stop it nor need a special configuration. Use topics of your own."""
     with Mosquitto.start() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    """One broker for all tests that neither stop it nor need a special configuration. Use queues of your own.
+
+    Besides `/` it has the virtual host `fleet`, and besides its own a user `stranger` who may come in and do nothing.
+    Its certificate is for `localhost`.
+    """
+    certificates = Certificates.make(tmp_path_factory.mktemp("rabbitmq"), "localhost")
+    with RabbitMQ.start(users={"stranger": "known"}, vhosts=["fleet"], tls=certificates) as broker:
         yield broker

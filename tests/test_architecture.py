@@ -70,7 +70,8 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.documents",
             "connectivity.brokers.base",
         ),
-        ("connectivity.mqtt", "connectivity.mqtt.*"),
+        ("connectivity.dialing",),
+        ("connectivity.mqtt", "connectivity.mqtt.*", "connectivity.amqp", "connectivity.amqp.*"),
         ("connectivity.brokers", "connectivity.brokers.*"),
         (
             "connectivity.spec",
@@ -110,18 +111,32 @@ NEVER = (
     # A broker moves envelopes; what they mean is decided above it.
     ("connectivity.brokers*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.mqtt*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
+    ("connectivity.amqp*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.inbound", ("spark_store*",)),
     ("connectivity.outbound", ("spark_store*",)),
     # The shell talks to the HTTP API, and the API to the registry.
-    ("connectivity.api*", ("connectivity.brokers.*", "connectivity.mqtt*", "spark_store.journal*")),
-    ("connectivity.cli*", ("connectivity.brokers*", "connectivity.mqtt*", "connectivity.supervisor", "spark_store*")),
+    (
+        "connectivity.api*",
+        ("connectivity.brokers.*", "connectivity.mqtt*", "connectivity.amqp*", "spark_store.journal*"),
+    ),
+    (
+        "connectivity.cli*",
+        (
+            "connectivity.brokers*",
+            "connectivity.mqtt*",
+            "connectivity.amqp*",
+            "connectivity.supervisor",
+            "spark_store*",
+        ),
+    ),
 )
 """Module pattern → what it must not import, whatever the layers would allow."""
 
 LIBRARIES = {
     "paho": ("connectivity.brokers.mqtt*", "connectivity.mqtt.*"),
-    "aio_pika": ("connectivity.brokers.amqp_091",),
-    "aiormq": ("connectivity.brokers.amqp_091",),
+    "aio_pika": ("connectivity.brokers.amqp*", "connectivity.amqp.*"),
+    "aiormq": ("connectivity.brokers.amqp*", "connectivity.amqp.*"),
+    "pamqp": ("connectivity.brokers.amqp*", "connectivity.amqp.*"),
     "confluent_kafka": ("connectivity.brokers.kafka",),
     "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.rql.to_spark"),
     "delta": ("spark_store.pipeline*", "spark_store.session"),
@@ -164,6 +179,7 @@ SHAPES = (
 """Modules of classes with hardly any behaviour: every other test meets them."""
 
 TESTED_BY_FAMILY = {
+    "connectivity/amqp/*.py": "tests/connectivity/brokers/test_amqp*.py",
     "connectivity/mqtt/*.py": "tests/connectivity/brokers/test_mqtt*.py",
     "connectivity/spec/*.py": "tests/connectivity/test_spec*.py",
     "connectivity/twins/*.py": "tests/connectivity/twins/test_decide*.py",

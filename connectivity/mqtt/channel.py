@@ -20,9 +20,10 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from connectivity.dialing import dial_error, in_thread, lost_error
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.mqtt.client import LoopClient
-from connectivity.mqtt.dialing import connack_error, dial_error, in_thread, lost_error, reason_words, suback_error
+from connectivity.mqtt.dialing import connack_error, reason_words, suback_error
 
 READ_SIZE = 65536
 """Bytes of one reading; more than a TLS record, so that TLS holds nothing back which the system does not know of."""
@@ -70,7 +71,7 @@ class Channel:
         """Let `dial` open the client's socket in a thread, and greet the broker. Raises NotConnected, ConnectionRefused."""
         try:
             async with asyncio.timeout(patience):
-                await in_thread(dial, self._client.drop_socket)
+                await in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
                 self._attach()
                 return await self._welcome
         except TimeoutError:

@@ -23,7 +23,6 @@ takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import time
@@ -37,7 +36,7 @@ from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from connectivity.hosts import is_refused_address
+from connectivity.dialing import check_peer
 from connectivity.mqtt.dialect import Arrival, Publication
 from connectivity.mqtt.properties import Malformed, pack_varint, unpack_varint
 
@@ -51,10 +50,6 @@ UNTOLD_REFUSALS = {1: 132, 2: 133}
 _PUBLISH, _PUBACK = int(MessageType.PUBLISH), int(MessageType.PUBACK)
 _LENGTH = Struct("!H")
 _ACK = Struct("!BBH")
-
-
-class RefusedAddress(OSError):
-    """The host's name leads to an address that connections may never reach."""
 
 
 class LoopClient(Client):
@@ -232,15 +227,7 @@ class LoopClient(Client):
 
     def _create_socket_connection(self) -> socket.socket:
         made: socket.socket = super()._create_socket_connection()
-        try:
-            address = str(made.getpeername()[0])
-            if is_refused_address(address):
-                raise RefusedAddress(f"{address} is an address that connections may not reach")
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:
-            with contextlib.suppress(OSError):
-                made.close()
-            raise
+        check_peer(made)
         return made
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from connectivity.dialing import tls_context
 from connectivity.errors import Detail, NotConnected
 from connectivity.model import Connection
 from connectivity.mqtt.channel import Channel, Welcome
 from connectivity.mqtt.client import LoopClient
 from connectivity.mqtt.dialect import Dialect
-from connectivity.mqtt.dialing import tls_context
 from connectivity.mqtt.limits import Limits
 from connectivity.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.mqtt.options import Options

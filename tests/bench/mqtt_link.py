@@ -51,7 +51,7 @@ def connection(broker: Mosquitto, kind: str) -> Connection:
     )
 
 
-async def publish(link: Link, count: int, address: str, headers: dict[str, str]) -> str:
+async def publish(link: Link, count: int, address: str, headers: dict[str, str], window: int = WINDOW) -> str:
     """Messages a second through the link, window always full."""
     loop = asyncio.get_running_loop()
     finished = loop.create_future()
@@ -74,7 +74,7 @@ async def publish(link: Link, count: int, address: str, headers: dict[str, str])
             finished.set_result(None)
 
     watch = Stopwatch()
-    for _ in range(min(link.window, WINDOW)):
+    for _ in range(min(link.window, window)):
         send()
     await finished
     return watch.figures(count)

@@ -116,7 +116,7 @@ async def test_a_port_that_nobody_listens_at(kind: str) -> None:
 
 async def test_a_name_that_leads_to_a_forbidden_address(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a document may not name, a name server may not bring in either."""
-    monkeypatch.setattr("connectivity.mqtt.client.is_refused_address", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr("connectivity.dialing.is_refused_address", lambda address: address == "127.0.0.1")
     async with scripted(CONNACK_FINE[kind]) as uri:
         error = await refusal(document(kind, uri))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)

@@ -1,0 +1,159 @@
+"""How fast a link to RabbitMQ publishes and receives, beside the bare client libraries doing the same.
+
+    python -m tests.bench.amqp_link [messages]
+
+Payloads of 400 bytes, persistent, mandatory, every one confirmed, at most 500 unconfirmed; the queues are durable. The rates
+depend on the broker and on what else the machine does; the processor time that a message costs this process does not. Each
+rate is the middle one of three, taken in turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from collections.abc import Awaitable, Callable
+
+import aio_pika
+import aiormq
+import uvloop
+
+from connectivity.amqp.intake import IN_FLIGHT
+from connectivity.amqp.link import WINDOW
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Link
+from connectivity.model import Connection
+from tests.bench.mqtt_link import PAYLOAD, Stopwatch, drain, publish
+from tests.brokers.rabbitmq import RabbitMQ
+
+ROUNDS = 3
+HEADERS = {"content-type": "application/json", "correlation-id": "c-1"}
+
+
+async def link_to(broker: RabbitMQ) -> Link:
+    make = load_broker("amqp-091").connect
+    assert make is not None
+    document = {
+        "id": "bench",
+        "connectionType": "amqp-091",
+        "connectionStatus": "open",
+        "uri": broker.uri(),
+        "sources": [{"addresses": ["in"], "authorizationContext": ["bench:all"]}],
+    }
+    return await make(Connection.model_validate(document))
+
+
+async def our_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) -> str:
+    link = await link_to(broker)
+    figures = await publish(link, count, "/out", headers, WINDOW)
+    await link.close()
+    return figures
+
+
+async def bare_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) -> str:
+    """As many tasks as there may be unconfirmed messages; each waits for the confirm of its own."""
+    connection = await aiormq.connect(broker.uri())
+    channel = await connection.channel(publisher_confirms=True)
+    properties = {
+        "delivery_mode": 2,
+        "headers": dict(headers) or None,
+        "content_type": headers.get("content-type"),
+        "correlation_id": headers.get("correlation-id"),
+    }
+    left = count
+
+    async def work() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            fields = aiormq.spec.Basic.Properties(**properties)
+            await channel.basic_publish(PAYLOAD, routing_key="out", properties=fields, mandatory=True, wait=False)
+
+    watch = Stopwatch()
+    await asyncio.gather(*(work() for _ in range(WINDOW)))
+    figures = watch.figures(count)
+    await connection.close()
+    return figures
+
+
+async def our_drain(broker: RabbitMQ, count: int) -> str:
+    link = await link_to(broker)
+    figures = await drain(link, count)
+    await link.close()
+    return figures
+
+
+async def bare_drain(broker: RabbitMQ, count: int) -> str:
+    """Every hundredth acknowledged, with all before it."""
+    connection = await aiormq.connect(broker.uri())
+    channel = await connection.channel()
+    await channel.basic_qos(prefetch_count=IN_FLIGHT)
+    finished, got, watch = asyncio.Event(), 0, Stopwatch()
+
+    async def take(message: aiormq.abc.DeliveredMessage) -> None:
+        nonlocal got
+        got += 1
+        if got % 100 == 0 or got == count:
+            assert message.delivery_tag is not None
+            await channel.basic_ack(message.delivery_tag, multiple=True, wait=False)
+        if got == count:
+            finished.set()
+
+    await channel.basic_consume("in", take)
+    await finished.wait()
+    figures = watch.figures(count)
+    await connection.close()
+    return figures
+
+
+async def measure(broker: RabbitMQ, count: int) -> None:
+    connection = await aio_pika.connect(broker.uri())
+    channel = await connection.channel()
+    queues = {name: await channel.declare_queue(name, durable=True) for name in ("in", "out")}
+
+    async def fill() -> None:
+        gate = asyncio.Semaphore(WINDOW)
+        message = aio_pika.Message(PAYLOAD, delivery_mode=2)
+
+        async def one() -> None:
+            async with gate:
+                await channel.default_exchange.publish(message, "in")
+
+        await asyncio.gather(*(one() for _ in range(count)))
+
+    async def nothing() -> None:
+        await queues["out"].purge()
+
+    kinds: list[tuple[str, Callable[[], Awaitable[str]], Callable[[], Awaitable[str]], Callable[[], Awaitable[None]]]]
+    kinds = [
+        ("publish", lambda: our_publish(broker, count, {}), lambda: bare_publish(broker, count, {}), nothing),
+        (
+            "publish with headers",
+            lambda: our_publish(broker, count, HEADERS),
+            lambda: bare_publish(broker, count, HEADERS),
+            nothing,
+        ),
+        ("receive and settle", lambda: our_drain(broker, count), lambda: bare_drain(broker, count), fill),
+    ]
+    for name, ours, bare, prepare in kinds:
+        found: dict[str, list[str]] = {"link": [], "bare": []}
+        for _ in range(ROUNDS):
+            for who, run in (("link", ours), ("bare", bare)):
+                await prepare()
+                found[who].append(await run())
+        rates = {who: statistics.median(float(text.split("/s")[0]) for text in texts) for who, texts in found.items()}
+        for who, texts in found.items():
+            shown = sorted(texts, key=lambda text: float(text.split("/s")[0]))[len(texts) // 2]
+            print(f"{who}    {name:22} {shown}")
+        print(f"ratio   {name:22} {rates['link'] / rates['bare']:8.2f}")
+    await connection.close()
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    with RabbitMQ.start() as broker:
+        uvloop.run(measure(broker, count))
+
+
+if __name__ == "__main__":
+    main()

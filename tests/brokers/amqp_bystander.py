@@ -1,0 +1,87 @@
+"""Somebody else at an AMQP broker: aio-pika on the test's own loop, with nothing of ours in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import aio_pika
+import aiormq
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractQueue
+from aiormq.abc import ChannelFrame
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
+
+from mappings.envelope import Envelope
+
+PROPERTIES = {"content-type": "content_type", "correlation-id": "correlation_id", "reply-to": "reply_to"}
+
+
+class AmqpBystander:
+    """Declares queues, sends to them, hears everything that comes into one of them. `heard` grows by itself."""
+
+    def __init__(self, uri: str) -> None:
+        self.heard: list[Envelope] = []
+        self.messages: list[AbstractIncomingMessage] = []
+        self._uri = uri
+        self._connection: AbstractConnection | None = None
+
+    async def __aenter__(self) -> Self:
+        self._connection = await aio_pika.connect(self._uri)
+        self.channel: AbstractChannel = await self._connection.channel()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._connection is not None
+        await self._connection.close()
+
+    async def queue(self, name: str, *, durable: bool = True, **arguments: Any) -> AbstractQueue:
+        return await self.channel.declare_queue(name, durable=durable, arguments=arguments or None)
+
+    async def listen(self, queue: str) -> None:
+        """Declare a queue and hear what comes into it."""
+        declared = await self.queue(queue)
+        await declared.consume(self._hear, no_ack=True)
+
+    async def _hear(self, message: AbstractIncomingMessage) -> None:
+        self.messages.append(message)
+        headers = {name: str(value) for name, value in message.headers.items()}
+        self.heard.append(Envelope(message.body, headers))
+
+    async def send(
+        self,
+        queue: str,
+        payloads: Sequence[bytes],
+        headers: Mapping[str, Any] | None = None,
+        **properties: Any,
+    ) -> None:
+        """Send in order, and return when the broker has everything. Four headers travel as properties."""
+        table = dict(headers or {})
+        for name, attribute in PROPERTIES.items():
+            if name in table:
+                properties.setdefault(attribute, table.pop(name))
+        exchange = self.channel.default_exchange
+
+        async def one(payload: bytes) -> None:
+            fields = {"message_id": uuid4().hex, "delivery_mode": aio_pika.DeliveryMode.PERSISTENT, **properties}
+            await exchange.publish(aio_pika.Message(payload, headers=table, **fields), queue)
+
+        await asyncio.gather(*(one(payload) for payload in payloads))
+
+    async def send_bare(self, queue: str, payload: bytes, **properties: Any) -> None:
+        """Send without a message id, which the library would otherwise make up."""
+        channel = (await self.channel.get_underlay_channel()).connection
+        bare = await channel.channel(publisher_confirms=False)
+        header = aiormq.spec.Basic.Properties(**properties)
+        frames = [
+            aiormq.spec.Basic.Publish(exchange="", routing_key=queue),
+            ContentHeader(properties=header, body_size=len(payload)),
+            ContentBody(payload),
+        ]
+        await bare.write_queue.put(ChannelFrame.marshall(bare.number, frames))
+        await bare.close()
