@@ -68,7 +68,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.documents",
             "connectivity.brokers.base",
         ),
-        ("connectivity.mqtt", "connectivity.mqtt.*"),
+        ("connectivity.kafka", "connectivity.kafka.*", "connectivity.mqtt", "connectivity.mqtt.*"),
         ("connectivity.brokers", "connectivity.brokers.*"),
         ("connectivity.spec", "connectivity.spec.*", "connectivity.settings", "connectivity.files"),
         ("connectivity.monitor", "connectivity.outbox", "connectivity.feeds"),
@@ -102,11 +102,24 @@ NEVER = (
     # A broker moves envelopes; what they mean is decided above it.
     ("connectivity.brokers*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.mqtt*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
+    ("connectivity.kafka*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.inbound", ("spark_store*",)),
     ("connectivity.outbound", ("spark_store*",)),
     # The shell talks to the HTTP API, and the API to the registry.
-    ("connectivity.api*", ("connectivity.brokers.*", "connectivity.mqtt*", "spark_store.journal*")),
-    ("connectivity.cli*", ("connectivity.brokers*", "connectivity.mqtt*", "connectivity.supervisor", "spark_store*")),
+    (
+        "connectivity.api*",
+        ("connectivity.brokers.*", "connectivity.kafka*", "connectivity.mqtt*", "spark_store.journal*"),
+    ),
+    (
+        "connectivity.cli*",
+        (
+            "connectivity.brokers*",
+            "connectivity.kafka*",
+            "connectivity.mqtt*",
+            "connectivity.supervisor",
+            "spark_store*",
+        ),
+    ),
 )
 """Module pattern → what it must not import, whatever the layers would allow."""
 
@@ -114,7 +127,7 @@ LIBRARIES = {
     "paho": ("connectivity.brokers.mqtt*", "connectivity.mqtt.*"),
     "aio_pika": ("connectivity.brokers.amqp_091",),
     "aiormq": ("connectivity.brokers.amqp_091",),
-    "confluent_kafka": ("connectivity.brokers.kafka",),
+    "confluent_kafka": ("connectivity.brokers.kafka", "connectivity.kafka.*"),
     "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.rql.to_spark"),
     "delta": ("spark_store.pipeline*", "spark_store.session"),
     "deltalake": ("spark_store.lake",),
@@ -156,6 +169,7 @@ SHAPES = (
 """Modules of classes with hardly any behaviour: every other test meets them."""
 
 TESTED_BY_FAMILY = {
+    "connectivity/kafka/*.py": "tests/connectivity/brokers/test_kafka*.py",
     "connectivity/mqtt/*.py": "tests/connectivity/brokers/test_mqtt*.py",
     "connectivity/spec/*.py": "tests/connectivity/test_spec*.py",
     "connectivity/twins/*.py": "tests/connectivity/twins/test_decide*.py",
