@@ -80,6 +80,7 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, patie
         on_records=link.taken,
         on_dropped=link.drop,
         on_error=link.failed,
+        on_ended=link.ended,
     )
     link.join(consuming)
     await _or_down(link, consuming.joined, JOINED_WITHIN)

@@ -34,7 +34,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.kafka.configuration import Settings
+from connectivity.kafka.faults import link_error
 from connectivity.kafka.partitions import Partition
 
 IN_FLIGHT = 1000
@@ -55,7 +57,8 @@ Records = list[tuple[Partition, Message]]
 
 class Consuming:
     """One member of the group. `on_records` is called on the loop when `records` is no longer empty, `on_dropped` with a
-    partition that is not ours any more, `on_error` with an error and the topic that it is about (or "")."""
+    partition that is not ours any more, `on_error` with an error and the topic that it is about (or ""), `on_ended` when
+    the thread has ended without being told to."""
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Consuming:
         on_records: Callable[[], None],
         on_dropped: Callable[[Partition], None],
         on_error: Callable[[KafkaError, str], None],
+        on_ended: Callable[[LinkError], None],
     ) -> None:
         """`topics`: whether their records are wanted at least once. `known`: the partitions there are when the link is
         made. `limit`: the most records in a second."""
@@ -80,7 +84,8 @@ class Consuming:
         self._loop = asyncio.get_running_loop()
         self._admin, self._topics, self._known = admin, topics, frozenset(known)
         self._begins_at_end, self._throttle = begins_at_end, Throttle(limit)
-        self._on_records, self._on_dropped, self._on_error = on_records, on_dropped, on_error
+        self._on_records, self._on_dropped = on_records, on_dropped
+        self._on_error, self._on_ended = on_error, on_ended
         self._consumer = Consumer({**settings, "error_cb": lambda error: self._tell(on_error, error, "")})
         self._partitions: dict[Key, Partition] = {}
         self._rejected: deque[Partition] = deque()
@@ -126,7 +131,9 @@ class Consuming:
                 self._turn()
             self._store(self._partitions.values())
         except KafkaException as failure:
-            self._tell(self._on_error, failure.args[0], "")
+            self._tell(self._on_ended, link_error(failure.args[0]))
+        except Exception as failure:  # a mistake of ours: a consumer that is silently gone would be worse
+            self._tell(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
         finally:
             # Whoever is gone already has nothing to say any more.
             with contextlib.suppress(KafkaException, RuntimeError):

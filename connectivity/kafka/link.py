@@ -31,6 +31,7 @@ from connectivity.kafka.records import is_expired, received
 WINDOW = 4000
 LONGEST_LIST = 500
 MENDED_WITHIN = 5.0
+ASKED_EVERY = 0.1
 GONE_WITHIN = 5.0
 
 
@@ -72,6 +73,7 @@ class KafkaLink:
         self._admin: AdminClient | None = None
         self._probe: asyncio.Task[None] | None = None
         self._last_error: KafkaError | None = None
+        self._ending: LinkError | None = None
         self._is_made = self._is_over = False
         self._ended = self._delivery_ended
 
@@ -97,6 +99,8 @@ class KafkaLink:
 
     def why(self) -> LinkError:
         """The reason that no broker can be reached."""
+        if self._ending is not None:
+            return self._ending
         if self._last_error is not None:
             return link_error(self._last_error)
         return NotConnected(Detail.TIMEOUT, "no answer from a broker")
@@ -211,6 +215,14 @@ class KafkaLink:
         else:
             self._last_error = error
 
+    def ended(self, error: LinkError) -> None:
+        """The consumer's thread has come to an end by itself."""
+        if self._is_made:
+            self._die(error)
+        else:
+            self._ending = error
+            self.down.set()
+
     def stuck(self) -> None:
         """Messages wait for confirms that do not come."""
         self._die(NotConnected(Detail.TIMEOUT, "the broker confirms nothing any more"))
@@ -222,14 +234,19 @@ class KafkaLink:
     async def _find_broker(self) -> None:
         """Give the library its time to reach a broker; without success the link is lost."""
         assert self._admin is not None
-        try:
-            answer: Future[object] = self._admin.describe_cluster(request_timeout=self._mended_within)
-            await asyncio.wrap_future(answer)
-        except KafkaException:
-            self._die(self.why())
-        else:
-            self.down.clear()
-            self._last_error = None
+        end = self._loop.time() + self._mended_within
+        while (left := end - self._loop.time()) > 0:
+            try:
+                answer: Future[object] = self._admin.describe_cluster(request_timeout=left)
+                await asyncio.wrap_future(answer)
+            except KafkaException:
+                # The question itself may have been on a link that was cut.
+                await asyncio.sleep(min(left, ASKED_EVERY))
+            else:
+                self.down.clear()
+                self._last_error = None
+                return
+        self._die(self.why())
 
     async def close(self) -> None:
         if not self._is_over:

@@ -351,6 +351,7 @@ class TestKafka(BrokerBehaviour):
             publishing.give(Outgoing(world.out, Envelope(f"out {number}".encode())))
             assert await taker.payloads(1) == [f"in {number}".encode()]
             assert await publishing.all_done() == [None] * (number + 1)
+        await wait_until(lambda: len(world.heard()) >= 3)
         assert [each.payload for each in world.heard()] == [b"out 0", b"out 1", b"out 2"]
         assert not link.lost.done()
         await link.close()
@@ -401,6 +402,20 @@ class TestKafka(BrokerBehaviour):
         await world.send([b"to the second"])
         assert await Taker(second).payloads(1) == [b"to the second"]
         await second.close()
+
+    async def test_a_consumer_that_ends_by_itself_is_a_lost_link(
+        self, world: KafkaWorld, link: KafkaLink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever ends its thread: nothing would be consumed any more, and nobody would know."""
+
+        def fail() -> None:
+            raise ZeroDivisionError("a mistake")
+
+        assert link._consuming is not None
+        monkeypatch.setattr(link._consuming, "_turn", fail)
+        error = await lost(link)
+        assert error.retry
+        assert "a mistake" in str(error)
 
     async def test_a_connection_without_sources_publishes(self, world: KafkaWorld) -> None:
         world.document["sources"] = []
