@@ -15,8 +15,8 @@ payload. An enforcement's input can only be a header.
 
 **Settling.** With a source's `qos` 1 an offset is committed when its record and all before it in its partition are settled
 or dropped (at least once), with 0 or none as soon as the record is there (at most once). A record that is to come again is
-read again after a pause, with everything behind it. A delivery is named by topic id, partition and offset. Kafka has no mark for
-redeliveries: those records carry one that were there before this link got their partition, or that it had already.
+read again after a pause, with everything behind it. A delivery is named by topic id, partition and offset. Kafka has no
+mark for redeliveries: those records carry one that were there before this link got their partition, or that it had already.
 
 **Group.** A connection is one member of its group, known by its id, so it has its partitions back at once after a crash;
 another service with the same connection takes its place. A group without offsets begins where `consumerOffsetReset` says;

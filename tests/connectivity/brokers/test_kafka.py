@@ -99,9 +99,12 @@ class KafkaWorld:
         self.proxy.cut()
 
     async def withhold_confirms(self) -> None:
-        """The producer asks who leads a partition before it sends, and would miss that answer too."""
-        assert self.link._publishing is not None
-        await asyncio.to_thread(self.link._publishing._producer.list_topics, self.out)
+        """The producer asks who it is and who leads a partition before it first sends, and would miss those answers too."""
+        first = Publishing(self.link)
+        first.give(Outgoing(self.out, Envelope(b"first")))
+        assert await first.all_done() == [None]
+        await wait_until(self.heard)
+        self.onlooker.heard.clear()
         self.proxy.stall(to_broker=False)
 
 
@@ -281,6 +284,8 @@ class TestKafka(BrokerBehaviour):
             await world.send_to(topic, [f"q{partition}".encode()], partition=partition)
         await former.take(1)
         await latter.take(1)
+        assert first._consuming is not None
+        assert first._consuming._taken - first._consuming.ended == 1, "what was taken away has ended once"
         assert not former.deliveries
         assert not latter.deliveries
         await first.close()
