@@ -23,7 +23,7 @@ from connectivity.hosts import is_refused_address
 from connectivity.kafka import configuration
 from connectivity.kafka.configuration import servers
 from connectivity.kafka.consuming import Consuming, Key
-from connectivity.kafka.faults import link_error
+from connectivity.kafka.faults import ALL_DOWN, VAGUE, link_error
 from connectivity.kafka.link import MENDED_WITHIN, KafkaLink
 from connectivity.kafka.options import Options
 from connectivity.kafka.publishing import Publishing
@@ -34,6 +34,8 @@ PATIENCE = 10.0
 
 JOINED_WITHIN = 30.0
 """Seconds for joining the group, which may have to wait until it notices that a member is gone."""
+
+REASON_WITHIN = 1.0
 
 Answer = TypeVar("Answer")
 
@@ -111,7 +113,10 @@ async def _answer(link: KafkaLink, answer: Future[Any], patience: float, topic: 
         return await _or_down(link, asyncio.wrap_future(answer), patience)
     except KafkaException as failure:
         error: KafkaError = failure.args[0]
-        if error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+        if error.code() in VAGUE or error.code() == ALL_DOWN:
+            # The reason comes another way, and perhaps a moment later.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(link.down.wait(), REASON_WITHIN)
             raise link.why() from failure
         raise link_error(error, topic) from failure
 

@@ -27,6 +27,9 @@ REFUSALS = {
 ENDS = {KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED, KafkaError.FENCED_INSTANCE_ID, *REFUSALS}
 """Errors of a consumer that the library does not get over by itself."""
 
+VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
+"""Errors that follow from others: a refused login or certificate ends in one of these too."""
+
 WITHDRAWN = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError._DESTROY}
 """Outcomes of messages that say something about the link and nothing about the message."""
 
