@@ -1,6 +1,6 @@
-"""A client of the service over MQTT, for tests: sends commands, waits for what comes back.
+"""Clients of the service, for tests: send commands, wait for what comes back.
 
-Answers are collected by a thread of the client library; `next` and `until` wait for them with a deadline.
+Answers are collected by a thread; `next` and `until` wait for them with a deadline.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import secrets
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,65 +29,21 @@ def answer_at_once(_client: Client, _userdata: Any, link: socket.socket) -> None
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-class MqttClient:
-    """One party: publishes to `ask`, receives everything on `answers`."""
+class Party(ABC):
+    """One who sends commands over some broker and waits for what comes back. `received` grows by itself."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        ask: str,
-        answers: str,
-        version: int = MQTTv311,
-        keeps_session: bool = False,
-        **login: str,
-    ) -> None:
-        """`keeps_session`: what comes while the link is down waits at the broker, which knows the client by its name."""
-        self.ask, self.answers, self._version = ask, answers, version
+    answers: str
+
+    def __init__(self) -> None:
         self.received: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.messages: list[MQTTMessage] = []
-        self.links = 0
-        """How many links to the broker were made so far."""
-        self._subscribed = threading.Event()
-        self._client = Client(
-            CallbackAPIVersion.VERSION2,
-            f"test-{secrets.token_hex(6)}",
-            clean_session=None if version == MQTTv5 else not keeps_session,
-            protocol=version,
-        )
-        self._client.reconnect_delay_set(0.1, 1)
-        if login:
-            self._client.username_pw_set(login["username"], login["password"])
-        self._client.on_connect = self._on_connect
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_message = self._on_message
-        self._client.on_socket_open = answer_at_once
-        self._client.connect(host, port)
-        self._client.loop_start()
-        assert self._subscribed.wait(PATIENCE), "the client's own subscription was not confirmed"
 
-    def _on_connect(
-        self, client: Client, _userdata: Any, _flags: ConnectFlags, _reason: ReasonCode, _properties: Any
-    ) -> None:
-        client.subscribe(self.answers, 1)
-        self.links += 1
+    @abstractmethod
+    def send(self, document: Any, *, wait: bool = True) -> None:
+        """Publish a JSON document, or bytes as they are; `wait` for the broker's word."""
 
-    def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
-        self.messages.append(message)
-        self.received.put(json.loads(message.payload))
-
-    def send(self, document: Any, *, qos: int = 1, wait: bool = True, **properties: Any) -> None:
-        """Publish a JSON document, or bytes as they are."""
-        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
-        extra = None
-        if self._version == MQTTv5:
-            extra = Properties(PacketTypes.PUBLISH)
-            for name, value in properties.items():
-                setattr(extra, name, value)
-        sent = self._client.publish(self.ask, payload, qos, properties=extra)
-        if wait:
-            sent.wait_for_publish(PATIENCE)
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the broker."""
 
     def command(
         self,
@@ -136,10 +93,6 @@ class MqttClient:
         answer = self.next()
         assert answer["headers"]["correlation-id"] == "marker", answer
 
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
     def __enter__(self) -> Self:
         return self
 
@@ -147,3 +100,68 @@ class MqttClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class MqttClient(Party):
+    """One party: publishes to `ask`, receives everything on `answers`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        ask: str,
+        answers: str,
+        version: int = MQTTv311,
+        keeps_session: bool = False,
+        **login: str,
+    ) -> None:
+        """`keeps_session`: what comes while the link is down waits at the broker, which knows the client by its name."""
+        super().__init__()
+        self.ask, self.answers, self._version = ask, answers, version
+        self.messages: list[MQTTMessage] = []
+        self.links = 0
+        """How many links to the broker were made so far."""
+        self._subscribed = threading.Event()
+        self._client = Client(
+            CallbackAPIVersion.VERSION2,
+            f"test-{secrets.token_hex(6)}",
+            clean_session=None if version == MQTTv5 else not keeps_session,
+            protocol=version,
+        )
+        self._client.reconnect_delay_set(0.1, 1)
+        if login:
+            self._client.username_pw_set(login["username"], login["password"])
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_message = self._on_message
+        self._client.on_socket_open = answer_at_once
+        self._client.connect(host, port)
+        self._client.loop_start()
+        assert self._subscribed.wait(PATIENCE), "the client's own subscription was not confirmed"
+
+    def _on_connect(
+        self, client: Client, _userdata: Any, _flags: ConnectFlags, _reason: ReasonCode, _properties: Any
+    ) -> None:
+        client.subscribe(self.answers, 1)
+        self.links += 1
+
+    def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
+        self.messages.append(message)
+        self.received.put(json.loads(message.payload))
+
+    def send(self, document: Any, *, qos: int = 1, wait: bool = True, **properties: Any) -> None:
+        """Publish a JSON document, or bytes as they are."""
+        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
+        extra = None
+        if self._version == MQTTv5:
+            extra = Properties(PacketTypes.PUBLISH)
+            for name, value in properties.items():
+                setattr(extra, name, value)
+        sent = self._client.publish(self.ask, payload, qos, properties=extra)
+        if wait:
+            sent.wait_for_publish(PATIENCE)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests.brokers.kafka import Kafka
 from tests.brokers.mosquitto import Certificates, Mosquitto
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.clock import Clock
@@ -37,4 +38,12 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
     """
     certificates = Certificates.make(tmp_path_factory.mktemp("rabbitmq"), "localhost")
     with RabbitMQ.start(users={"stranger": "known"}, vhosts=["fleet"], tls=certificates) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """One broker for all tests that do not stop it, with users and TLS. Use topics and groups of your own."""
+    certificates = Certificates.make(tmp_path_factory.mktemp("kafka"))
+    with Kafka.start(users={"ada": "secret"}, tls=certificates) as broker:
         yield broker

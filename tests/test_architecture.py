@@ -71,7 +71,14 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.brokers.base",
         ),
         ("connectivity.dialing",),
-        ("connectivity.mqtt", "connectivity.mqtt.*", "connectivity.amqp", "connectivity.amqp.*"),
+        (
+            "connectivity.amqp",
+            "connectivity.amqp.*",
+            "connectivity.kafka",
+            "connectivity.kafka.*",
+            "connectivity.mqtt",
+            "connectivity.mqtt.*",
+        ),
         ("connectivity.brokers", "connectivity.brokers.*"),
         (
             "connectivity.spec",
@@ -112,19 +119,27 @@ NEVER = (
     ("connectivity.brokers*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.mqtt*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.amqp*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
+    ("connectivity.kafka*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.inbound", ("spark_store*",)),
     ("connectivity.outbound", ("spark_store*",)),
     # The shell talks to the HTTP API, and the API to the registry.
     (
         "connectivity.api*",
-        ("connectivity.brokers.*", "connectivity.mqtt*", "connectivity.amqp*", "spark_store.journal*"),
+        (
+            "connectivity.brokers.*",
+            "connectivity.amqp*",
+            "connectivity.kafka*",
+            "connectivity.mqtt*",
+            "spark_store.journal*",
+        ),
     ),
     (
         "connectivity.cli*",
         (
             "connectivity.brokers*",
-            "connectivity.mqtt*",
             "connectivity.amqp*",
+            "connectivity.kafka*",
+            "connectivity.mqtt*",
             "connectivity.supervisor",
             "spark_store*",
         ),
@@ -137,7 +152,7 @@ LIBRARIES = {
     "aio_pika": ("connectivity.brokers.amqp*", "connectivity.amqp.*"),
     "aiormq": ("connectivity.brokers.amqp*", "connectivity.amqp.*"),
     "pamqp": ("connectivity.brokers.amqp*", "connectivity.amqp.*"),
-    "confluent_kafka": ("connectivity.brokers.kafka",),
+    "confluent_kafka": ("connectivity.brokers.kafka", "connectivity.kafka.*"),
     "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.rql.to_spark"),
     "delta": ("spark_store.pipeline*", "spark_store.session"),
     "deltalake": ("spark_store.lake",),
@@ -180,6 +195,7 @@ SHAPES = (
 
 TESTED_BY_FAMILY = {
     "connectivity/amqp/*.py": "tests/connectivity/brokers/test_amqp*.py",
+    "connectivity/kafka/*.py": "tests/connectivity/brokers/test_kafka*.py",
     "connectivity/mqtt/*.py": "tests/connectivity/brokers/test_mqtt*.py",
     "connectivity/spec/*.py": "tests/connectivity/test_spec*.py",
     "connectivity/twins/*.py": "tests/connectivity/twins/test_decide*.py",

@@ -1,30 +1,47 @@
-"""Kafka: what its documents may say.
+"""Kafka.
 
-Addresses. A source consumes topics, by name and without placeholders: 1 to 249 letters, digits, `.`, `_`, `-`, and not
-`.` or `..`. Targets and reply-targets publish to `topic`, `topic/key` or `topic#partition`; a `/` is looked for first,
-then a `#`. Key and partition may not be empty, a partition is a whole number; placeholders may stand in all parts.
+**Addresses.** A source consumes topics, by name and without placeholders: 1 to 249 letters, digits, `.`, `_`, `-`, and not
+`.` or `..`. They have to exist. Targets and reply-targets publish to `topic`, `topic/key` or `topic#partition`; a `/` is
+looked for first, then a `#`. Key and partition may not be empty, a partition is a whole number; placeholders may stand in
+all parts, and a key that comes out empty is none.
 
-The broker is the `uri` together with `bootstrapServers`; the path of the `uri` is ignored. User name and password in the
-`uri` log in by SASL. With a source's `qos` 1 an offset is committed when its command is settled (at least once), with 0 or
-none by itself (at most once).
+**Brokers.** The one of the `uri` together with `bootstrapServers`; the path of the `uri` is ignored. User name and password
+in the `uri` log in by SASL. There is no tunnel to Kafka, since its brokers name each other's addresses.
 
-Headers are record headers. An enforcement's input can only be a header. There is no tunnel to Kafka, since its brokers
-name each other's addresses.
+**Headers** are record headers. Deliveries also have `kafka.topic`, `kafka.timestamp` (milliseconds), `kafka.key` if there
+is one, and a new `correlation-id` if there is none. A record with `creation-time` and `ttl` (milliseconds) whose time is
+over is passed over. Published records name their connection in `ditto-connection-id`. A record without a value has an empty
+payload. An enforcement's input can only be a header.
+
+**Settling.** With a source's `qos` 1 an offset is committed when its record and all before it in its partition are settled
+or dropped (at least once), with 0 or none as soon as the record is there (at most once). A record that is to come again is
+read again after a pause, with everything behind it. A delivery is named by topic id, partition and offset. Kafka has no
+mark for redeliveries: those records carry one that were there before this link got their partition, or that it had already.
+
+**Group.** A connection is one member of its group, known by its id, so it has its partitions back at once after a crash;
+another service with the same connection takes its place. A group without offsets begins where `consumerOffsetReset` says;
+partitions that are made later are read from their beginning.
+
+**Limits.** Records are published once and in order, acknowledged by all in-sync replicas; those larger than the topic takes
+are refused one by one. 4000 messages may wait for the broker's confirm, 1000 deliveries for their end; then partitions are
+paused. Cuts shorter than five seconds are mended without a new link.
+
+The options are described in `connectivity.kafka.options`, the link in `connectivity.kafka.link`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
 
 from connectivity.brokers.base import BrokerType
 from connectivity.errors import Problem
 from connectivity.hosts import EXPECTED as ALLOWED_HOST
 from connectivity.hosts import is_refused_host
+from connectivity.kafka.addresses import TOPIC, TOPIC_EXPECTED, Address, split_address
+from connectivity.kafka.connecting import connect
+from connectivity.kafka.link import KafkaLink
+from connectivity.kafka.options import SERVER, Options
 from connectivity.model import Connection
 from connectivity.rules import (
     check_enforcement_inputs,
@@ -36,73 +53,15 @@ from connectivity.rules import (
     with_dummies,
 )
 from mappings.placeholders import Scope
-from mappings.texts import lowered
 
-LARGEST_PARTITION = 2**31 - 1
+__all__ = ["BROKER", "Address", "Options", "split_address"]
+
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
-_TOPIC = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}")
+LARGEST_PARTITION = 2**31 - 1
+
 _PARTITION = re.compile(r"[0-9]{1,20}")
 _GROUP_ID = re.compile(r"[a-zA-Z0-9._-]+")
-_SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
-_TOPIC_EXPECTED = "a topic of 1 to 249 letters, digits and . _ -, which is not . or .."
-
-
-def _check_servers(text: str) -> str:
-    for server in text.split(","):
-        match = _SERVER.fullmatch(server.strip())
-        if match is None or not 0 < int(match["port"]) < 65_536:
-            raise ValueError("host:port, several of them separated by commas")
-    return text
-
-
-class Options(BaseModel):
-    """What `specificConfig` may say."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
-
-    bootstrap_servers: Annotated[str, AfterValidator(_check_servers)] = Field(
-        description="Brokers to begin with, `host:port`, separated by commas; the broker of the `uri` is added.",
-        examples=["kafka-1.acme.example:9092,kafka-2.acme.example:9092"],
-    )
-    sasl_mechanism: str = Field(
-        default="PLAIN",
-        description="How user name and password of the `uri` are sent: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`.",
-        examples=["SCRAM-SHA-512"],
-    )
-    group_id: str | None = Field(
-        default=None,
-        description="Consumer group: letters, digits, `.`, `_`, `-`; may hold `{{ connection:id }}`. Absent: the "
-        "connection's id.",
-        examples=["fleet-{{ connection:id }}"],
-    )
-    consumer_offset_reset: Literal["earliest", "latest"] = Field(
-        default="latest",
-        description="Where a group without committed offsets begins: `earliest` or `latest`.",
-        examples=["earliest"],
-    )
-    debug_enabled: Annotated[bool, BeforeValidator(lowered)] = Field(
-        default=False,
-        description="Whether acknowledgements say where a record went: topic, partition, offset, sizes.",
-        examples=["true"],
-    )
-
-
-class Address(NamedTuple):
-    """Where a record goes: at most one of key and partition is there."""
-
-    topic: str
-    key: str | None = None
-    partition: str | None = None
-
-
-def split_address(address: str) -> Address:
-    """`topic`, `topic/key`, `topic#partition` → their parts, of which each may be empty."""
-    topic, slash, key = address.partition("/")
-    if slash:
-        return Address(topic, key=key)
-    topic, mark, partition = address.partition("#")
-    return Address(topic, partition=partition if mark else None)
 
 
 def check(connection: Connection) -> Sequence[Problem]:
@@ -127,8 +86,8 @@ def _check_sources(connection: Connection) -> Iterator[Problem]:
         if source.qos not in (None, 0, 1):
             yield Problem(f"sources[{index}].qos", str(source.qos), "0 (at most once) or 1 (at least once)")
         for position, address in enumerate(source.addresses):
-            if not _TOPIC.fullmatch(address) and not has_expression(address):
-                yield Problem(f"sources[{index}].addresses[{position}]", show(address), _TOPIC_EXPECTED)
+            if not TOPIC.fullmatch(address) and not has_expression(address):
+                yield Problem(f"sources[{index}].addresses[{position}]", show(address), TOPIC_EXPECTED)
 
 
 def _check_published_addresses(connection: Connection) -> Iterator[Problem]:
@@ -141,8 +100,8 @@ def _check_published_addresses(connection: Connection) -> Iterator[Problem]:
 def _check_published(path: str, text: str) -> Iterator[Problem]:
     """Placeholders stand for one letter here, since what they bring in is judged when it is there."""
     address = split_address(with_dummies(text))
-    if not _TOPIC.fullmatch(address.topic):
-        yield Problem(path, show(text), f"topic, topic/key or topic#partition, with {_TOPIC_EXPECTED}")
+    if not TOPIC.fullmatch(address.topic):
+        yield Problem(path, show(text), f"topic, topic/key or topic#partition, with {TOPIC_EXPECTED}")
     if address.key == "":
         yield Problem(path, show(text), "a key after the slash")
     # A digit stands for an expression here, so that letters beside one are seen.
@@ -162,9 +121,13 @@ def _check_options(connection: Connection) -> Iterator[Problem]:
         expected = "letters, digits and . _ - after {{ connection:id }} is put in"
         yield Problem("specificConfig.groupId", show(group), expected)
     for server in options.get("bootstrapServers", "").split(","):
-        match = _SERVER.fullmatch(server.strip())
+        match = SERVER.fullmatch(server.strip())
         if match and is_refused_host(match["host"].strip("[]")):
             yield Problem("specificConfig.bootstrapServers", show(server), ALLOWED_HOST)
+
+
+async def _connect(connection: Connection) -> KafkaLink:
+    return await connect(connection)
 
 
 BROKER = BrokerType(
@@ -174,6 +137,6 @@ BROKER = BrokerType(
     options=Options,
     check=check,
     has_headers=True,
-    connect=None,
+    connect=_connect,
     example_uri="ssl://fleet:${env:BROKER_PASSWORD}@kafka-1.acme.example:9093",
 )

@@ -28,8 +28,8 @@ class Proxy:
 
     host = "127.0.0.1"
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
+    def __init__(self, target: tuple[str, int], port: int = 0) -> None:
+        self._target, self._wanted_port = target, port
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -46,11 +46,12 @@ class Proxy:
         """Bytes from clients to the broker, and back."""
 
     @classmethod
-    def to(cls, host: str, port: int) -> Self:
-        return cls((host, port))
+    def to(cls, host: str, port: int, *, at: int = 0) -> Self:
+        """A proxy that passes on to this address; `at` is the port to listen at, 0 for a free one."""
+        return cls((host, port), at)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self.host, 0)
+        self._server = await asyncio.start_server(self._serve, self.host, self._wanted_port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

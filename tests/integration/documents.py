@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.brokers.mosquitto import Mosquitto
-from tests.client import MqttClient
+from tests.client import MqttClient, Party
 
 EVERYTHING = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
@@ -63,9 +63,7 @@ def topic(name: str, rest: str, group: str = "things/twin") -> str:
 class Reader:
     """One subscriber's side of a streaming subscription."""
 
-    def __init__(
-        self, client: MqttClient, name: str, value: Any = None, group: str = "things/twin", **more: Any
-    ) -> None:
+    def __init__(self, client: Party, name: str, value: Any = None, group: str = "things/twin", **more: Any) -> None:
         self.client, self.name, self.group = client, name, group
         self.created = client.ask_for(topic(name, "streaming/subscribeForPersistedEvents", group), value=value, **more)
         self.id: str = self.created["value"]["subscriptionId"]

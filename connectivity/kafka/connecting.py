@@ -1,0 +1,187 @@
+"""From a connection document to a link: names looked up, brokers asked, topics found, the group joined.
+
+Each step has an end in time, and the first word of the library that no broker can be reached ends the attempt with the
+reason that it gave before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.hosts import is_refused_address
+from connectivity.kafka import configuration
+from connectivity.kafka.configuration import servers
+from connectivity.kafka.consuming import Consuming, Key
+from connectivity.kafka.faults import ALL_DOWN, VAGUE, link_error
+from connectivity.kafka.link import MENDED_WITHIN, KafkaLink
+from connectivity.kafka.options import Options
+from connectivity.kafka.publishing import Publishing
+from connectivity.model import Connection
+
+PATIENCE = 10.0
+"""Seconds for reaching a broker, and again for its answer about topics."""
+
+JOINED_WITHIN = 30.0
+"""Seconds for joining the group, which may have to wait until it notices that a member is gone."""
+
+REASON_WITHIN = 1.0
+
+Answer = TypeVar("Answer")
+
+
+async def connect(
+    connection: Connection, *, patience: float = PATIENCE, mended_within: float = MENDED_WITHIN
+) -> KafkaLink:
+    """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
+    options = Options.model_validate(connection.own_options)
+    link = KafkaLink([source.addresses for source in connection.sources], mended_within)
+    try:
+        await _check_hosts(servers(connection, options), patience)
+        await _open(link, connection, options, patience)
+    except BaseException:
+        link.abandon()
+        raise
+    link.made()
+    return link
+
+
+async def _open(link: KafkaLink, connection: Connection, options: Options, patience: float) -> None:
+    try:
+        producer = configuration.producer_settings(connection, options)
+        link.begin(
+            Publishing(producer, connection.id, on_error=link.failed, on_stuck=link.stuck),
+            admin := AdminClient(configuration.common_settings(connection, options)),
+        )
+    except KafkaException as failure:
+        # Nothing was sent yet: the settings themselves are wrong, and nothing of them is right but certificates.
+        raise _refused_settings(failure) from failure
+    cluster = await _answer(link, admin.describe_cluster(request_timeout=patience), patience)
+    await _check_hosts([(node.host, node.port) for node in cluster.nodes], patience)
+    topics = _topics(connection)
+    if not topics:
+        return
+    known = await _known_partitions(link, admin, list(topics), patience)
+    consuming = Consuming(
+        configuration.consumer_settings(connection, options),
+        admin,
+        topics,
+        known,
+        begins_at_end=options.consumer_offset_reset == "latest",
+        limit=options.throttling_limit,
+        on_records=link.taken,
+        on_dropped=link.drop,
+        on_error=link.failed,
+        on_ended=link.ended,
+    )
+    link.join(consuming)
+    await _or_down(link, consuming.joined, JOINED_WITHIN)
+
+
+def _topics(connection: Connection) -> dict[str, bool]:
+    """The topics of all sources, and whether one of them wants their records at least once."""
+    topics: dict[str, bool] = {}
+    for source in connection.sources:
+        for topic in source.addresses:
+            topics[topic] = topics.get(topic, False) or source.qos == 1
+    return topics
+
+
+async def _known_partitions(link: KafkaLink, admin: AdminClient, topics: list[str], patience: float) -> list[Key]:
+    """The partitions that there are. Raises ConnectionRefused for a topic that is missing, or kept from us."""
+    known = []
+    answers = admin.describe_topics(TopicCollection(topics), request_timeout=patience)
+    for name, answer in answers.items():
+        description = await _answer(link, answer, patience, name)
+        known += [(name, partition.id) for partition in description.partitions]
+    return known
+
+
+async def _answer(link: KafkaLink, answer: Future[Any], patience: float, topic: str = "") -> Any:
+    """What a broker answers. Raises LinkError where it does not, or refuses."""
+    try:
+        return await _or_down(link, asyncio.wrap_future(answer), patience)
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        if error.code() in VAGUE or error.code() == ALL_DOWN:
+            # The reason comes another way, and perhaps a moment later.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(link.down.wait(), REASON_WITHIN)
+            raise link.why() from failure
+        raise link_error(error, topic) from failure
+
+
+async def _or_down(link: KafkaLink, future: asyncio.Future[Answer], patience: float) -> Answer:
+    """Wait for `future`, or for the word that no broker can be reached. Raises LinkError."""
+    down = asyncio.ensure_future(link.down.wait())
+    try:
+        ends: list[asyncio.Future[Any]] = [future, down]
+        await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        down.cancel()
+    if future.done():
+        return future.result()
+    future.cancel()
+    raise link.why()
+
+
+def _refused_settings(failure: KafkaException) -> ConnectionRefused:
+    words = str(failure.args[0].str() if isinstance(failure.args[0], KafkaError) else failure)
+    return ConnectionRefused(Detail.CERTIFICATE, f"the connection's own: {words}")
+
+
+async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> None:
+    """Look the names up before the library does. One that is found is enough; none may lead where nobody may go."""
+    found, unknown = 0, ""
+    for host, port in dict.fromkeys(places):
+        try:
+            addresses = await asyncio.wait_for(_in_thread(partial(_look_up, host, port)), patience)
+        except TimeoutError:
+            unknown = f"{host}: no answer from the name service"
+            continue
+        except OSError as error:
+            unknown = f"{host}: {error.strerror or error}"
+            continue
+        found += 1
+        for address in addresses:
+            if is_refused_address(address):
+                raise ConnectionRefused(
+                    Detail.NOT_AUTHORIZED, f"{host} leads to {address}, an address that connections may not reach"
+                )
+    if places and not found:
+        raise NotConnected(Detail.UNKNOWN_HOST, unknown)
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except UnicodeError as error:
+        raise OSError(f"no name of a host: {error}") from error
+
+
+async def _in_thread(work: Callable[[], Answer]) -> Answer:
+    """Run `work` in a thread of its own: a few dead name servers would stop everybody in the loop's pool."""
+    answer: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:  # raised where it is waited for
+            with contextlib.suppress(Exception):
+                answer.set_exception(error)
+        else:
+            with contextlib.suppress(Exception):
+                answer.set_result(result)
+
+    threading.Thread(target=run, name="kafka connect", daemon=True).start()
+    return await asyncio.wrap_future(answer)

@@ -1,0 +1,279 @@
+"""A link to Kafka: deliveries in, messages out, offsets that follow what is done.
+
+**Settling.** A record's offset is stored when it and everything before it in its partition has ended. One that is to come
+again is read again, and everything behind it with it, after a pause that grows from 0.1 s to a minute. What a rebalance
+takes away is dropped, and late outcomes of it are ignored: whoever has the partition now reads it.
+
+**Cuts.** The library mends small ones by itself, and nobody notices. The link is lost when no broker can be reached for
+`MENDED_WITHIN` seconds, when nothing is confirmed for half a minute, and at once for what does not mend itself: a login
+refused, rights taken away, a topic that is gone, another client in our place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka.admin import AdminClient
+
+from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
+from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.kafka.consuming import Consuming
+from connectivity.kafka.faults import ALL_DOWN, ENDS, VAGUE, link_error
+from connectivity.kafka.partitions import Partition, Shared, Taken
+from connectivity.kafka.publishing import Publishing
+from connectivity.kafka.records import is_expired, received
+
+WINDOW = 4000
+LONGEST_LIST = 500
+MENDED_WITHIN = 5.0
+ASKED_EVERY = 0.1
+GONE_WITHIN = 5.0
+
+
+class _Inbox:
+    """What has arrived for one source and was not taken yet."""
+
+    __slots__ = ("waiter", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Taken] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+class KafkaLink:
+    """See `connectivity.brokers.base.Link`."""
+
+    window: int
+    lost: asyncio.Future[LinkError]
+
+    def __init__(self, topics: Sequence[Sequence[str]], mended_within: float = MENDED_WITHIN) -> None:
+        """`topics`: those of each source. `mended_within`: seconds that the library has to reach a broker again."""
+        self._loop = asyncio.get_running_loop()
+        self.window = WINDOW
+        self.lost = self._loop.create_future()
+        self.down = asyncio.Event()
+        """Set when the library has said that no broker can be reached."""
+        self._sources: dict[str, tuple[int, ...]] = {}
+        for index, names in enumerate(topics):
+            for name in names:
+                self._sources[name] = (*self._sources.get(name, ()), index)
+        self._inboxes = [_Inbox() for _ in topics]
+        self._mended_within = mended_within
+        self._consuming: Consuming | None = None
+        self._publishing: Publishing | None = None
+        self._admin: AdminClient | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._last_error: KafkaError | None = None
+        self._ending: LinkError | None = None
+        self._is_made = self._is_over = False
+        self._ended = self._delivery_ended
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else "up"
+        unconfirmed = self._publishing.unconfirmed if self._publishing is not None else 0
+        return f"<KafkaLink {state}, {unconfirmed} messages unconfirmed>"
+
+    def begin(self, publishing: Publishing, admin: AdminClient) -> None:
+        """Put the clients to this link's service that need no group."""
+        self._publishing, self._admin = publishing, admin
+        publishing.start()
+
+    def join(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        consuming.start()
+
+    def made(self) -> None:
+        """The group has let us in, or there is nothing to consume: the link is there."""
+        self._is_made = True
+        if self.down.is_set():
+            self._look_again()
+
+    def why(self) -> LinkError:
+        """The reason that no broker can be reached."""
+        if self._ending is not None:
+            return self._ending
+        if self._last_error is not None:
+            return link_error(self._last_error)
+        return NotConnected(Detail.TIMEOUT, "no answer from a broker")
+
+    # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
+        inbox = self._inboxes[source]
+        while not self._is_over:
+            if not (waiting := inbox.waiting):
+                inbox.waiter = self._loop.create_future()
+                await inbox.waiter
+                continue
+            ready: list[Delivery] = []
+            if len(waiting) <= LONGEST_LIST:
+                ready.extend(waiting)
+                waiting.clear()
+            else:
+                ready.extend(waiting.popleft() for _ in range(LONGEST_LIST))
+            yield ready
+
+    def taken(self) -> None:
+        """Records have come from the consumer's thread."""
+        if self._is_over or self._consuming is None:
+            return
+        now = time.time()
+        batches = self._consuming.records
+        while batches:
+            for partition, message in batches.popleft():
+                if partition.is_ours:
+                    self._arrived(partition, message, now)
+                else:
+                    self._consuming.has_ended(1)
+        for inbox in self._inboxes:
+            if inbox.waiting:
+                inbox.wake()
+
+    def _arrived(self, partition: Partition, message: Message, now: float) -> None:
+        offset, topic = message.offset() or 0, partition.topic
+        is_again = offset < partition.known_below
+        if not is_again:
+            partition.known_below = offset + 1
+        envelope = received(message, topic)
+        name = partition.name_of(offset)
+        sources = self._sources[topic]
+        shared = None
+        for index in sources:
+            taken = Taken(envelope, topic, name, is_again, self._ended)
+            taken.partition, taken.offset = partition, offset
+            if index == sources[0]:
+                partition.arrived(taken)
+                if is_expired(envelope, now):
+                    taken.shared = None
+                    taken.settle()
+                    return
+                if len(sources) > 1:
+                    shared = Shared(taken, len(sources))
+            taken.shared = shared
+            self._inboxes[index].waiting.append(taken)
+
+    def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
+        assert isinstance(delivery, Taken)
+        partition = delivery.partition
+        if self._is_over or not partition.is_ours:
+            return
+        if (shared := delivery.shared) is not None:
+            shared.open -= 1
+            if outcome is Outcome.REDELIVER:
+                shared.outcome = outcome
+            if shared.open:
+                return
+            delivery, outcome = shared.first, shared.outcome
+        assert self._consuming is not None
+        is_well = partition.ended(delivery, outcome)
+        self._consuming.has_ended(1)
+        if not is_well:
+            partition.is_ours = False
+            self.drop(partition)
+            self._consuming.read_again(partition)
+
+    def drop(self, partition: Partition) -> None:
+        """A partition is not ours any more, or is read again: what we have of it is nobody's."""
+        if self._is_over or self._consuming is None:
+            return
+        self._consuming.has_ended(partition.open)
+        partition.open = 0
+        for inbox in self._inboxes:
+            if any(taken.partition is partition for taken in inbox.waiting):
+                inbox.waiting = deque(taken for taken in inbox.waiting if taken.partition is not partition)
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        if not self._is_over and self._publishing is not None:
+            self._publishing.send(message, done)
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def failed(self, error: KafkaError, topic: str) -> None:
+        """The library has said something: a thing it gets over by itself, that no broker is there, or the end."""
+        if self._is_over:
+            return
+        if error.code() == ALL_DOWN:
+            self.down.set()
+            if self._is_made:
+                self._look_again()
+        elif error.fatal() or error.code() in ENDS:
+            self._last_error = error
+            self.down.set()
+            if self._is_made:
+                self._die(link_error(error, topic))
+        elif self._last_error is None or error.code() not in VAGUE:
+            self._last_error = error
+
+    def ended(self, error: LinkError) -> None:
+        """The consumer's thread has come to an end by itself."""
+        if self._is_made:
+            self._die(error)
+        else:
+            self._ending = error
+            self.down.set()
+
+    def stuck(self) -> None:
+        """Messages wait for confirms that do not come."""
+        self._die(NotConnected(Detail.TIMEOUT, "the broker confirms nothing any more"))
+
+    def _look_again(self) -> None:
+        if self._probe is None or self._probe.done():
+            self._probe = self._loop.create_task(self._find_broker())
+
+    async def _find_broker(self) -> None:
+        """Give the library its time to reach a broker; without success the link is lost."""
+        assert self._admin is not None
+        end = self._loop.time() + self._mended_within
+        while (left := end - self._loop.time()) > 0:
+            try:
+                answer: Future[object] = self._admin.describe_cluster(request_timeout=left)
+                await asyncio.wrap_future(answer)
+            except KafkaException:
+                # The question itself may have been on a link that was cut.
+                await asyncio.sleep(min(left, ASKED_EVERY))
+            else:
+                self.down.clear()
+                self._last_error = None
+                return
+        self._die(self.why())
+
+    async def close(self) -> None:
+        if not self._is_over:
+            self._end(is_orderly=True)
+        clients = (self._consuming, self._publishing)
+        gone = [asyncio.wrap_future(client.gone) for client in clients if client is not None]
+        if gone and not self.lost.done():
+            # A broker that does not answer any more is not waited for: the threads end by themselves.
+            await asyncio.wait(gone, timeout=GONE_WITHIN)
+
+    def abandon(self) -> None:
+        """Close without waiting: connecting has failed."""
+        self._end(is_orderly=False)
+
+    def _die(self, error: LinkError) -> None:
+        if not self._is_over:
+            self._end(is_orderly=False)
+            self.lost.set_result(error)
+
+    def _end(self, *, is_orderly: bool) -> None:
+        self._is_over = True
+        if self._probe is not None and self._probe is not asyncio.current_task():
+            self._probe.cancel()
+        if self._publishing is not None:
+            self._publishing.stop(is_orderly=is_orderly)
+        if self._consuming is not None:
+            self._consuming.stop()
+        for inbox in self._inboxes:
+            inbox.waiting.clear()
+            inbox.wake()

@@ -1,0 +1,58 @@
+"""The `specificConfig` of Kafka connections. Values are texts."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from mappings.texts import lowered
+
+SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
+
+
+def _check_servers(text: str) -> str:
+    for server in text.split(","):
+        match = SERVER.fullmatch(server.strip())
+        if match is None or not 0 < int(match["port"]) < 65_536:
+            raise ValueError("host:port, several of them separated by commas")
+    return text
+
+
+class Options(BaseModel):
+    """What `specificConfig` may say."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+    bootstrap_servers: Annotated[str, AfterValidator(_check_servers)] = Field(
+        description="Brokers to begin with, `host:port`, separated by commas; the broker of the `uri` is added.",
+        examples=["kafka-1.acme.example:9092,kafka-2.acme.example:9092"],
+    )
+    sasl_mechanism: str = Field(
+        default="PLAIN",
+        description="How user name and password of the `uri` are sent: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`.",
+        examples=["SCRAM-SHA-512"],
+    )
+    group_id: str | None = Field(
+        default=None,
+        description="Consumer group: letters, digits, `.`, `_`, `-`; may hold `{{ connection:id }}`. Absent: the "
+        "connection's id.",
+        examples=["fleet-{{ connection:id }}"],
+    )
+    consumer_offset_reset: Literal["earliest", "latest"] = Field(
+        default="latest",
+        description="Where a group without committed offsets begins: `earliest` or `latest`.",
+        examples=["earliest"],
+    )
+    debug_enabled: Annotated[bool, BeforeValidator(lowered)] = Field(
+        default=False,
+        description="Whether acknowledgements say where a record went: topic, partition, offset, sizes.",
+        examples=["true"],
+    )
+    throttling_limit: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="The most records that are taken in a second. Absent: as many as there are.",
+        examples=["100"],
+    )

@@ -1,0 +1,53 @@
+"""A client of the service over Kafka, for tests; see `tests.client`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.brokers.kafka import Kafka
+from tests.client import PATIENCE, Party
+
+
+class KafkaClient(Party):
+    """Publishes to the topic `ask`, receives everything that comes to the topic `answers` from now on."""
+
+    def __init__(self, broker: Kafka, *, ask: str, answers: str) -> None:
+        super().__init__()
+        self.ask, self.answers = ask, answers
+        self.headers: list[dict[str, str]] = []
+        self._is_over = False
+        settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+        self._producer = Producer({**settings, "linger.ms": 0})
+        self._consumer = Consumer({**settings, "group.id": "nobody", "enable.auto.commit": False})
+        _, end = self._consumer.get_watermark_offsets(TopicPartition(answers, 0), PATIENCE)
+        self._consumer.assign([TopicPartition(answers, 0, end)])
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def send(self, document: Any, *, wait: bool = True) -> None:
+        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self._producer.produce(self.ask, payload, headers={"reply-to": self.answers})
+        if wait:
+            assert self._producer.flush(PATIENCE) == 0
+
+    def send_all(self, documents: list[Any]) -> None:
+        """Many at once."""
+        for document in documents:
+            self._producer.produce(self.ask, json.dumps(document).encode(), headers={"reply-to": self.answers})
+        assert self._producer.flush(PATIENCE) == 0
+
+    def _listen(self) -> None:
+        while not self._is_over:
+            for message in self._consumer.consume(100, 0.02):
+                if message.error() is None:
+                    self.headers.append({name: value.decode() for name, value in message.headers() or []})
+                    self.received.put(json.loads(message.value() or b"null"))
+
+    def close(self) -> None:
+        self._is_over = True
+        self._thread.join(PATIENCE)
+        self._consumer.close()
