@@ -165,3 +165,6 @@ class MqttClient(Party):
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+        # The client's thread may end before it has closed its socket.
+        if (link := self._client.socket()) is not None:
+            link.close()

@@ -15,23 +15,22 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import tempfile
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import trustme
 
 from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
+from tests.brokers.runners import Container, Process, Runner
 from tests.helpers import TimedOut, wait_until_sync
 
 IMAGE = "eclipse-mosquitto:2.0"
 READY_WITHIN = 15.0
-STOPPED_WITHIN = 15.0
 
 # Brokers are packaged as system services, so their folder is often not on a user's PATH.
 SEARCHED = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin"])
@@ -66,22 +65,10 @@ class Certificates:
         return made
 
 
-class _Runner(Protocol):
-    """How the broker is run: as a process of ours or in a container."""
-
-    host: str
-
-    def start(self) -> None: ...
-    def end(self, *, gently: bool) -> None: ...
-    def is_running(self) -> bool: ...
-    def log(self) -> str: ...
-    def remove(self) -> None: ...
-
-
 class Mosquitto:
     """One private broker. `port` speaks plain MQTT, `tls_port` MQTT over TLS (0 without certificates)."""
 
-    def __init__(self, runner: _Runner, folder: Path, port: int, tls_port: int, users: Mapping[str, str]) -> None:
+    def __init__(self, runner: Runner, folder: Path, port: int, tls_port: int, users: Mapping[str, str]) -> None:
         self._runner, self._folder, self._users = runner, folder, users
         self.host, self.port, self.tls_port = runner.host, port, tls_port
 
@@ -148,7 +135,11 @@ class Mosquitto:
         ]
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         ports = [port, tls_port] if tls else [port]
-        runner = _Process(program, config) if program else _Container(config, ports)
+        runner: Runner = (
+            Process([program, "-c", str(config)], config.with_suffix(".log"))
+            if program
+            else Container(IMAGE, f"mosquitto -c {config}", folder, ports)
+        )
         return cls(runner, folder, port, tls_port, users)
 
     def start_again(self) -> None:
@@ -279,89 +270,3 @@ def _password_line(name: str, password: str) -> str:
     salt, rounds = secrets.token_bytes(12), 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"{name}:$7${rounds}${b64encode(salt).decode()}${b64encode(digest).decode()}"
-
-
-class _Process:
-    """The installed program, as a child of the tests."""
-
-    host = "127.0.0.1"
-
-    def __init__(self, program: str, config: Path) -> None:
-        self._command = [program, "-c", str(config)]
-        self._log = config.with_suffix(".log")
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def end(self, *, gently: bool) -> None:
-        if self._process is None:
-            return
-        if gently:
-            self._process.terminate()
-        else:
-            self._process.kill()
-        self._process.wait(STOPPED_WITHIN)
-
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
-
-    def remove(self) -> None:
-        """Nothing of a process stays but its files, which are the caller's."""
-
-
-class _Container:
-    """The published image, with our folder at the same place inside, so that one configuration serves both ways."""
-
-    def __init__(self, config: Path, ports: Sequence[int]) -> None:
-        from testcontainers.core.container import DockerContainer
-
-        self._container = (
-            DockerContainer(IMAGE)
-            .with_command(f"mosquitto -c {config}")
-            .with_volume_mapping(str(config.parent), str(config.parent), "rw")
-            .with_kwargs(user=f"{os.geteuid()}:{os.getegid()}")
-        )
-        for port in ports:
-            # A fixed port outside too: with a chosen one, Docker would choose anew at each start.
-            self._container.with_bind_ports(port, port)
-        self.host = self._container.get_container_host_ip()
-        self._is_made = False
-
-    def start(self) -> None:
-        if self._is_made:
-            self._container.get_wrapped_container().start()
-        else:
-            self._container.start()
-            self._is_made = True
-
-    def end(self, *, gently: bool) -> None:
-        if not self.is_running():
-            return
-        container = self._container.get_wrapped_container()
-        if gently:
-            container.stop(timeout=int(STOPPED_WITHIN))
-        else:
-            container.kill()
-        container.wait()
-
-    def is_running(self) -> bool:
-        if not self._is_made:
-            return False
-        container = self._container.get_wrapped_container()
-        container.reload()
-        return bool(container.status == "running")
-
-    def log(self) -> str:
-        if not self._is_made:
-            return ""
-        return "".join(part.decode(errors="replace") for part in self._container.get_logs())
-
-    def remove(self) -> None:
-        if self._is_made:
-            self._container.stop()
-            self._is_made = False
