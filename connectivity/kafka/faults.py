@@ -59,6 +59,17 @@ def link_error(error: KafkaError, subject: str = "") -> LinkError:
     return NotConnected(Detail.CONNECTING, words)
 
 
+def telling(error: KafkaError) -> int:
+    """How much an error says of why no broker is reached; of two the one that says more, or else the later, is kept.
+
+    A cut shows as "disconnected" first and as what became of the broker after that; a refused login or certificate
+    shows as itself first and as mere disconnects after that.
+    """
+    if error.code() not in VAGUE:
+        return 2
+    return 0 if link_error(error).detail is Detail.CONNECTING else 1
+
+
 def message_error(error: KafkaError, topic: str) -> PublishFailed:
     """Why the broker did not take a message."""
     words = f"topic {topic}: {error.str()}"

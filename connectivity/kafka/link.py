@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.kafka.consuming import Consuming
-from connectivity.kafka.faults import ALL_DOWN, ENDS, VAGUE, link_error
+from connectivity.kafka.faults import ALL_DOWN, ENDS, link_error, telling
 from connectivity.kafka.partitions import Partition, Shared, Taken
 from connectivity.kafka.publishing import Publishing
 from connectivity.kafka.records import is_expired, received
@@ -212,7 +212,7 @@ class KafkaLink:
             self.down.set()
             if self._is_made:
                 self._die(link_error(error, topic))
-        elif self._last_error is None or error.code() not in VAGUE:
+        elif self._last_error is None or telling(error) >= telling(self._last_error):
             self._last_error = error
 
     def ended(self, error: LinkError) -> None:

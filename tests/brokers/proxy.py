@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -84,25 +84,39 @@ class Proxy:
         self._to_client.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One link from its first byte to its last; whoever leaves here leaves no socket open."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         self.attempts.append(time.monotonic())
-        if self.is_refusing:
-            writer.transport.abort()
-            return
-        self.links += 1
-        self._writers.add(writer)
+        with self._kept(writer):
+            if not self.is_refusing:
+                self.links += 1
+                await self._link(reader, writer)
+        self._tasks.discard(task)
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            writer.transport.abort()
             return
-        self._writers.add(far_writer)
-        for source, sink, gate, is_up in (
-            (reader, far_writer, self._to_broker, True),
-            (far_reader, writer, self._to_client, False),
-        ):
-            task = asyncio.create_task(self._pass_on(source, sink, gate, is_up=is_up))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        with self._kept(far_writer):
+            if writer.transport.is_closing():
+                # Cut while the far side was being asked.
+                return
+            await asyncio.gather(
+                self._pass_on(reader, far_writer, self._to_broker, is_up=True),
+                self._pass_on(far_reader, writer, self._to_client, is_up=False),
+            )
+
+    @contextlib.contextmanager
+    def _kept(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """Closed in the end, with all that was written; one that hangs there is still the proxy's to cut."""
+        self._writers.add(writer)
+        try:
+            yield
+        finally:
+            writer.close()
 
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event, *, is_up: bool
