@@ -10,6 +10,7 @@ import re
 import secrets
 import uuid
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_ID_LENGTH = 256
@@ -51,15 +52,22 @@ class EntityId(NamedTuple):
 
 def utf16_length(text: str) -> int:
     """The length that limits are stated in: UTF-16 code units."""
-    return len(text) + sum(1 for character in text if ord(character) > 0xFFFF)
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
     """The entity named by `text`, or None where the text is no id: the caller knows which error that is."""
+    return (_known if len(text) <= LONGEST_KNOWN else _parse)(type, text)
+
+
+def _parse(type: EntityType, text: str) -> EntityId | None:
     match = _ENTITY_ID.fullmatch(text)
     if match is None or utf16_length(text) > MAX_ID_LENGTH:
         return None
     return EntityId(type, match["namespace"], match["name"])
+
+
+_known = lru_cache(maxsize=8192)(_parse)
 
 
 def new_subscription_id() -> str:

@@ -67,7 +67,8 @@ def format_pointer(segments: Sequence[str]) -> str:
 def get(document: Any, segments: Sequence[str]) -> Any:
     """The value at this place, or `MISSING`."""
     for segment in segments:
-        if not isinstance(document, Mapping) or segment not in document:
+        # A plain dict is asked for first: it is nearly always one, and `Mapping` takes five times as long to know.
+        if (type(document) is not dict and not isinstance(document, Mapping)) or segment not in document:
             return MISSING
         document = document[segment]
     return document
@@ -75,9 +76,14 @@ def get(document: Any, segments: Sequence[str]) -> Any:
 
 def put(document: Any, segments: Sequence[str], value: Any) -> Any:
     """The document with `value` at this place. Parents that are missing or no objects become objects."""
-    for depth in range(len(segments) - 1, -1, -1):
-        parent = get(document, segments[:depth])
-        value = {**parent, segments[depth]: value} if isinstance(parent, Mapping) else {segments[depth]: value}
+    parents = []
+    for segment in segments:
+        if type(document) is not dict and not isinstance(document, Mapping):
+            document = {}
+        parents.append(document)
+        document = document.get(segment)
+    for parent, segment in zip(reversed(parents), reversed(segments), strict=True):
+        value = {**parent, segment: value}
     return value
 
 

@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from connectivity.errors import TwinError
 from connectivity.twins import faults
 from mappings.errors import DecodeError
 from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityId, EntityType, utf16_length
@@ -83,8 +84,16 @@ def _is_key(text: str) -> bool:
 
 def address(entity: EntityId, path: str) -> Address:
     """What `path` names. Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path."""
+    if len(path) > LONGEST_KNOWN:
+        return _address(entity, path)
+    found = _known(entity.type, path)
+    # What is refused is refused to somebody: then it is read again, for him.
+    return found if found is not None else _address(entity, path)
+
+
+def _address(entity: EntityId, path: str) -> Address:
     try:
-        found = (_known if len(path) <= LONGEST_KNOWN else _address)(entity.type, path)
+        found = _read(entity.type, path)
     except DecodeError as error:
         raise faults.refusal("json.pointer.invalid", entity, path) from error
     if found is None:
@@ -98,7 +107,16 @@ def address(entity: EntityId, path: str) -> Address:
     return found
 
 
-def _address(type: EntityType, path: str) -> Address | None:
+@lru_cache(maxsize=8192)
+def _known(type: EntityType, path: str) -> Address | None:
+    """The address of a path in which nothing is wrong, or None."""
+    try:
+        return _address(EntityId(type, "", ""), path)
+    except TwinError:
+        return None
+
+
+def _read(type: EntityType, path: str) -> Address | None:
     if type is EntityType.POLICY:
         return Address(POLICY, (), "/", "policy:/") if path in ("", "/") else None
     segments = parse_pointer(path)
@@ -107,9 +125,6 @@ def _address(type: EntityType, path: str) -> Address | None:
         return None
     pointer = format_pointer(segments)
     return Address(resource, segments, pointer, f"thing:{pointer}")
-
-
-_known = lru_cache(maxsize=8192)(_address)
 
 
 def _resource(segments: Segments) -> Resource | None:

@@ -1,0 +1,156 @@
+"""RabbitMQ and Kafka as a benchmark sees them: commands go in, what lies in a queue or topic is counted from outside.
+
+Nobody consumes while something is measured. Counting asks the broker how much it holds, some times a second, so that no
+client stands in the way of the service or of the bare client beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import aiormq
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.bench.site import SUBJECT
+from tests.brokers.kafka import Kafka
+from tests.brokers.rabbitmq import RabbitMQ
+
+PATIENCE = 120.0
+POLLED_EVERY = 0.005
+UNCONFIRMED = 500
+
+
+class Place(Protocol):
+    """One broker with the queues or topics that were asked for."""
+
+    kind: str
+
+    def document(self, ask: str = "ask") -> dict[str, Any]:
+        """A connection named after the place; it answers to the address in the header `reply-to`."""
+
+    def send(self, address: str, payloads: Sequence[bytes], reply_to: str) -> None:
+        """Put messages there, confirmed."""
+
+    def held(self, address: str) -> int:
+        """How many messages have come to an address so far."""
+
+    def first(self, address: str) -> bytes:
+        """Wait for the first message at an address and take it."""
+
+    def close(self) -> None: ...
+
+
+class AmqpPlace:
+    kind = "amqp"
+
+    def __init__(self, broker: RabbitMQ, *queues: str) -> None:
+        self.uri = broker.uri()
+        self._runner = asyncio.Runner()
+        self._runner.run(self._open(queues))
+
+    async def _open(self, queues: Sequence[str]) -> None:
+        self._connection = await aiormq.connect(self.uri)
+        self._channel = await self._connection.channel(publisher_confirms=True)
+        for queue in queues:
+            await self._channel.queue_declare(queue, durable=True)
+
+    def document(self, ask: str = "ask") -> dict[str, Any]:
+        return {
+            "id": self.kind,
+            "connectionType": "amqp-091",
+            "connectionStatus": "open",
+            "uri": self.uri,
+            "sources": [
+                {
+                    "addresses": [ask],
+                    "authorizationContext": [SUBJECT],
+                    "headerMapping": {"reply-to": "{{ header:reply-to }}"},
+                    "replyTarget": {"address": "/{{ header:reply-to }}"},
+                }
+            ],
+        }
+
+    def send(self, address: str, payloads: Sequence[bytes], reply_to: str) -> None:
+        async def all_of_them() -> None:
+            waiting = iter(payloads)
+
+            async def work() -> None:
+                for payload in waiting:
+                    fields = aiormq.spec.Basic.Properties(delivery_mode=2, reply_to=reply_to)
+                    await self._channel.basic_publish(payload, routing_key=address, properties=fields)
+
+            await asyncio.gather(*(work() for _ in range(UNCONFIRMED)))
+
+        self._runner.run(all_of_them())
+
+    def held(self, address: str) -> int:
+        return self._runner.run(self._channel.queue_declare(address, passive=True)).message_count or 0
+
+    def first(self, address: str) -> bytes:
+        wait_for(self, address, 1)
+        body = self._runner.run(self._channel.basic_get(address, no_ack=True)).body
+        assert isinstance(body, bytes)
+        return body
+
+    def close(self) -> None:
+        self._runner.run(self._connection.close())
+        self._runner.close()
+
+
+class KafkaPlace:
+    kind = "kafka"
+
+    def __init__(self, broker: Kafka, *topics: str) -> None:
+        broker.create(*topics)
+        self.bootstrap, self._uri = broker.bootstrap, broker.uri()
+        settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+        self._producer = Producer({**settings, "enable.idempotence": True})
+        self._consumer = Consumer({**settings, "group.id": "counter", "enable.auto.commit": False})
+
+    def document(self, ask: str = "ask") -> dict[str, Any]:
+        return {
+            "id": self.kind,
+            "connectionType": "kafka",
+            "connectionStatus": "open",
+            "uri": self._uri,
+            "specificConfig": {"bootstrapServers": self.bootstrap, "consumerOffsetReset": "earliest"},
+            "sources": [{"addresses": [ask], "qos": 1, "authorizationContext": [SUBJECT]}],
+        }
+
+    def send(self, address: str, payloads: Sequence[bytes], reply_to: str) -> None:
+        for payload in payloads:
+            self._producer.produce(address, payload, headers={"reply-to": reply_to})
+            self._producer.poll(0)
+        assert self._producer.flush(PATIENCE) == 0
+
+    def held(self, address: str) -> int:
+        return self._consumer.get_watermark_offsets(TopicPartition(address, 0), PATIENCE)[1]
+
+    def first(self, address: str) -> bytes:
+        wait_for(self, address, 1)
+        self._consumer.assign([TopicPartition(address, 0, 0)])
+        while (message := self._consumer.poll(1)) is None or message.error() is not None:
+            pass
+        self._consumer.unassign()
+        return message.value() or b""
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def wait_for(place: Place, address: str, count: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while place.held(address) < count:
+        assert time.monotonic() < end, f"{place.kind}: {place.held(address)} of {count} messages at {address}"
+        time.sleep(POLLED_EVERY)
+
+
+def rate(place: Place, address: str, count: int, before: int = 0) -> float:
+    """Messages a second that come to an address, from the first that is seen to the last of `count`."""
+    wait_for(place, address, before + 1)
+    begun, seen = time.perf_counter(), place.held(address)
+    wait_for(place, address, before + count)
+    return (before + count - seen) / (time.perf_counter() - begun)

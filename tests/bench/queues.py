@@ -1,0 +1,208 @@
+"""The conversation over AMQP and Kafka, each beside the bare client's, and over three brokers at once."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.bench.modify import THINGS, command
+from tests.bench.places import AmqpPlace, KafkaPlace, Place, rate
+from tests.bench.report import Figure
+from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, serving, thing
+from tests.brokers.kafka import Kafka
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.rabbitmq import RabbitMQ
+from tests.client import MqttClient
+from tests.integration.documents import client, connection, source
+from tests.service import ServiceProcess
+
+ROUNDS = 3
+EVENTS = 60_000
+COMMANDS = 30_000
+STREAMING = f"acme.bench/{thing(0).name}/things/twin/streaming"
+LONGEST_ROUND = 2.0
+
+
+@contextmanager
+def amqp(*queues: str) -> Iterator[AmqpPlace]:
+    with RabbitMQ.start() as broker, closing(AmqpPlace(broker, *queues)) as place:
+        yield place
+
+
+@contextmanager
+def kafka(*topics: str) -> Iterator[KafkaPlace]:
+    with Kafka.start() as broker, closing(KafkaPlace(broker, *topics)) as place:
+        yield place
+
+
+@contextmanager
+def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> Iterator[None]:
+    """The bare client at work in a process of its own."""
+    address = place.uri.replace("tcp:", "amqp:") if isinstance(place, AmqpPlace) else place.bootstrap
+    words = [place.kind, what, address, str(count), str(size), *places]
+    with subprocess.Popen([sys.executable, "-m", "tests.bench.bare_queues", *words]) as process:
+        yield
+    assert process.returncode == 0, f"the bare client ended with {process.returncode}"
+
+
+def subscribe(place: Place, demand: int, answers: str) -> None:
+    """Ask for that many events of the first thing, to come to `answers`."""
+    opened = f"{answers}-opened"
+    place.send("ask", [_ask("subscribeForPersistedEvents")], opened)
+    created = json.loads(place.first(opened))
+    place.send("ask", [_ask("request", {**created["value"], "demand": demand})], answers)
+
+
+def _ask(what: str, value: Any = None) -> bytes:
+    document = {"topic": f"{STREAMING}/{what}", "path": "/"}
+    return json.dumps(document if value is None else {**document, "value": value}).encode()
+
+
+def _next(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callable[[float, float], bool]) -> Figure:
+    fill(folder / "data" / "journal.db", 1, EVENTS)
+    ours, theirs, processor, size = [], [], 0.0, MESSAGE_BYTES
+    with serving(folder, place.document()) as service:
+        for number in range(ROUNDS):
+            before = processor_seconds(service)
+            subscribe(place, EVENTS, f"ours-{number}")
+            ours.append(rate(place, f"ours-{number}", EVENTS))
+            processor = (processor_seconds(service) - before) / EVENTS
+            size = len(place.first(f"ours-{number}"))
+            with bare(place, "publish", EVENTS, size, f"bare-{number}"):
+                theirs.append(rate(place, f"bare-{number}", EVENTS))
+    found, beside = statistics.median(ours), statistics.median(theirs)
+    note = f"ratio {found / beside:.2f}; {size} bytes; service {processor * 1e6:.0f} µs of processor per event"
+    library = "aiormq on uvloop" if place.kind == "amqp" else "confluent-kafka with callbacks"
+    name = f"`next` events over {_title(place)}"
+    return Figure(name, f"{found:,.0f}/s", f"{beside:,.0f}/s ({library})", goal, is_met(found, beside), note)
+
+
+def _drained(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callable[[float, float], bool]) -> Figure:
+    """Commands wait when the service starts, in both runs as many."""
+    fill(folder / "data" / "journal.db", THINGS, 3)
+    commands = [command(number, MESSAGE_BYTES) for number in range(COMMANDS)]
+    ours, theirs, processor, size = [], [], 0.0, MESSAGE_BYTES
+    for number in range(ROUNDS):
+        place.send(f"ask-{number}", commands, f"ours-{number}")
+        document = {**place.document(f"ask-{number}"), "id": f"{place.kind}-{number}"}
+        with serving(folder / str(number), document, data_dir=str(folder / "data")) as service:
+            ours.append(rate(place, f"ours-{number}", COMMANDS))
+            processor = processor_seconds(service) / COMMANDS
+        size = len(place.first(f"ours-{number}"))
+        place.send(f"bare-ask-{number}", commands, "")
+        with bare(place, "turn", COMMANDS, size, f"bare-{number}", f"bare-ask-{number}"):
+            theirs.append(rate(place, f"bare-{number}", COMMANDS))
+    found, beside = statistics.median(ours), statistics.median(theirs)
+    note = f"ratio {found / beside:.2f}; service {processor * 1e6:.0f} µs of processor per command"
+    name = f"durable modify with response, drained over {_title(place)}"
+    return Figure(name, f"{found:,.0f}/s", f"{beside:,.0f}/s (in, out, ack)", goal, is_met(found, beside), note)
+
+
+def _title(place: Place) -> str:
+    return "AMQP, confirmed" if place.kind == "amqp" else "Kafka, acks=all"
+
+
+def _names(*kinds: str) -> list[str]:
+    return [f"{kind}-{number}" for kind in kinds for number in range(ROUNDS)]
+
+
+NEXT_PLACES = ["ask", *_names("ours", "bare"), *(f"ours-{number}-opened" for number in range(ROUNDS))]
+DRAINED_PLACES = _names("ask", "ours", "bare-ask", "bare")
+
+
+def next_over_amqp(folder: Path) -> list[Figure]:
+    """`next` events with publisher confirms, beside aiormq with its own."""
+    with amqp(*NEXT_PLACES) as place:
+        return [_next(folder, place, "ratio ≥ 0.9", lambda found, beside: found >= 0.9 * beside)]
+
+
+def next_over_kafka(folder: Path) -> list[Figure]:
+    """`next` events to a topic, beside a producer with callbacks."""
+    with kafka(*NEXT_PLACES) as place:
+        goal = "≥ 100,000/s or ratio ≥ 0.5"
+        return [_next(folder, place, goal, lambda found, beside: found >= min(100_000, 0.5 * beside))]
+
+
+def drained_over_amqp(folder: Path) -> list[Figure]:
+    with amqp(*DRAINED_PLACES) as place:
+        return [_drained(folder, place, "ratio ≥ 0.6", lambda found, beside: found >= 0.6 * beside)]
+
+
+def drained_over_kafka(folder: Path) -> list[Figure]:
+    with kafka(*DRAINED_PLACES) as place:
+        return [_drained(folder, place, "≥ 10,000/s", lambda found, _: found >= 10_000)]
+
+
+def three_at_once(folder: Path) -> list[Figure]:
+    """One thing replayed to three brokers: each alone, then all at the same time."""
+    fill(folder / "data" / "journal.db", 1, 400_000)
+    names = ["alone", "together"]
+    places = ["ask", *names, *(f"{name}-opened" for name in names)]
+    with ExitStack() as stack:
+        mosquitto = stack.enter_context(Mosquitto.start(persistence=False))
+        queues, topics = stack.enter_context(amqp(*places)), stack.enter_context(kafka(*places))
+        site = {**connection(mosquitto, source("bench", SUBJECT)), "id": "mqtt"}
+        documents = [site, queues.document(), topics.document()]
+        service = stack.enter_context(serving(folder, *documents))
+        asks = {
+            "mqtt": lambda _: _replay_to(mosquitto),
+            "amqp": lambda name: subscribe(queues, 1_000_000, name),
+            "kafka": lambda name: subscribe(topics, 1_000_000, name),
+        }
+        alone = {}
+        for kind, ask in asks.items():
+            ask("alone")
+            alone[kind] = _sent(service, kind)[kind]
+            _wait_over(service, kind)
+        for ask in asks.values():
+            ask("together")
+        together = _sent(service, *asks)
+    total, mean = sum(together.values()), statistics.mean(alone.values())
+    least = min(together[kind] / (alone[kind] / len(alone)) for kind in alone)
+    shown = ", ".join(f"{kind} {value:,.0f}" for kind, value in together.items())
+    return [
+        Figure(
+            "three brokers replaying at once",
+            f"{total:,.0f}/s ({shown})",
+            f"{mean:,.0f}/s (mean of the three alone)",
+            "sum ≥ 0.8 of the mean; each ≥ 15 % of its share",
+            total >= 0.8 * mean and least >= 0.15,
+            f"ratio {total / mean:.2f}; least share {least:.0%}",
+        )
+    ]
+
+
+def _replay_to(broker: Mosquitto) -> None:
+    with client(broker, "bench") as asker:
+        created = asker.ask_for(f"{STREAMING}/subscribeForPersistedEvents")
+    with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker:
+        asker.command(f"{STREAMING}/request", value={**created["value"], "demand": 1_000_000})
+
+
+def _sent(service: ServiceProcess, *kinds: str) -> dict[str, float]:
+    """Events a second to each, counted while all of them are at it."""
+    before = {kind: _count(service, kind) for kind in kinds}
+    while any(_count(service, kind) < before[kind] + 5_000 for kind in kinds):
+        time.sleep(0.01)
+    begun, first = time.perf_counter(), {kind: _count(service, kind) for kind in kinds}
+    time.sleep(LONGEST_ROUND)
+    seconds, last = time.perf_counter() - begun, {kind: _count(service, kind) for kind in kinds}
+    return {kind: (last[kind] - first[kind]) / seconds for kind in kinds}
+
+
+def _count(service: ServiceProcess, kind: str) -> float:
+    return service.metric("connectivity_events_sent_total", connection=kind)
+
+
+def _wait_over(service: ServiceProcess, kind: str) -> None:
+    before = -1.0
+    while (now := _count(service, kind)) != before:
+        before = now
+        time.sleep(0.5)

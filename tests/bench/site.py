@@ -1,0 +1,80 @@
+"""What the benchmarks are made of: things with a past, the service beside a broker, parts in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change
+from spark_store.replay import fold
+from tests.integration.documents import policy_for
+from tests.service import ServiceProcess
+
+MESSAGE_BYTES = 400
+SUBJECT = "acme:bench"
+STAMP = "2030-01-15T07:30:00.000000Z"
+
+
+def thing(number: int) -> EntityId:
+    return EntityId(EntityType.THING, "acme.bench", f"device-{number}")
+
+
+def policy(number: int) -> EntityId:
+    return EntityId(EntityType.POLICY, "acme.bench", f"device-{number}")
+
+
+def events_of(entity: EntityId, count: int, note: str = "x" * 40) -> list[Event]:
+    first = {"thingId": str(entity), "policyId": str(entity), "attributes": {"n": 0}}
+    written = [b'{"n":%d,"note":"%s"}' % (n, note.encode()) for n in range(count - 1)]
+    path = "/features/sensor/properties/reading"
+    return [
+        Event(entity, 1, STAMP, "created", "/", json.dumps(first).encode(), b"{}"),
+        Event(entity, 2, STAMP, "modified", "/features/sensor", b'{"properties":{}}', b"{}"),
+        *(Event(entity, n + 3, STAMP, "modified", path, value, b"{}") for n, value in enumerate(written[: count - 2])),
+    ]
+
+
+def fill(path: Path, things: int, events: int) -> None:
+    """A journal with `things` things of `events` events each, and their policies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal = SqliteJournal.open(path)
+    for number in range(things):
+        rules = {"policyId": str(policy(number)), "imports": {}, **policy_for(SUBJECT)}
+        written = Event(policy(number), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
+        changes = [Change((written,), (fold([written]),))]
+        happened = events_of(thing(number), events)
+        # One change carries the whole history: only the last state is kept anyway.
+        changes.append(Change(tuple(happened), (fold(happened),)))
+        journal.append(changes)
+    journal.close()
+
+
+@contextmanager
+def serving(folder: Path, *connections: Mapping[str, Any], **settings: Any) -> Iterator[ServiceProcess]:
+    """The service with its defaults and these connections."""
+    with ServiceProcess.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
+        yield service
+
+
+def processor_seconds(service: ServiceProcess) -> float:
+    assert service.process is not None
+    times = psutil.Process(service.process.pid).cpu_times()
+    return times.user + times.system
+
+
+def run(module: str, *arguments: object) -> dict[str, float]:
+    """Run a part in a process of its own and read the JSON line it prints."""
+    command = [sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    found: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return found
