@@ -7,8 +7,6 @@ one rejection, "up to this one".
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from aiormq.abc import DeliveredMessage
@@ -30,13 +28,12 @@ from connectivity.amqp.frames import (
     read_short,
 )
 from connectivity.amqp.tables import read_properties
-from connectivity.brokers.base import Delivery, Outcome, Watermark
+from connectivity.brokers.base import Delivery, Inbox, Outcome, Watermark
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.model import Source
 from mappings.envelope import Envelope
 
 IN_FLIGHT = 1000
-LONGEST_LIST = 500
 
 
 class _Taken(Delivery):
@@ -51,13 +48,11 @@ class Intake:
     """`on_lost` is called when the broker ends a consumer or the channel."""
 
     def __init__(self, client: Client, source: Source, on_lost: Callable[[LinkError], None]) -> None:
-        self._loop = asyncio.get_running_loop()
         self._client, self._source, self._on_lost = client, source, on_lost
         self._channel = 0
         self._queues: dict[bytes, str] = {}
         self._watermark = Watermark()
-        self._waiting: deque[Delivery] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._inbox = Inbox()
         self._reason: Reason | None = None
         self._is_open = self._is_over = False
         self._ended = self._delivery_ended
@@ -138,22 +133,12 @@ class Intake:
         )
         delivery.tag = tag
         self._watermark.arrived(delivery)
-        self._waiting.append(delivery)
-        self._wake()
+        self._inbox.waiting.append(delivery)
+        self._inbox.wake()
 
-    async def consume(self) -> AsyncIterator[list[Delivery]]:
+    def consume(self) -> AsyncIterator[list[Delivery]]:
         """See `connectivity.brokers.base.Link.consume`."""
-        while not self._is_over:
-            if not (waiting := self._waiting):
-                self._waiter = self._loop.create_future()
-                await self._waiter
-                continue
-            if len(waiting) <= LONGEST_LIST:
-                ready = list(waiting)
-                waiting.clear()
-            else:
-                ready = [waiting.popleft() for _ in range(LONGEST_LIST)]
-            yield ready
+        return self._inbox.lists()
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,12 +169,7 @@ class Intake:
     def end(self) -> None:
         """Hand nothing over any more."""
         self._is_over = True
-        self._waiting.clear()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._inbox.end()
 
     def _cancelled(self, consumer: bytes) -> None:
         queue = self._queues.get(consumer, "")

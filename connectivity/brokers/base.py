@@ -109,6 +109,47 @@ class BrokerType:
     example_uri: str | None = None
 
 
+LONGEST_LIST = 500
+"""Deliveries that a source takes at once, at most."""
+
+
+class Inbox:
+    """What has arrived for one source and was not taken yet."""
+
+    __slots__ = ("_is_over", "_loop", "_waiter", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Delivery] = deque()
+        """Whoever adds to it calls `wake`, once for as many as are there."""
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_over = False
+
+    async def lists(self) -> AsyncIterator[list[Delivery]]:
+        """See `Link.consume`."""
+        while not self._is_over:
+            waiting = self.waiting
+            if not waiting:
+                self._waiter = self._loop.create_future()
+                await self._waiter
+            elif len(waiting) <= LONGEST_LIST:
+                ready = list(waiting)
+                waiting.clear()
+                yield ready
+            else:
+                yield [waiting.popleft() for _ in range(LONGEST_LIST)]
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self) -> None:
+        """Hand nothing over any more."""
+        self._is_over = True
+        self.waiting.clear()
+        self.wake()
+
+
 class Watermark:
     """Settles in the order of arrival: an outcome is passed on once everything before it has one.
 

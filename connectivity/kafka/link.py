@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
+from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.kafka.consuming import Consuming
 from connectivity.kafka.faults import ALL_DOWN, ENDS, link_error, telling
@@ -29,24 +29,9 @@ from connectivity.kafka.publishing import Publishing
 from connectivity.kafka.records import is_expired, received
 
 WINDOW = 4000
-LONGEST_LIST = 500
 MENDED_WITHIN = 5.0
 ASKED_EVERY = 0.1
 GONE_WITHIN = 5.0
-
-
-class _Inbox:
-    """What has arrived for one source and was not taken yet."""
-
-    __slots__ = ("waiter", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[Taken] = deque()
-        self.waiter: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
 
 
 class KafkaLink:
@@ -66,7 +51,7 @@ class KafkaLink:
         for index, names in enumerate(topics):
             for name in names:
                 self._sources[name] = (*self._sources.get(name, ()), index)
-        self._inboxes = [_Inbox() for _ in topics]
+        self._inboxes = [Inbox() for _ in topics]
         self._mended_within = mended_within
         self._consuming: Consuming | None = None
         self._publishing: Publishing | None = None
@@ -107,20 +92,8 @@ class KafkaLink:
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
-        inbox = self._inboxes[source]
-        while not self._is_over:
-            if not (waiting := inbox.waiting):
-                inbox.waiter = self._loop.create_future()
-                await inbox.waiter
-                continue
-            ready: list[Delivery] = []
-            if len(waiting) <= LONGEST_LIST:
-                ready.extend(waiting)
-                waiting.clear()
-            else:
-                ready.extend(waiting.popleft() for _ in range(LONGEST_LIST))
-            yield ready
+    def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
+        return self._inboxes[source].lists()
 
     def taken(self) -> None:
         """Records have come from the consumer's thread."""
@@ -188,8 +161,8 @@ class KafkaLink:
         self._consuming.has_ended(partition.open)
         partition.open = 0
         for inbox in self._inboxes:
-            if any(taken.partition is partition for taken in inbox.waiting):
-                inbox.waiting = deque(taken for taken in inbox.waiting if taken.partition is not partition)
+            if any(_is_of(taken, partition) for taken in inbox.waiting):
+                inbox.waiting = deque(taken for taken in inbox.waiting if not _is_of(taken, partition))
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -275,5 +248,8 @@ class KafkaLink:
         if self._consuming is not None:
             self._consuming.stop()
         for inbox in self._inboxes:
-            inbox.waiting.clear()
-            inbox.wake()
+            inbox.end()
+
+
+def _is_of(delivery: Delivery, partition: Partition) -> bool:
+    return isinstance(delivery, Taken) and delivery.partition is partition

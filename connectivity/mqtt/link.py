@@ -14,10 +14,9 @@ that the broker's own window may be full of them.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
-from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing, Watermark
+from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Watermark
 from connectivity.errors import Detail, LinkError, PublishFailed, Renewed
 from connectivity.mqtt.channel import Channel
 from connectivity.mqtt.client import REFUSED, LoopClient
@@ -31,8 +30,6 @@ IN_FLIGHT = 1000
 MOST_HELD = 20 * IN_FLIGHT
 MOST_WITHHELD = 10
 """The smallest window that common brokers have: with so many left unacknowledged, nothing new might come."""
-
-LONGEST_LIST = 500
 
 
 class _Taken(Delivery):
@@ -54,20 +51,6 @@ class _Shared:
         self.first, self.open, self.outcome = first, count, Outcome.SETTLED
 
 
-class _Inbox:
-    """What has arrived for one source and was not taken yet."""
-
-    __slots__ = ("waiter", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[Delivery] = deque()
-        self.waiter: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-
 class MqttLink:
     """See `connectivity.brokers.base.Link`."""
 
@@ -85,7 +68,7 @@ class MqttLink:
         self.limits = Limits()
         self._dialect = dialect
         self._sources = Sources(filters)
-        self._inboxes = [_Inbox() for _ in filters]
+        self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
         self._watermark = Watermark()
@@ -119,19 +102,8 @@ class MqttLink:
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
-        inbox = self._inboxes[source]
-        while not self._is_over:
-            if not (waiting := inbox.waiting):
-                inbox.waiter = self._loop.create_future()
-                await inbox.waiter
-                continue
-            if len(waiting) <= LONGEST_LIST:
-                ready = list(waiting)
-                waiting.clear()
-            else:
-                ready = [waiting.popleft() for _ in range(LONGEST_LIST)]
-            yield ready
+    def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
+        return self._inboxes[source].lists()
 
     def _arrived(self, arrival: Arrival) -> None:
         if self._is_full or self._held >= MOST_HELD:
@@ -275,5 +247,4 @@ class MqttLink:
             self._redelivery.cancel()
         self._unconfirmed.clear()
         for inbox in self._inboxes:
-            inbox.waiting.clear()
-            inbox.wake()
+            inbox.end()
