@@ -32,10 +32,16 @@ def shortfalls(connection: Connection) -> Iterator[str]:
     """What the document asks for and this version leaves out."""
     if connection.targets:
         yield "targets: nothing is published to them"
-    if connection.client_count > 1:
-        yield "clientCount: one client does the work"
     for index, source in enumerate(connection.sources):
         if source.acknowledgement_requests is not None and source.acknowledgement_requests.includes:
             yield f"sources[{index}].acknowledgementRequests: a command is answered when it is durable"
         if len(source.payload_mapping) > 1:
             yield f"sources[{index}].payloadMapping: only the first one is used"
+
+
+def reservations(connection: Connection) -> Iterator[str]:
+    """What the status of an open connection says besides: that it is not all that one may take it for."""
+    if connection.broker_uri.is_secure and not connection.validate_certificates:
+        yield "the broker's certificate is not checked"
+    if connection.connection_type.startswith("mqtt") and any(source.qos == 2 for source in connection.sources):
+        yield "sources with QoS 2 are consumed with QoS 1"

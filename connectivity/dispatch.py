@@ -27,8 +27,8 @@ import structlog
 from connectivity.brokers.base import Delivery
 from connectivity.errors import ConnectivityError, TwinError
 from connectivity.inbound import Reader, Received
+from connectivity.lanes import Ended
 from connectivity.outbound import Route
-from connectivity.outbox import Ended
 from connectivity.store import Store
 from connectivity.streams import Peer, Streams
 from connectivity.twins.decide import Decider

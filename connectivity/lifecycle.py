@@ -13,6 +13,7 @@ error, and stored nowhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from connectivity.errors import ConnectionRefused, LinkError
@@ -68,6 +69,14 @@ class Status(str, Enum):
     FAILED = "failed"
     MISCONFIGURED = "misconfigured"
     UNKNOWN = "unknown"
+
+
+def overall(statuses: Sequence[Status]) -> Status:
+    """The status of a connection from those of its clients: open if all are, otherwise that of the worst."""
+    for status in (Status.FAILED, Status.MISCONFIGURED, Status.UNKNOWN):
+        if status in statuses:
+            return status
+    return Status.OPEN if Status.OPEN in statuses else Status.CLOSED
 
 
 class Lifecycle:

@@ -8,7 +8,7 @@ drops the message, and so does one that a client's value would turn into somethi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -16,9 +16,10 @@ import structlog
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectivityError
+from connectivity.lanes import Ended, Posting
 from connectivity.model import Connection, Source
 from connectivity.monitor import Meter
-from connectivity.outbox import Ended, Outbox, Posting
+from connectivity.outbox import Outbox
 from mappings.addresses import resolve_address
 from mappings.codecs import load_codec
 from mappings.envelope import Envelope
@@ -79,7 +80,7 @@ class Route:
             return self.outbox.post((), ended)
         elements = len(signal.elements) if isinstance(signal, Next) else 0
         told = partial(self._ended, correlation_of(signal), len(messages), elements, ended)
-        return self.outbox.post(messages, told)
+        return self.outbox.post(messages, told, _subject_of(signal))
 
     def _ended(
         self,
@@ -185,6 +186,11 @@ def feature_ids(path: str | None) -> tuple[str, ...]:
 def correlation_of(signal: Outbound) -> str | None:
     """What log lines call the conversation that a signal belongs to."""
     return _headers_of(signal).get("correlation-id")
+
+
+def _subject_of(signal: Outbound) -> Hashable:
+    """What keeps its order on the way: the entity, or the subscription where there is none."""
+    return signal.entity if signal.entity is not None else getattr(signal, "key", None)
 
 
 def _headers_of(signal: Outbound) -> Headers:

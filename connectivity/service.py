@@ -26,6 +26,7 @@ import uvloop
 
 from connectivity import logs
 from connectivity.api.app import application
+from connectivity.client import Pauses
 from connectivity.dispatch import Dispatcher
 from connectivity.errors import SettingsError
 from connectivity.feeds import Feed
@@ -37,7 +38,7 @@ from connectivity.registry import Registry
 from connectivity.settings import Settings, SparkMode
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
-from connectivity.supervisor import Pauses, Supervisor
+from connectivity.supervisor import Supervisor
 from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
 from mappings.errors import Fault

@@ -23,7 +23,7 @@ import structlog
 
 from connectivity.errors import ConnectivityError
 from connectivity.feeds import Feed, Then
-from connectivity.outbox import Ended, Posting
+from connectivity.lanes import Ended, Posting
 from connectivity.subscription import Emitted, Output, Subscription
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, new_subscription_id

@@ -87,11 +87,13 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.files",
             "connectivity.carried",
         ),
-        ("connectivity.monitor", "connectivity.outbox", "connectivity.feeds"),
+        ("connectivity.monitor", "connectivity.lanes", "connectivity.outbox", "connectivity.feeds"),
         ("connectivity.twins", "connectivity.twins.*"),
         ("connectivity.store", "connectivity.history", "connectivity.streams"),
         ("connectivity.outbound", "connectivity.inbound"),
         ("connectivity.dispatch",),
+        ("connectivity.intake",),
+        ("connectivity.client",),
         ("connectivity.supervisor", "connectivity.registry"),
         ("connectivity.api", "connectivity.api.*"),
         ("connectivity.service",),
@@ -134,7 +136,7 @@ NEVER = (
         ),
     ),
     (
-        "connectivity.cli*",
+        "connectivity.cli.*",
         (
             "connectivity.brokers*",
             "connectivity.amqp*",

@@ -3,11 +3,14 @@
 At most `IN_FLIGHT` deliveries of a source are unsettled; there the broker holds back (prefetch). Outcomes go to the broker
 in the order of arrival, many in one frame: all that have the same outcome and follow each other are one acknowledgement, or
 one rejection, "up to this one".
+
+A delivery without a message id is named by its correlation id and its bytes (`Names`).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
 
 from aiormq.abc import DeliveredMessage
 
@@ -27,7 +30,7 @@ from connectivity.amqp.frames import (
     read_delivery,
     read_short,
 )
-from connectivity.amqp.tables import read_properties
+from connectivity.amqp.tables import CORRELATION, read_properties
 from connectivity.brokers.base import Delivery, Inbox, Outcome, Watermark
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.model import Source
@@ -36,11 +39,46 @@ from mappings.envelope import Envelope
 IN_FLIGHT = 1000
 
 
+class Names:
+    """The names of unsettled deliveries that have a correlation id and no message id.
+
+    One correlation id may stand for several commands, so the bytes count too; and of several unsettled ones that are the
+    same in both, the second and every further one is numbered. When they come again, they do so in their order, and get
+    the same names.
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        """What is common → how many have come since none was unsettled, and how many are."""
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def given(self, correlation: str, payload: bytes) -> tuple[str, str]:
+        """What the delivery has in common with others, and its own name."""
+        digest = blake2b(payload, digest_size=16).hexdigest()
+        common = f"amqp:{correlation}:{digest}"
+        counts = self._counts.setdefault(common, [0, 0])
+        counts[0] += 1
+        counts[1] += 1
+        return common, f"{common}:{counts[0]}" if counts[0] > 1 else common
+
+    def ended(self, common: str) -> None:
+        """One of these deliveries is settled, or goes back to its queue."""
+        counts = self._counts[common]
+        counts[1] -= 1
+        if not counts[1]:
+            del self._counts[common]
+
+
 class _Taken(Delivery):
-    """A delivery that knows its tag."""
+    """A delivery that knows its tag, and what its name has in common with others (None: it has a name of its own)."""
 
-    __slots__ = ("tag",)
+    __slots__ = ("common", "tag")
 
+    common: str | None
     tag: int
 
 
@@ -52,6 +90,7 @@ class Intake:
         self._channel = 0
         self._queues: dict[bytes, str] = {}
         self._watermark = Watermark()
+        self._names = Names()
         self._inbox = Inbox()
         self._reason: Reason | None = None
         self._is_open = self._is_over = False
@@ -123,15 +162,15 @@ class Intake:
         self._coming = None
         if self._is_over:
             return
-        headers, name = read_properties(self._properties)
-        delivery = _Taken(
-            Envelope(payload, headers),
-            self._queues.get(consumer, ""),
-            f"amqp:{name}" if name is not None else None,
-            redelivered,
-            self._ended,
-        )
-        delivery.tag = tag
+        headers, message_id = read_properties(self._properties)
+        name, common = None, None
+        if message_id is not None:
+            name = f"amqp:{message_id}"
+        elif correlation := headers.get(CORRELATION):
+            common, name = self._names.given(correlation, payload)
+        address = self._queues.get(consumer, "")
+        delivery = _Taken(Envelope(payload, headers), address, name, redelivered, self._ended)
+        delivery.tag, delivery.common = tag, common
         self._watermark.arrived(delivery)
         self._inbox.waiting.append(delivery)
         self._inbox.wake()
@@ -149,6 +188,8 @@ class Intake:
         was_empty = not outcomes
         for ended, ending in self._watermark.ended(delivery, outcome):
             assert isinstance(ended, _Taken)
+            if ended.common is not None:
+                self._names.ended(ended.common)
             if outcomes and outcomes[-1][0] is ending:
                 outcomes[-1] = ending, ended.tag
             else:

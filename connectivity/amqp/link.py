@@ -14,7 +14,7 @@ from connectivity.amqp.intake import Intake
 from connectivity.amqp.options import Options
 from connectivity.amqp.publisher import Publisher
 from connectivity.brokers.base import Delivery, Done, Outgoing
-from connectivity.errors import LinkError
+from connectivity.errors import Detail, LinkError
 from connectivity.model import Connection
 
 WINDOW = 500
@@ -37,9 +37,16 @@ class AmqpLink:
         self.intakes = [Intake(self.client, source, self.client.die) for source in connection.sources]
 
     def __repr__(self) -> str:
-        state = "over" if self._is_over else "blocked" if self.publisher.is_blocked else "up"
+        state = "over" if self._is_over else "blocked" if self.condition else "up"
         held = sum(len(intake) for intake in self.intakes)
         return f"<AmqpLink {state}, {held} deliveries unsettled, {len(self.publisher)} messages unconfirmed>"
+
+    @property
+    def condition(self) -> str | None:
+        """A broker that is out of memory or disk delivers as before and takes nothing."""
+        if (reason := self.publisher.blocked_because) is None:
+            return None
+        return f"{Detail.REFUSED_BY_BROKER.value}: the broker takes no messages now: {reason}"
 
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         return self.intakes[source].consume()

@@ -95,8 +95,9 @@ class Publisher:
         return len(self._unconfirmed) + len(self._held)
 
     @property
-    def is_blocked(self) -> bool:
-        return self._blocked is not None
+    def blocked_because(self) -> str | None:
+        """The broker's reason for taking no messages now; None: it takes them."""
+        return self._blocked
 
     async def open(self) -> None:
         """Make the channel. Raises NotConnected."""

@@ -64,7 +64,7 @@ class Unreadable(ValueError):
 
 
 class Received(NamedTuple):
-    """The headers of a message, and what names it: `message-id`, else `correlation-id`, else nothing."""
+    """The headers of a message, and what names it: its `message-id`, or None."""
 
     headers: dict[str, str]
     name: str | None
@@ -78,7 +78,7 @@ def read_properties(packed: bytes) -> Received:
     headers: dict[str, str] = {}
     with suppress(Unreadable, IndexError, error):
         _read_properties(packed, headers)
-    return Received(headers, headers.get(MESSAGE_ID) or headers.get(CORRELATION))
+    return Received(headers, headers.get(MESSAGE_ID) or None)
 
 
 def _read_properties(packed: bytes, headers: dict[str, str]) -> None:

@@ -16,7 +16,13 @@ into the properties too. An enforcement's input can only be a header.
 
 **Settling.** A settled delivery is acknowledged; one that is to come again goes back to its queue and comes at once, marked;
 one that is dropped is rejected, and goes where the queue sends dead letters. Outcomes reach the broker in the order of
-arrival. A delivery is named by its message id, else by its correlation id.
+arrival. A delivery is named by its message id, else by its correlation id and its bytes.
+
+**Several clients and consumers.** The clients of a connection (`clientCount`), and the consumers that each has for a queue
+(`consumerCount`), compete for the messages of the queues. RabbitMQ hands messages out in the order of the queue, but two
+that went to different clients may arrive the other way round; commands of one entity are carried out in the order in which
+they arrive. A queue with `x-single-active-consumer` keeps its order: one consumer gets everything, and another takes over
+when that one is gone.
 
 **Publishing.** Messages are persistent and confirmed. One that no queue gets is a failure that says so; a missing exchange
 is named and fails its messages until it exists. When the broker runs out of memory or disk it takes no messages: nothing is
@@ -72,7 +78,7 @@ def _check_target_addresses(connection: Connection) -> Iterator[Problem]:
             yield Problem(f"targets[{index}].address", show(target.address), str(error))
 
 
-async def _connect(connection: Connection) -> AmqpLink:
+async def _connect(connection: Connection, client: int = 0) -> AmqpLink:  # noqa: ARG001 - all clients are alike
     return await connect(connection)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -74,6 +74,10 @@ class Link(Protocol):
     lost: asyncio.Future[LinkError]
     """Resolved (never raising) when the link has died by itself. After that no `Done` is called any more."""
 
+    @property
+    def condition(self) -> str | None:
+        """What keeps the living link from its work just now, as status details say it; None: nothing does."""
+
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         """What arrives for the source with this index: whatever is ready, never empty, at most some hundreds.
 
@@ -87,8 +91,15 @@ class Link(Protocol):
         """Leave the broker in an orderly way; unsettled deliveries stay the broker's. Safe to call twice."""
 
 
-Connect = Callable[["Connection"], Awaitable[Link]]
-"""Makes a link with every source subscribed. Raises NotConnected or ConnectionRefused, nothing else."""
+class Connect(Protocol):
+    """Makes links."""
+
+    async def __call__(self, connection: Connection, client: int = 0) -> Link:
+        """A link with every source subscribed. Raises NotConnected or ConnectionRefused, nothing else.
+
+        `client`: which of the connection's clients (`clientCount`) the link is for, from 0. The sources are consumed by all
+        of them together, each message by one.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,12 @@ or dropped (at least once), with 0 or none as soon as the record is there (at mo
 read again after a pause, with everything behind it. A delivery is named by topic id, partition and offset. Kafka has no
 mark for redeliveries: those records carry one that were there before this link got their partition, or that it had already.
 
-**Group.** A connection is one member of its group, known by its id, so it has its partitions back at once after a crash;
-another service with the same connection takes its place. A group without offsets begins where `consumerOffsetReset` says;
-partitions that are made later are read from their beginning.
+**Group.** A connection is a member of its group, known by its id, so it has its partitions back at once after a crash;
+another service with the same connection takes its place. Each client (`clientCount`), and each consumer of a client
+(`consumerCount`), is a member of its own; Kafka parts the partitions among them, so more members than partitions are of no
+use. One member reads a partition at a time, so its records keep their order; give an entity's commands one key. When a
+document wants fewer members than before, those that are gone keep their partitions for ten seconds. A group without
+offsets begins where `consumerOffsetReset` says; partitions that are made later are read from their beginning.
 
 **Limits.** Records are published once and in order, acknowledged by all in-sync replicas; those larger than the topic takes
 are refused one by one. 4000 messages may wait for the broker's confirm, 1000 deliveries for their end; then partitions are
@@ -126,8 +129,8 @@ def _check_options(connection: Connection) -> Iterator[Problem]:
             yield Problem("specificConfig.bootstrapServers", show(server), ALLOWED_HOST)
 
 
-async def _connect(connection: Connection) -> KafkaLink:
-    return await connect(connection)
+async def _connect(connection: Connection, client: int = 0) -> KafkaLink:
+    return await connect(connection, client)
 
 
 BROKER = BrokerType(

@@ -3,6 +3,8 @@
 **Addresses** are names; a message goes to every source that lists its address, and to nobody by likeness. Each source of
 each connection id has a queue from its first link on, and the queue outlives the links.
 
+**Clients** of one connection take turns at its queues: each message is delivered to one of them.
+
 **Settling.** A settled delivery is gone, one that is dropped is noted in `dropped`, one that is to come again goes back to
 the front of its queue and is delivered at once, marked. What a link leaves unsettled comes again on the next one, marked.
 
@@ -13,7 +15,7 @@ ever confirming them, `refused_addresses` does not take them.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -45,24 +47,29 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one source, and what its present link has not settled. `again`: numbers to be marked."""
+    """What waits for one source, and what each client's present link has not settled. `again`: numbers to be marked."""
 
     addresses: frozenset[str]
     waiting: deque[Message] = field(default_factory=deque)
-    unsettled: dict[int, Message] = field(default_factory=dict)
+    unsettled: defaultdict[int, dict[int, Message]] = field(default_factory=lambda: defaultdict(dict))
     again: set[int] = field(default_factory=set)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    arrived: defaultdict[int, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
 
     def put(self, message: Message) -> None:
         self.waiting.append(message)
-        self.arrived.set()
+        self.wake()
 
-    def give_back(self) -> None:
-        """Everything unsettled waits again, in front, in its old order."""
-        self.again.update(self.unsettled)
-        self.waiting.extendleft(reversed(self.unsettled.values()))
-        self.unsettled.clear()
-        self.arrived.set()
+    def wake(self) -> None:
+        for event in self.arrived.values():
+            event.set()
+
+    def give_back(self, client: int) -> None:
+        """Everything that a client has not settled waits again, in front, in its old order."""
+        unsettled = self.unsettled[client]
+        self.again.update(unsettled)
+        self.waiting.extendleft(reversed(unsettled.values()))
+        unsettled.clear()
+        self.wake()
 
 
 class MemoryBroker:
@@ -104,20 +111,23 @@ class MemoryBroker:
         for link in list(self.links):
             link.die(NotConnected(Detail.CONNECTING, words))
 
-    def queue(self, connection_id: str, source: int, addresses: Sequence[str]) -> _Queue:
+    def queue(self, connection_id: str, source: int, addresses: Sequence[str], client: int) -> _Queue:
         queue = self._queues.setdefault((connection_id, source), _Queue(frozenset(addresses)))
         queue.addresses = frozenset(addresses)
-        queue.give_back()
+        queue.give_back(client)
         return queue
 
 
 class MemoryLink:
     """See `connectivity.brokers.base.Link`."""
 
-    def __init__(self, broker: MemoryBroker, queues: Sequence[_Queue]) -> None:
+    condition: str | None = None
+
+    def __init__(self, broker: MemoryBroker, queues: Sequence[_Queue], client: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self.window = WINDOW
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
+        self.client = client
         self._broker, self._queues = broker, queues
         self._is_over = False
         broker.links.append(self)
@@ -127,7 +137,7 @@ class MemoryLink:
 
     @property
     def _unsettled(self) -> int:
-        return sum(len(queue.unsettled) for queue in self._queues)
+        return sum(len(queue.unsettled[self.client]) for queue in self._queues)
 
     async def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         queue = self._queues[source]
@@ -136,12 +146,13 @@ class MemoryLink:
             if room > 0:
                 yield [self._deliver(queue) for _ in range(room)]
             else:
-                queue.arrived.clear()
-                await queue.arrived.wait()
+                arrived = queue.arrived[self.client]
+                arrived.clear()
+                await arrived.wait()
 
     def _deliver(self, queue: _Queue) -> Delivery:
         message = queue.waiting.popleft()
-        queue.unsettled[message.number] = message
+        queue.unsettled[self.client][message.number] = message
 
         def ended(_: Delivery, outcome: Outcome) -> None:
             if not self._is_over:
@@ -151,7 +162,7 @@ class MemoryLink:
         return Delivery(message.envelope, message.address, f"memory:{message.number}", is_again, ended)
 
     def _end_delivery(self, queue: _Queue, message: Message, outcome: Outcome) -> None:
-        del queue.unsettled[message.number]
+        del queue.unsettled[self.client][message.number]
         if outcome is Outcome.REDELIVER:
             queue.again.add(message.number)
             queue.waiting.appendleft(message)
@@ -160,7 +171,7 @@ class MemoryLink:
             if outcome is Outcome.DROPPED:
                 self._broker.dropped.append(message)
         for every in self._queues:
-            every.arrived.set()
+            every.wake()
 
     def publish(self, message: Outgoing, done: Done) -> None:
         if self._is_over:
@@ -192,15 +203,16 @@ class MemoryLink:
             self._is_over = True
             self._broker.links.remove(self)
             for queue in self._queues:
-                queue.give_back()
+                queue.give_back(self.client)
 
 
-async def _connect(connection: Connection) -> MemoryLink:
+async def _connect(connection: Connection, client: int = 0) -> MemoryLink:
     broker = MemoryBroker.named(connection.broker_uri.host)
     if broker.refusal is not None:
         raise broker.refusal
     sources = enumerate(connection.sources)
-    return MemoryLink(broker, [broker.queue(connection.id, index, source.addresses) for index, source in sources])
+    queues = [broker.queue(connection.id, index, source.addresses, client) for index, source in sources]
+    return MemoryLink(broker, queues, client)
 
 
 def _check(_: Connection) -> list[Problem]:

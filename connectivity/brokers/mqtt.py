@@ -10,8 +10,8 @@ same three headers, set by a header mapping, take the place of the address, the 
 acknowledged, so it comes again on the next link, with a mark; `reconnectForRedelivery` makes the next link come soon. A
 delivery is named by its packet identifier. With QoS 0 there is nothing to acknowledge and nothing comes again.
 
-**Limits.** One client for a connection. Sources with QoS 2 subscribe with QoS 1. 100 messages may wait for the broker's
-confirm, 1000 deliveries for their end.
+**Limits.** One client for a connection and one consumer for a source, since this version cannot share subscriptions.
+Sources with QoS 2 subscribe with QoS 1. 100 messages may wait for the broker's confirm, 1000 deliveries for their end.
 
 The options are described in `connectivity.mqtt.options`, the link in `connectivity.mqtt.link`.
 """
@@ -89,8 +89,8 @@ def encode_topic(topic: str) -> bytes:
     return topic.encode()
 
 
-async def _connect(connection: Connection) -> MqttLink:
-    return await connect(connection, Mqtt311())
+async def _connect(connection: Connection, client: int = 0) -> MqttLink:
+    return await connect(connection, Mqtt311(), client)
 
 
 BROKER = BrokerType(

@@ -10,6 +10,13 @@ header that is not blank is a user property.
 **Sessions** are kept for 60 seconds after the link is gone. The broker holds back when 1000 deliveries are unacknowledged.
 Each source's subscription has a number, so that a message which comes once for each of two sources is not handled twice by
 both.
+
+**Several clients** (`clientCount`) share their subscriptions in a group that is called like the connection: each message
+comes to one of them. Their client ids are the client id with `_0`, `_1` and so on behind it. A broker that has no shared
+subscriptions delivers to the first client alone; the others publish, and the status says so. Which client gets a message
+is the broker's choice, so it promises no order between two messages of one sender, not even on one topic; and what is for a
+client whose link is gone waits for that client, for as long as its session is kept. Retained messages are not delivered
+through shared subscriptions. `consumerCount` changes nothing: a source has one subscription for each client.
 """
 
 from __future__ import annotations
@@ -119,8 +126,8 @@ def _pack_expiry(text: str) -> bytes:
     return packed.pack_expiry(int(digits)) if int(digits) else b""
 
 
-async def _connect(connection: Connection) -> MqttLink:
-    return await connect(connection, Mqtt5())
+async def _connect(connection: Connection, client: int = 0) -> MqttLink:
+    return await connect(connection, Mqtt5(), client)
 
 
 BROKER = BrokerType(

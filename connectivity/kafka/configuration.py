@@ -3,8 +3,10 @@
 **Trust.** A connection's `ca` is trusted in addition to the system's authorities and leaves the check of host names on;
 only `validateCertificates: false` turns checks off.
 
-**Group.** Each connection is one member of its group by name (a static member, Kafka 2.3 and later): after a crash or a cut
-its next link takes up the same partitions at once, and whatever is left of the former link is shut out by the broker.
+**Group.** Each consumer of a connection is a member of its group by name (a static member, Kafka 2.3 and later): after a
+crash or a cut its next link takes up the same partitions at once, and whatever is left of the former link is shut out by
+the broker. The first consumer of the first client is called like the connection, so that more of them change nothing for
+it.
 """
 
 from __future__ import annotations
@@ -65,13 +67,15 @@ def common_settings(connection: Connection, options: Options) -> Settings:
     return {**settings, **_security_settings(connection, options)}
 
 
-def consumer_settings(connection: Connection, options: Options) -> Settings:
+def consumer_settings(connection: Connection, options: Options, client: int = 0, member: int = 0) -> Settings:
+    """For one consumer (`member`, from 0) of one of the connection's clients."""
+    name = connection.id if (client, member) == (0, 0) else f"{connection.id}.{client}.{member}"
     group = with_connection_id(options.group_id, connection.id) if options.group_id else connection.id
     return {
         **common_settings(connection, options),
-        "client.id": f"{connection.id}-consumer",
+        "client.id": f"{name}-consumer",
         "group.id": group,
-        "group.instance.id": connection.id,
+        "group.instance.id": name,
         # Partitions that stay with a member flow on while others move.
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": SESSION_TIMEOUT,

@@ -41,14 +41,14 @@ Answer = TypeVar("Answer")
 
 
 async def connect(
-    connection: Connection, *, patience: float = PATIENCE, mended_within: float = MENDED_WITHIN
+    connection: Connection, client: int = 0, *, patience: float = PATIENCE, mended_within: float = MENDED_WITHIN
 ) -> KafkaLink:
     """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     link = KafkaLink([source.addresses for source in connection.sources], mended_within)
     try:
         await _check_hosts(servers(connection, options), patience)
-        await _open(link, connection, options, patience)
+        await _open(link, connection, options, client, patience)
     except BaseException:
         link.abandon()
         raise
@@ -56,7 +56,7 @@ async def connect(
     return link
 
 
-async def _open(link: KafkaLink, connection: Connection, options: Options, patience: float) -> None:
+async def _open(link: KafkaLink, connection: Connection, options: Options, client: int, patience: float) -> None:
     try:
         producer = configuration.producer_settings(connection, options)
         link.begin(
@@ -72,29 +72,44 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, patie
     if not topics:
         return
     known = await _known_partitions(link, admin, list(topics), patience)
-    consuming = Consuming(
-        configuration.consumer_settings(connection, options),
-        admin,
-        topics,
-        known,
-        begins_at_end=options.consumer_offset_reset == "latest",
-        limit=options.throttling_limit,
-        on_records=link.taken,
-        on_dropped=link.drop,
-        on_error=link.failed,
-        on_ended=link.ended,
-    )
-    link.join(consuming)
-    await _or_down(link, consuming.joined, JOINED_WITHIN)
+    number = max(source.consumer_count for source in connection.sources)
+    members = [
+        Consuming(
+            configuration.consumer_settings(connection, options, client, member),
+            admin,
+            _topics(connection, member),
+            known,
+            begins_at_end=options.consumer_offset_reset == "latest",
+            limit=_share(options.throttling_limit, number, member),
+            on_records=link.taken,
+            on_dropped=link.drop,
+            on_error=link.failed,
+            on_ended=link.ended,
+        )
+        for member in range(number)
+    ]
+    for member in members:
+        link.join(member)
+    for member in members:
+        await _or_down(link, member.joined, JOINED_WITHIN)
 
 
-def _topics(connection: Connection) -> dict[str, bool]:
-    """The topics of all sources, and whether one of them wants their records at least once."""
+def _topics(connection: Connection, member: int = 0) -> dict[str, bool]:
+    """The topics that this member of the client consumes, and whether a source wants their records at least once."""
     topics: dict[str, bool] = {}
     for source in connection.sources:
         for topic in source.addresses:
-            topics[topic] = topics.get(topic, False) or source.qos == 1
+            if topic in topics or source.consumer_count > member:
+                topics[topic] = False
+    for source in connection.sources:
+        for topic in topics.keys() & source.addresses:
+            topics[topic] = topics[topic] or source.qos == 1
     return topics
+
+
+def _share(limit: int | None, number: int, member: int) -> int | None:
+    """What one of so many members may take of a client's limit."""
+    return None if limit is None else max(1, (limit + number - 1 - member) // number)
 
 
 async def _known_partitions(link: KafkaLink, admin: AdminClient, topics: list[str], patience: float) -> list[Key]:

@@ -256,7 +256,7 @@ class Consuming:
             if is_new:
                 start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
             partition = Partition(
-                *key, ids[place.topic], start, end_of[key], is_at_least_once=self._topics[place.topic]
+                self, *key, ids[place.topic], start, end_of[key], is_at_least_once=self._topics[place.topic]
             )
             found.append((partition, is_new))
         return found

@@ -53,7 +53,7 @@ class KafkaLink:
                 self._sources[name] = (*self._sources.get(name, ()), index)
         self._inboxes = [Inbox() for _ in topics]
         self._mended_within = mended_within
-        self._consuming: Consuming | None = None
+        self._members: list[Consuming] = []
         self._publishing: Publishing | None = None
         self._admin: AdminClient | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -72,15 +72,20 @@ class KafkaLink:
         self._publishing, self._admin = publishing, admin
         publishing.start()
 
-    def join(self, consuming: Consuming) -> None:
-        self._consuming = consuming
-        consuming.start()
+    def join(self, member: Consuming) -> None:
+        self._members.append(member)
+        member.start()
 
     def made(self) -> None:
         """The group has let us in, or there is nothing to consume: the link is there."""
         self._is_made = True
         if self.down.is_set():
             self._look_again()
+
+    @property
+    def condition(self) -> str | None:
+        """While the library looks for a broker, nothing comes and nothing goes."""
+        return str(self.why()) if self._is_made and self.down.is_set() else None
 
     def why(self) -> LinkError:
         """The reason that no broker can be reached."""
@@ -96,17 +101,17 @@ class KafkaLink:
         return self._inboxes[source].lists()
 
     def taken(self) -> None:
-        """Records have come from the consumer's thread."""
-        if self._is_over or self._consuming is None:
+        """Records have come from a consumer's thread."""
+        if self._is_over:
             return
         now = time.time()
-        batches = self._consuming.records
-        while batches:
-            for partition, message in batches.popleft():
-                if partition.is_ours:
-                    self._arrived(partition, message, now)
-                else:
-                    self._consuming.has_ended(1)
+        for member in self._members:
+            while member.records:
+                for partition, message in member.records.popleft():
+                    if partition.is_ours:
+                        self._arrived(partition, message, now)
+                    else:
+                        member.has_ended(1)
         for inbox in self._inboxes:
             if inbox.waiting:
                 inbox.wake()
@@ -146,19 +151,18 @@ class KafkaLink:
             if shared.open:
                 return
             delivery, outcome = shared.first, shared.outcome
-        assert self._consuming is not None
         is_well = partition.ended(delivery, outcome)
-        self._consuming.has_ended(1)
+        partition.owner.has_ended(1)
         if not is_well:
             partition.is_ours = False
             self.drop(partition)
-            self._consuming.read_again(partition)
+            partition.owner.read_again(partition)
 
     def drop(self, partition: Partition) -> None:
         """A partition is not ours any more, or is read again: what we have of it is nobody's."""
-        if self._is_over or self._consuming is None:
+        if self._is_over:
             return
-        self._consuming.has_ended(partition.open)
+        partition.owner.has_ended(partition.open)
         partition.open = 0
         for inbox in self._inboxes:
             if any(_is_of(taken, partition) for taken in inbox.waiting):
@@ -189,7 +193,7 @@ class KafkaLink:
             self._last_error = error
 
     def ended(self, error: LinkError) -> None:
-        """The consumer's thread has come to an end by itself."""
+        """A consumer's thread has come to an end by itself."""
         if self._is_made:
             self._die(error)
         else:
@@ -224,8 +228,9 @@ class KafkaLink:
     async def close(self) -> None:
         if not self._is_over:
             self._end(is_orderly=True)
-        clients = (self._consuming, self._publishing)
-        gone = [asyncio.wrap_future(client.gone) for client in clients if client is not None]
+        gone = [asyncio.wrap_future(member.gone) for member in self._members]
+        if self._publishing is not None:
+            gone.append(asyncio.wrap_future(self._publishing.gone))
         if gone and not self.lost.done():
             # A broker that does not answer any more is not waited for: the threads end by themselves.
             await asyncio.wait(gone, timeout=GONE_WITHIN)
@@ -245,8 +250,8 @@ class KafkaLink:
             self._probe.cancel()
         if self._publishing is not None:
             self._publishing.stop(is_orderly=is_orderly)
-        if self._consuming is not None:
-            self._consuming.stop()
+        for member in self._members:
+            member.stop()
         for inbox in self._inboxes:
             inbox.end()
 

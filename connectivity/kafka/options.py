@@ -53,6 +53,6 @@ class Options(BaseModel):
     )
     throttling_limit: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="The most records that are taken in a second. Absent: as many as there are.",
+        description="The most records that each client takes in a second. Absent: as many as there are.",
         examples=["100"],
     )

@@ -9,7 +9,17 @@ for ever, so a record that is marked and was never seen is simply not known.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from connectivity.brokers.base import Delivery, Outcome, Watermark
+
+
+class Owner(Protocol):
+    """The consumer that has a partition."""
+
+    def has_ended(self, count: int) -> None: ...
+    def read_again(self, partition: Partition) -> None: ...
+
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0
 
@@ -43,6 +53,7 @@ class Partition:
         "known_below",
         "number",
         "open",
+        "owner",
         "rejections",
         "settled",
         "stored",
@@ -52,10 +63,19 @@ class Partition:
     )
 
     def __init__(
-        self, topic: str, number: int, topic_id: str, start: int, known_below: int, *, is_at_least_once: bool
+        self,
+        owner: Owner,
+        topic: str,
+        number: int,
+        topic_id: str,
+        start: int,
+        known_below: int,
+        *,
+        is_at_least_once: bool,
     ) -> None:
         """`start`: the offset to begin with, or a negative one that the client library knows. `known_below`: records below
         this offset may have been seen before."""
+        self.owner = owner
         self.topic, self.number, self.topic_id = topic, number, topic_id
         self.settled = self.stored = start
         self.known_below = known_below
@@ -98,6 +118,7 @@ class Partition:
     def again(self) -> Partition:
         """This partition, to be read again from the first record that is not done."""
         fresh = Partition(
+            self.owner,
             self.topic,
             self.number,
             self.topic_id,

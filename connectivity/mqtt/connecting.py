@@ -3,6 +3,10 @@
 A kept session (the default) makes the broker hold what arrives while we are away. What it delivers before our subscriptions
 are confirmed is kept in the link; what belongs to no source any more is acknowledged and dropped.
 
+Several clients of one connection have client ids of their own, the same ones after each restart, so that each takes up its
+own session. They share their subscriptions, so that each message comes to one of them; with a broker that has no shared
+subscriptions the first client alone consumes, and the others publish.
+
 Sources with QoS 2 subscribe with QoS 1: the client library tells the broker that a QoS 2 message has arrived before
 anybody has handled it. Redeliveries of QoS 1 are recognised, so a command is in the history once all the same.
 """
@@ -28,13 +32,15 @@ WINDOW = 100
 HIGHEST_SUBSCRIBED_QOS = 1
 
 
-async def connect(connection: Connection, dialect: Dialect, *, patience: float = PATIENCE) -> MqttLink:
+async def connect(connection: Connection, dialect: Dialect, client: int = 0, *, patience: float = PATIENCE) -> MqttLink:
     """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
-    link = MqttLink(dialect, [source.addresses for source in connection.sources], delay, WINDOW)
+    # Packet identifiers belong to a session, and each client has one of its own.
+    prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
+    link = MqttLink(dialect, [source.addresses for source in connection.sources], delay, WINDOW, prefix)
     try:
-        await _join(link, connection, options, dialect, patience)
+        await _join(link, connection, options, dialect, client, patience)
     except BaseException:
         link.abandon()
         raise
@@ -43,9 +49,13 @@ async def connect(connection: Connection, dialect: Dialect, *, patience: float =
     return link
 
 
-async def _join(link: MqttLink, connection: Connection, options: Options, dialect: Dialect, patience: float) -> None:
+async def _join(
+    link: MqttLink, connection: Connection, options: Options, dialect: Dialect, client: int, patience: float
+) -> None:
+    suffix = f"_{client}" if connection.client_count > 1 else ""
     client_id = connection.id if options.client_id is None else options.client_id
-    consumer = LoopClient(client_id, dialect.protocol, clean_session=options.clean_session)
+    consumer_id = f"{client_id}{suffix}" if client_id else ""
+    consumer = LoopClient(consumer_id, dialect.protocol, clean_session=options.clean_session)
     if options.last_will_topic is not None:
         consumer.will_set(
             options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
@@ -53,12 +63,19 @@ async def _join(link: MqttLink, connection: Connection, options: Options, dialec
     channel = link.make_channel(consumer)
     dial = _dial(consumer, connection, options, dialect, clean=options.clean_session, patience=patience)
     welcome = await _greet(channel, dial, connection, patience)
-    for index, source in enumerate(connection.sources):
-        qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
-        await channel.subscribe(source.addresses, qos, dialect.subscribe_properties(index + 1), patience)
+    is_alone = connection.client_count == 1
+    if not is_alone and not Limits.of(welcome.properties).shared_subscriptions:
+        is_alone = client == 0
+        link.condition = f"{Detail.CONNECTED.value}: the broker has no shared subscriptions, the first client consumes"
+    if is_alone or link.condition is None:
+        share = "" if is_alone else f"$share/{connection.id}/"
+        for index, source in enumerate(connection.sources):
+            qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
+            filters = [f"{share}{address}" for address in source.addresses]
+            await channel.subscribe(filters, qos, dialect.subscribe_properties(index + 1), patience)
     if options.separate_publisher_client:
         # It subscribes to nothing, so there is nothing that a kept session could hold for it.
-        publisher_id = options.publisher_id or f"{client_id or connection.id}p"
+        publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
         publisher = LoopClient(publisher_id, dialect.protocol, clean_session=True)
         channel = link.make_channel(publisher)
         dial = _dial(publisher, connection, options, dialect, clean=True, patience=patience)

@@ -22,6 +22,7 @@ class Limits:
     maximum_qos: int = 2
     retain: bool = True
     packet_size: int = MOST_BYTES
+    shared_subscriptions: bool = True
 
     @classmethod
     def of(cls, properties: Properties | None) -> Limits:
@@ -31,6 +32,7 @@ class Limits:
             maximum_qos=getattr(properties, "MaximumQoS", 2),
             retain=bool(getattr(properties, "RetainAvailable", 1)),
             packet_size=getattr(properties, "MaximumPacketSize", MOST_BYTES),
+            shared_subscriptions=bool(getattr(properties, "SharedSubscriptionAvailable", 1)),
         )
 
     def fit(self, publication: Publication) -> Publication:

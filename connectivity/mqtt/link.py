@@ -58,15 +58,22 @@ class MqttLink:
     lost: asyncio.Future[LinkError]
 
     def __init__(
-        self, dialect: Dialect, filters: Sequence[Sequence[str]], redelivery_delay: float | None, window: int
+        self,
+        dialect: Dialect,
+        filters: Sequence[Sequence[str]],
+        redelivery_delay: float | None,
+        window: int,
+        prefix: str = "mqtt:",
     ) -> None:
         """`filters`: the addresses of each source. `redelivery_delay`: seconds until the link ends itself after a rejected
-        delivery, None for never. `window`: the most unconfirmed messages; the broker may ask for fewer."""
+        delivery, None for never. `window`: the most unconfirmed messages; the broker may ask for fewer. `prefix`: what
+        the names of deliveries begin with; the packet identifier follows."""
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
         self.window = window
+        self.condition: str | None = None
         self.limits = Limits()
-        self._dialect = dialect
+        self._dialect, self._prefix = dialect, prefix
         self._sources = Sources(filters)
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
@@ -115,7 +122,7 @@ class MqttLink:
         if len(sources) > 1 and subscriptions:
             # MQTT 5 brokers may send one copy for each subscription, marked with its number.
             sources = tuple(index for index in sources if index + 1 in subscriptions) or sources
-        name = f"mqtt:{arrival.mid}" if arrival.qos else None
+        name = f"{self._prefix}{arrival.mid}" if arrival.qos else None
         envelope = Envelope(arrival.payload, headers)
         copies = []
         for index in sources or (None,):

@@ -21,10 +21,11 @@ from typing import Any
 import psutil
 
 from connectivity.history import HistoryFeed
+from connectivity.lanes import Ended
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.outbound import Route
-from connectivity.outbox import Ended, Outbox
+from connectivity.outbox import Outbox
 from connectivity.spec import parse
 from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectivity.brokers.base import Done, Outgoing
 from connectivity.feeds import Page, Then
-from connectivity.outbox import Ended, Posting
+from connectivity.lanes import Ended, Posting
 from mappings.signals import Next, Outbound
 
 

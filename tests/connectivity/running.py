@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import pytest
 
 from connectivity import carried
-from connectivity import supervisor as module
+from connectivity import client as module
 from connectivity.brokers.base import BrokerType
 from connectivity.brokers.memory import MemoryBroker
+from connectivity.client import Pauses
 from connectivity.lifecycle import Status
-from connectivity.supervisor import Pauses, Supervisor
+from connectivity.supervisor import Supervisor
 from tests.connectivity.site import NOW, Site, connection, creation, pause, turn, until
 
 AT_ONCE = Pauses(0.001, 0.002)
@@ -87,7 +88,7 @@ class Running:
     def unsettled(self, source: int = 0) -> int:
         """What the broker still waits for."""
         queue = self.broker._queues[self.connection.id, source]
-        return len(queue.waiting) + len(queue.unsettled)
+        return len(queue.waiting) + sum(map(len, queue.unsettled.values()))
 
     def up(self) -> float | None:
         return self.site.monitor.registry.get_sample_value("connectivity_connection_up", {"connection": "site"})

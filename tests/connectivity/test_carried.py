@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.carried import refusal, shortfalls
+from connectivity.carried import refusal, reservations, shortfalls
 from connectivity.model import Connection
 from connectivity.spec import parse
 
@@ -54,11 +54,18 @@ def test_conditions_that_would_keep_messages_out_are_not_left_out() -> None:
     ("connection", "told"),
     [
         (document(targets=[TARGET]), "targets"),
-        (document(clientCount=2), "clientCount"),
         (document({"acknowledgementRequests": {"includes": ["site:seen"]}}), "sources[0].acknowledgementRequests"),
     ],
-    ids=["targets", "clientCount", "acknowledgementRequests"],
+    ids=["targets", "acknowledgementRequests"],
 )
 def test_what_is_merely_missing_is_told(connection: Connection, told: str) -> None:
     assert refusal(connection) is None
     assert [text.partition(":")[0] for text in shortfalls(connection)] == [told]
+
+
+def test_8_13_8_24_what_a_connection_is_not_stands_in_its_status() -> None:
+    assert list(reservations(document())) == []
+    assert list(reservations(document({"qos": 2}))) == ["sources with QoS 2 are consumed with QoS 1"]
+    unchecked = document(uri="ssl://broker.acme.example:8883", validateCertificates=False)
+    assert list(reservations(unchecked)) == ["the broker's certificate is not checked"]
+    assert list(reservations(document(validateCertificates=False))) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.lifecycle import TABLE, Input, Lifecycle, State, Status, back_off
+from connectivity.lifecycle import TABLE, Input, Lifecycle, State, Status, back_off, overall
 
 GONE = NotConnected(Detail.TIMEOUT, "no answer")
 DENIED = ConnectionRefused(Detail.BAD_CREDENTIALS, "not authorised")
@@ -76,3 +76,21 @@ def test_a_refusal_is_tried_again_with_the_longest_pause() -> None:
 
 def test_the_length_of_a_pause_survives_any_number_of_tries() -> None:
     assert back_off(10_000, GONE, shortest=0.5, longest=30, jitter=0) == 30
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ("open", "open"),
+        ("open open", "open"),
+        ("open failed misconfigured", "failed"),
+        ("open misconfigured unknown", "misconfigured"),
+        ("open unknown", "unknown"),
+        ("closed closed", "closed"),
+        ("open closed", "open"),
+    ],
+)
+def test_7_3_a_connection_is_open_when_all_its_clients_are_and_else_like_the_worst(
+    statuses: str, expected: str
+) -> None:
+    assert overall([Status(status) for status in statuses.split()]) is Status(expected)

@@ -6,7 +6,8 @@ import asyncio
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import PublishFailed
-from connectivity.outbox import MOST_BARREN, Outbox
+from connectivity.lanes import MOST_BARREN
+from connectivity.outbox import Outbox
 from mappings.envelope import Envelope
 from tests.connectivity.fakes import Link
 
@@ -186,3 +187,116 @@ def test_what_a_link_left_goes_out_one_by_one_and_the_rest_as_before() -> None:
     assert sent(second) == ["a", "b"]
     second.confirm(1)
     assert sent(second) == ["a", "b", "c", "d"]
+
+
+# several clients
+
+
+def about(outbox: Outbox, link: Link) -> str:
+    """Something whose messages go over this link."""
+    for name in map(str, range(1000)):
+        before = len(link.published)
+        outbox.post(messages(name), about=name)
+        if len(link.published) > before:
+            link.published.clear()
+            return name
+    raise AssertionError("no lane leads here")
+
+
+def two_links() -> tuple[Outbox, Link, Link]:
+    outbox, first, second = Outbox(2), Link(1000), Link(1000)
+    outbox.attach(first, 0)
+    outbox.attach(second, 1)
+    return outbox, first, second
+
+
+def test_what_is_about_the_same_goes_over_the_same_link_and_the_rest_over_both() -> None:
+    outbox, first, second = two_links()
+    for number in range(20):
+        for name in map(str, range(40)):
+            outbox.post(messages(f"{name}.{number}"), about=name)
+    assert set(sent(first)).isdisjoint(sent(second))
+    for link in (first, second):
+        names = [payload.split(".") for payload in sent(link)]
+        assert names
+        for name in {name for name, _ in names}:
+            assert [int(number) for other, number in names if other == name] == list(range(20))
+
+
+def test_a_dead_link_s_messages_go_over_the_other_one_in_order_and_later_ones_return() -> None:
+    outbox, first, second = two_links()
+    name = about(outbox, first)
+    first.confirm()
+    outbox.post(messages("a", "b"), about=name)
+    first.confirm(1)
+    outbox.detach(0)
+    outbox.post(messages("c"), about=name)
+    assert sent(second)[-1:] == ["b"]
+    second.confirm()
+    assert sent(second)[-2:] == ["b", "c"]
+    again = Link()
+    outbox.attach(again, 0)
+    outbox.post(messages("d"), about=name)
+    assert sent(again) == [], "c is not confirmed yet"
+    second.confirm()
+    assert sent(again) == ["d"]
+
+
+def test_the_other_link_s_own_messages_do_not_notice() -> None:
+    outbox, first, second = two_links()
+    mine, other = about(outbox, first), about(outbox, second)
+    first.confirm()
+    second.confirm()
+    outbox.detach(0)
+    outbox.post(messages("m"), about=mine)
+    outbox.post(messages("o"), about=other)
+    assert sorted(sent(second)[-2:]) == ["m", "o"]
+
+
+def test_a_lane_of_whose_messages_links_die_waits_for_its_own_client() -> None:
+    outbox, first, second = two_links()
+    name, other = about(outbox, first), about(outbox, second)
+    for link in (first, second):
+        link.confirm()
+        link.published.clear()
+    ended: list[object] = []
+    outbox.post(messages("poison"), ended.append, about=name)
+    outbox.detach(0)
+    assert sent(second) == ["poison"], "once it may be by chance"
+    outbox.detach(1)
+    third = Link()
+    outbox.attach(third, 1)
+    outbox.post(messages("o"), about=other)
+    assert sent(third) == ["o"]
+    for _ in range(MOST_BARREN - 1):
+        own = Link()
+        outbox.attach(own, 0)
+        assert sent(own) == ["poison"]
+        outbox.detach(0)
+    assert [type(error) for error in ended] == [PublishFailed]
+    assert sent(third) == ["o"]
+
+
+def test_without_any_link_all_lanes_wait_and_what_is_behind_waits_for_all() -> None:
+    outbox = Outbox(3)
+    ended: list[object] = []
+    for name in map(str, range(30)):
+        outbox.post(messages(name), about=name)
+    outbox.behind(ended.append)
+    link = Link(window=29)
+    outbox.attach(link, 2)
+    assert (len(sent(link)), ended) == (29, [])
+    link.confirm()
+    assert (len(sent(link)), ended) == (30, [None])
+
+
+async def test_drained_waits_for_every_lane() -> None:
+    outbox, first, second = two_links()
+    about(outbox, first)
+    about(outbox, second)
+    waiting = asyncio.ensure_future(outbox.drained())
+    first.confirm()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    second.confirm()
+    await asyncio.wait_for(waiting, 1)

@@ -1,24 +1,18 @@
-"""A running connection: made, lost, made again, held back by the store. The broker lives inside the process."""
+"""A running connection: what its clients have in common. The broker lives inside the process."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.brokers.base import Link
-from connectivity.brokers.memory import BROKER
-from connectivity.dispatch import Dispatcher
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.client import Pauses
+from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.lifecycle import Status
-from connectivity.model import Connection
-from connectivity.supervisor import Intake, Pauses
-from tests.connectivity.running import Running, numbered, with_broker
-from tests.connectivity.site import command, pause, source, streaming, turn, until
+from tests.connectivity.running import Running, numbered
+from tests.connectivity.site import pause, source, streaming, until
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -59,349 +53,10 @@ async def test_several_sources_share_one_link_and_answer_each_for_itself() -> No
 async def test_a_connection_without_sources_is_open_too() -> None:
     target = {"address": "out", "topics": ["_/_/things/twin/events"], "authorizationContext": ["acme:owner"]}
     running = Running(targets=[target])
-    running.supervisor._readers.clear()
+    running.supervisor.clients[0]._readers = []
     running.supervisor.open()
     await running.open_again()
     assert len(running.broker.links) == 1
-
-
-# not made
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (NotConnected(Detail.UNKNOWN_HOST, "no such name"), Status.FAILED),
-        (NotConnected(Detail.REFUSED, "nobody listens"), Status.FAILED),
-        (NotConnected(Detail.TIMEOUT, "no answer"), Status.FAILED),
-        (ConnectionRefused(Detail.BAD_CREDENTIALS, "who are you"), Status.MISCONFIGURED),
-        (ConnectionRefused(Detail.CERTIFICATE, "expired"), Status.MISCONFIGURED),
-        (ConnectionRefused(Detail.NOT_AUTHORIZED, "not you"), Status.MISCONFIGURED),
-        (ConnectionRefused(Detail.MISSING_ADDRESS, "no queue 'in'"), Status.MISCONFIGURED),
-        (ConnectionRefused(Detail.REFUSED_BY_BROKER, "go away"), Status.MISCONFIGURED),
-    ],
-    ids=lambda value: value.detail.value if isinstance(value, LinkError) else None,
-)
-async def test_the_status_says_why_a_connection_was_not_made(error: LinkError, status: Status) -> None:
-    running = Running(pauses=Pauses(60, 60))
-    running.broker.refusal = error
-    running.supervisor.open()
-    assert not running.supervisor.attempted.is_set()
-    with capture_logs() as lines:
-        await until(running.supervisor.attempted.is_set)
-    assert running.supervisor.status is status
-    assert running.supervisor.status_details == f"{error.detail.value}: {error.words}"
-    assert running.up() == 0
-    assert [(line["connection"], line["reason"], line["tries"]) for line in lines] == [("site", str(error), 1)]
-
-
-async def test_trying_goes_on_until_the_connection_is_made() -> None:
-    running = Running()
-    running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
-    with capture_logs():
-        running.supervisor.open()
-        await until(lambda: running.supervisor.lifecycle.tries > 3)
-        running.broker.refusal = None
-        await running.open_again()
-    assert running.supervisor.status_details == "connected"
-
-
-async def test_a_broker_that_is_not_carried_is_told_not_tried_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running(pauses=Pauses(0.001, 60))
-    with_broker(monkeypatch, replace(BROKER, name="pigeon", connect=None))
-    with capture_logs() as lines:
-        running.supervisor.open()
-        await until(running.supervisor.attempted.is_set)
-    assert running.supervisor.status is Status.MISCONFIGURED
-    assert running.supervisor.status_details.startswith(
-        "connection refused: this version of the service does not carry"
-    )
-    assert lines[0]["pause"] > 20
-
-
-async def test_a_tunnel_is_not_gone_around() -> None:
-    login = {"type": "plain", "username": "tunnel", "password": "secret"}
-    tunnel = {"enabled": True, "credentials": login, "validateHost": False, "uri": "ssh://bastion.acme.example:22"}
-    running = Running(pauses=Pauses(60, 60), sshTunnel=tunnel)
-    with capture_logs():
-        running.supervisor.open()
-        await until(running.supervisor.attempted.is_set)
-    assert running.supervisor.status_details == "connection refused: this version of the service has no sshTunnel"
-    assert running.broker.links == []
-
-
-async def test_a_mistake_of_our_own_while_connecting_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running()
-    tries = count(1)
-
-    async def connect(made: Connection) -> Link:
-        if next(tries) == 1:
-            raise ZeroDivisionError("a mistake of our own")
-        assert BROKER.connect is not None
-        return await BROKER.connect(made)
-
-    with_broker(monkeypatch, replace(BROKER, connect=connect))
-    with capture_logs() as lines:
-        running.supervisor.open()
-        await running.open_again()
-    assert lines[1]["reason"] == "connection refused: connecting failed: ZeroDivisionError"
-    assert lines[0]["exc_info"] is True
-
-
-# lost
-
-
-async def test_a_link_that_dies_is_made_again_and_its_sources_go_on() -> None:
-    running = await Running.opened()
-    with capture_logs() as lines:
-        running.broker.cut("the cable was cut")
-        running.send(*numbered(1))
-        assert await running.answered(1) == ["1"]
-    assert lines[0]["reason"] == "connecting: the cable was cut"
-    assert len(running.broker.links) == 1
-    assert running.up() == 1
-
-
-async def test_what_a_dead_link_had_not_confirmed_goes_out_again_first_and_in_order() -> None:
-    """The broker brings the commands again too: they are answered again, and not executed again."""
-    running = await Running.opened()
-    running.broker.withheld_confirms = 3
-    running.send(*numbered(1, 2, 3))
-    await running.answered(3)
-    assert running.unsettled() == 3
-    with capture_logs():
-        running.broker.cut()
-        running.send(*numbered(4))
-        await until(lambda: "4" in running.correlations())
-    correlations = running.correlations()
-    assert correlations[:6] == ["1", "2", "3", "1", "2", "3"]
-    assert correlations[6:] == sorted(correlations[6:])
-    assert running.site.values() == [1, 2, 3, 4]
-    await until(lambda: running.unsettled() == 0)
-
-
-async def test_answers_that_become_ready_without_a_link_wait_for_the_next_one() -> None:
-    running = await Running.opened()
-    running.site.disk.hold()
-    running.send(*numbered(1))
-    await until(lambda: running.site.disk.commits == 2)
-    running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
-    with capture_logs():
-        running.broker.cut()
-        await until(lambda: not running.broker.links)
-        running.site.disk.release()
-        await until(lambda: running.site.values() == [1])
-        assert running.answers() == []
-        running.broker.refusal = None
-        assert await running.answered(2) == ["1", "1"]
-    assert running.site.values() == [1]
-
-
-async def test_a_subscription_outlives_the_link() -> None:
-    running = await Running.opened()
-    running.send(*numbered(1, 2))
-    await running.answered(2)
-    running.send(streaming("subscribeForPersistedEvents", {}))
-    await running.answered(3)
-    key = running.answers()[2]["value"]["subscriptionId"]
-    with capture_logs():
-        await running.linked_again()
-    running.send(streaming("request", {"subscriptionId": key, "demand": 10}))
-    await running.answered(7)
-    assert [answer["topic"].rpartition("/")[2] for answer in running.answers()[3:]] == ["next"] * 3 + ["complete"]
-
-
-async def test_case_33_a_connection_that_was_closed_in_between_has_forgotten_its_subscriptions() -> None:
-    running = await Running.opened()
-    running.send(streaming("subscribeForPersistedEvents", {}))
-    await running.answered(1)
-    key = running.answers()[0]["value"]["subscriptionId"]
-    await running.supervisor.close()
-    running.supervisor.open()
-    running.send(streaming("request", {"subscriptionId": key, "demand": 1}))
-    await running.answered(2)
-    assert running.answers()[1]["value"]["error"]["status"] == 404
-
-
-async def test_without_failover_a_lost_link_is_not_made_again_until_somebody_opens_it() -> None:
-    running = await Running.opened(failoverEnabled=False)
-    with capture_logs() as lines:
-        running.broker.cut("the cable was cut")
-        await until(lambda: running.supervisor.status is Status.FAILED)
-        await pause(500)
-    assert running.supervisor.status_details == "connecting: the cable was cut"
-    assert (running.broker.links, running.up()) == ([], 0)
-    assert [line["event"] for line in lines] == ["connection lost, and its document wants no other try"]
-    running.supervisor.open()
-    await running.open_again()
-    assert len(running.broker.links) == 1
-
-
-async def test_without_failover_a_first_try_that_fails_is_the_only_one() -> None:
-    running = Running(failoverEnabled=False)
-    running.broker.refusal = NotConnected(Detail.TIMEOUT, "no answer")
-    with capture_logs():
-        running.supervisor.open()
-        await until(running.supervisor.attempted.is_set)
-        await pause(500)
-    assert (running.supervisor.status, running.supervisor.lifecycle.tries) == (Status.FAILED, 1)
-
-
-async def test_a_source_that_stops_by_a_mistake_of_our_own_gets_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = await Running.opened()
-    handle = Dispatcher.handle
-    mistakes = iter([ZeroDivisionError("a mistake of our own")])
-
-    def mistaken(self: Dispatcher, *arguments: Any) -> None:
-        for mistake in mistakes:
-            raise mistake
-        handle(self, *arguments)
-
-    monkeypatch.setattr(Dispatcher, "handle", mistaken)
-    with capture_logs() as lines:
-        running.send(*numbered(1))
-        assert await running.answered(1) == ["1"]
-    assert [line["event"] for line in lines] == ["a source stopped", "connection lost", "connected"]
-    assert lines[1]["reason"] == "connection refused: a source stopped: ZeroDivisionError"
-    assert len(running.broker.links) == 1
-
-
-# the store is away
-
-
-async def test_while_the_store_is_full_deliveries_are_held_and_taken_up_in_order_when_it_is_back() -> None:
-    running = await Running.opened(source("in"), source("other", replyTarget={"address": "there"}))
-    running.site.disk.full = True
-    with capture_logs() as lines:
-        running.send(*numbered(1, 2))
-        running.send(command("retrieve", "/attributes/on", correlation_id="r"))
-        running.send(command("retrieve", correlation_id="s"), to="other")
-        await until(lambda: not running.site.store.is_available)
-        running.send(*numbered(3))
-        running.send(b"no json", correlation_id="x")
-        running.send(*numbered(4))
-        await until(lambda: running.site.disk.probes > 5)
-        assert (running.answers(), running.answers("there")) == ([], [])
-        assert running.supervisor.status is Status.OPEN
-        assert running.supervisor.status_details == "store unavailable: the disk is full"
-        running.site.disk.full = False
-        assert await running.answered(6) == ["1", "2", "r", "3", "x", "4"]
-        await running.answered(1, "there")
-    assert running.answers()[2]["value"] == 2
-    assert running.site.values() == [1, 2, 3, 4]
-    await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
-    assert running.supervisor.status_details == "connected"
-    assert [line["event"] for line in lines].count("store unavailable") == 1
-
-
-async def test_a_full_store_is_no_hot_loop() -> None:
-    """What is held waits for the probe, and what comes later waits behind it, at the broker as far as it can."""
-    running = await Running.opened()
-    running.site.disk.full = True
-    with capture_logs():
-        running.send(*numbered(*range(2000)))
-        await until(lambda: running.site.disk.probes > 20)
-        commits, held = running.site.disk.commits, running.site.count("in", "held")
-        await until(lambda: running.site.disk.probes > 40)
-        assert (running.site.disk.commits, running.site.count("in", "held")) == (commits, held)
-        assert held <= 1000
-        running.site.disk.full = False
-        assert await running.answered(2000) == [str(number) for number in range(2000)]
-    assert running.site.count("in", "held") == held
-
-
-async def test_a_store_that_fails_again_holds_again_in_the_same_order() -> None:
-    """Room for a probe need not be room for what comes then."""
-    running = await Running.opened()
-    running.site.disk.probe = lambda: None  # type: ignore[method-assign]
-    running.site.disk.full = True
-    with capture_logs():
-        running.send(*numbered(*range(20)))
-        await until(lambda: running.site.disk.commits > 4)
-        running.send(*numbered(*range(20, 40)))
-        await until(lambda: running.site.disk.commits > 6)
-        assert running.answers() == []
-        running.site.disk.full = False
-        assert await running.answered(40) == [str(number) for number in range(40)]
-    assert running.site.values() == list(range(40))
-
-
-async def test_what_a_dead_link_had_brought_is_not_taken_up_beside_what_the_next_one_brings() -> None:
-    running = await Running.opened()
-    running.site.disk.full = True
-    with capture_logs():
-        running.send(*numbered(1, 2))
-        await until(lambda: running.site.count("in", "held") == 2)
-        await running.linked_again()
-        running.send(*numbered(3))
-        running.site.disk.full = False
-        assert await running.answered(3) == ["1", "2", "3"]
-        await pause()
-    assert running.correlations() == ["1", "2", "3"]
-    assert running.site.values() == [1, 2, 3]
-
-
-async def test_a_commit_that_fails_after_its_link_has_died_is_left_to_the_next_link() -> None:
-    running = await Running.opened()
-    running.site.disk.hold()
-    with capture_logs():
-        running.send(*numbered(1))
-        await until(lambda: running.site.disk.commits == 2)
-        await running.linked_again()
-        await until(lambda: running.unsettled() == 1)
-        running.site.disk.full = True
-        running.site.disk.release()
-        await until(lambda: not running.site.store.is_available)
-        running.site.disk.full = False
-        await running.answered(1)
-        await until(lambda: running.unsettled() == 0)
-        await pause()
-    assert (running.correlations(), running.site.values()) == (["1"], [1])
-
-
-async def with_intake(running: Running) -> asyncio.Task[None]:
-    """One intake alone, with a pause that suits a test, over a link of its own."""
-    site = running.site
-    await running.supervisor.close()
-    assert BROKER.connect is not None
-    link = await BROKER.connect(running.connection)
-    site.outbox.detach()
-    site.outbox.attach(link)
-    return asyncio.create_task(Intake(site.readers[0], site.dispatcher, site.store, pause=0.01).run(link))
-
-
-async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause() -> None:
-    running = await Running.opened()
-    site, intake = running.site, await with_intake(running)
-    site.store._cache.clear()
-    site.disk.unreadable = True
-    with capture_logs() as lines:
-        running.send(*numbered(1, 2))
-        await until(lambda: len(lines) >= 3)
-        running.send(*numbered(3))
-        assert running.answers() == []
-        assert len(lines) < 10
-        site.disk.unreadable = False
-        assert await running.answered(3) == ["1", "2", "3"]
-    assert site.values() == [1, 2, 3]
-    running.broker.cut()
-    await intake
-
-
-async def test_a_change_that_cannot_be_stored_does_not_change_the_order_of_the_others() -> None:
-    running = await Running.opened()
-    site, intake = running.site, await with_intake(running)
-    site.disk.rejected.add(b'"bad"')
-    with capture_logs():
-        for number in range(12):
-            running.send(turn("bad" if number % 4 == 2 else number, correlation_id=str(number)))
-            await pause(number)
-        await running.answered(12)
-    assert site.values() == [number for number in range(12) if number % 4 != 2]
-    assert [answer["status"] for answer in running.answers()].count(500) == 3
-    await until(lambda: running.unsettled() == 0)
-    running.broker.cut()
-    await intake
 
 
 async def test_the_status_of_a_lost_connection_is_not_hidden_by_the_store() -> None:
@@ -413,3 +68,143 @@ async def test_the_status_of_a_lost_connection_is_not_hidden_by_the_store() -> N
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is Status.FAILED)
     assert running.supervisor.status_details == "connecting: the cable was cut"
+
+
+# several clients
+
+
+async def several(number: int = 2, **more: Any) -> Running:
+    running = await Running.opened(clientCount=number, **more)
+    await until(lambda: len(running.broker.links) == number)
+    return running
+
+
+async def test_each_client_has_a_link_and_all_of_them_consume_and_publish() -> None:
+    running = await several(3)
+    assert {link.client for link in running.broker.links} == {0, 1, 2}
+    running.send(*numbered(*range(300)))
+    assert sorted(await running.answered(300), key=int) == [str(number) for number in range(300)]
+    await until(lambda: running.unsettled() == 0)
+
+
+async def test_the_answers_of_one_entity_keep_the_order_in_which_its_commands_came() -> None:
+    running = await several(2)
+    running.send(*numbered(*range(500)))
+    correlations = await running.answered(500)
+    # The order of arrival is the order of the history.
+    assert [int(correlation) for correlation in correlations] == running.site.values()
+
+
+async def test_a_connection_is_open_when_all_its_clients_are() -> None:
+    running = Running(clientCount=3)
+    running.supervisor.open()
+    assert not running.supervisor.attempted.is_set()
+    await running.open_again()
+    assert running.supervisor.attempted.is_set()
+    assert (running.supervisor.status_details, running.up()) == ("connected", 1)
+
+
+async def test_one_dead_link_is_shown_and_the_others_do_the_work() -> None:
+    running = await several(2, pauses=Pauses(60, 60))
+    dead, living = sorted(running.broker.links, key=lambda link: link.client)
+    with capture_logs() as lines:
+        dead.die(NotConnected(Detail.CONNECTING, "the cable was cut"))
+        await until(lambda: running.supervisor.status is Status.FAILED)
+        assert running.supervisor.status_details == "connecting: the cable was cut (1 of 2 clients connected)"
+        assert running.up() == 0
+        running.send(*numbered(*range(50)))
+        await running.answered(50)
+        await until(lambda: running.unsettled() == 0)
+    assert running.broker.links == [living]
+    assert [line["client"] for line in lines if line["event"] == "connection lost"] == [0]
+
+
+async def test_what_one_link_left_is_done_by_the_other_once() -> None:
+    running = await several(2, pauses=Pauses(60, 60))
+    running.site.disk.hold()
+    with capture_logs():
+        running.send(*numbered(*range(40)))
+        await until(lambda: running.site.disk.commits >= 2)
+        running.broker.links[0].die(NotConnected(Detail.CONNECTING, "the cable was cut"))
+        await pause()
+        running.site.disk.release()
+        await until(lambda: running.unsettled() == 0)
+    assert sorted(running.site.values()) == list(range(40))
+    assert set(running.correlations()) == {str(number) for number in range(40)}
+
+
+async def test_a_client_that_cannot_connect_does_not_keep_the_others_from_it() -> None:
+    running = await several(2, pauses=Pauses(0.01, 0.02))
+    with capture_logs():
+        running.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "who are you")
+        running.broker.links[0].die(NotConnected(Detail.CONNECTING, "the cable was cut"))
+        await until(lambda: running.supervisor.status is Status.MISCONFIGURED)
+        assert running.supervisor.status_details == "bad credentials: who are you (1 of 2 clients connected)"
+        running.broker.refusal = None
+        await running.open_again()
+    assert len(running.broker.links) == 2
+
+
+async def test_a_subscription_goes_on_when_the_link_that_carried_it_dies() -> None:
+    """Every event once or twice, in order; none is missing."""
+    running = await several(2, pauses=Pauses(60, 60))
+    running.send(*numbered(*range(400)))
+    await running.answered(400)
+    running.broker.taken.clear()
+    running.send(streaming("subscribeForPersistedEvents", {}))
+    await running.answered(1)
+    key = running.answers()[0]["value"]["subscriptionId"]
+    running.broker.withheld_confirms = 100
+    with capture_logs():
+        running.send(streaming("request", {"subscriptionId": key, "demand": 1000}))
+        await running.answered(100)
+        carriers = running.supervisor._outbox._carriers
+        busy = next(link for link in running.broker.links if carriers[link.client].in_flight)
+        busy.die(NotConnected(Detail.CONNECTING, "the cable was cut"))
+        await until(lambda: running.answers()[-1]["topic"].endswith("complete"))
+    events = [answer for answer in running.answers() if answer["topic"].endswith("next")]
+    revisions = [event["value"]["item"]["revision"] for event in events]
+    first, rest = revisions[:100], revisions[100:]
+    assert first == list(range(1, 101))
+    assert rest == list(range(1, 402))
+
+
+async def test_closing_waits_for_what_all_links_have_on_their_way() -> None:
+    running = await several(2)
+    running.site.disk.hold()
+    running.send(*numbered(*range(20)))
+    await until(lambda: running.site.disk.commits >= 2)
+    closing = asyncio.create_task(running.supervisor.close(10))
+    await pause()
+    assert not closing.done()
+    running.site.disk.release()
+    await asyncio.wait_for(closing, 5)
+    assert running.broker.links == []
+    assert (running.supervisor.status, running.supervisor.status_details) == (Status.CLOSED, "closed")
+    assert set(running.correlations()) == set(map(str, running.site.values()))
+
+
+async def test_closing_waits_as_long_as_one_link_lives() -> None:
+    running = await several(2)
+    running.broker.withheld_confirms = 1
+    running.send(*numbered(1))
+    await running.answered(1)
+    with capture_logs():
+        closing = asyncio.create_task(running.supervisor.close(60))
+        running.broker.links[0].die(NotConnected(Detail.CONNECTING, "cut"))
+        running.broker.links[0].die(NotConnected(Detail.CONNECTING, "cut"))
+        await asyncio.wait_for(closing, 5)
+    assert running.supervisor.status is Status.CLOSED
+
+
+# what a living link says
+
+
+async def test_what_keeps_a_living_link_from_its_work_is_shown_and_the_connection_stays_open() -> None:
+    running = await several(2)
+    running.broker.links[1].condition = "refused by broker: it takes nothing now"
+    assert running.supervisor.status is Status.OPEN
+    assert running.supervisor.status_details == "refused by broker: it takes nothing now"
+    assert running.up() == 1
+    running.broker.links[1].condition = None
+    assert running.supervisor.status_details == "connected"

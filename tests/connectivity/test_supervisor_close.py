@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from connectivity.brokers.base import Link
 from connectivity.brokers.memory import BROKER
+from connectivity.client import Pauses
 from connectivity.errors import Detail, NotConnected
 from connectivity.lifecycle import State, Status
 from connectivity.model import Connection
-from connectivity.supervisor import Pauses
 from tests.connectivity.running import Running, numbered, with_broker
 from tests.connectivity.site import pause, streaming, until
 
@@ -117,7 +117,7 @@ async def test_closing_when_the_last_commit_fails_ends_all_the_same() -> None:
     assert (running.answers(), running.unsettled()) == ([], 1)
 
 
-async def hang(_connection: Connection) -> Link:
+async def hang(connection: Connection, client: int = 0) -> Link:
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody answers")
 
@@ -128,9 +128,9 @@ async def test_a_connection_can_be_closed_at_any_time(moment: str, monkeypatch: 
     running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
     reached: dict[str, Callable[[], bool]] = {
         "never opened": lambda: True,
-        "connecting": lambda: running.supervisor.lifecycle.state is State.CONNECTING,
-        "between two tries": lambda: running.supervisor.lifecycle.state is State.WAITING,
-        "without failover": lambda: running.supervisor.lifecycle.state is State.WAITING,
+        "connecting": lambda: running.supervisor.clients[0].lifecycle.state is State.CONNECTING,
+        "between two tries": lambda: running.supervisor.clients[0].lifecycle.state is State.WAITING,
+        "without failover": lambda: running.supervisor.clients[0].lifecycle.state is State.WAITING,
     }
     if moment == "connecting":
         with_broker(monkeypatch, replace(BROKER, connect=hang))

@@ -118,9 +118,9 @@ def test_every_other_property_is_stepped_over() -> None:
     }
 
 
-def test_what_names_a_message_is_its_id_or_else_its_correlation() -> None:
+def test_what_names_a_message_is_its_id() -> None:
     assert read_properties(pack_properties({"message-id": "m", "correlation-id": "c"})).name == "m"
-    assert read_properties(pack_properties({"correlation-id": "c"})).name == "c"
+    assert read_properties(pack_properties({"correlation-id": "c"})).name is None
     assert read_properties(pack_properties({"x": "y"})).name is None
 
 

@@ -129,7 +129,35 @@ class TestAmqp091(BrokerBehaviour):
         # The bystander's library would give it one.
         await world.bystander.send_bare(world.source, b"2", correlation_id="c-7")
         await world.bystander.send_bare(world.source, b"3")
-        assert [delivery.name for delivery in await taker.take(3)] == ["amqp:m-7", "amqp:c-7", None]
+        by_id, by_correlation, without = [delivery.name for delivery in await taker.take(3)]
+        assert (by_id, without) == ("amqp:m-7", None)
+        assert by_correlation is not None
+        assert by_correlation.startswith("amqp:c-7:")
+
+    async def test_8_1_unsettled_commands_with_one_correlation_id_have_names_of_their_own_and_keep_them(
+        self, world: AmqpWorld
+    ) -> None:
+        """On, off, on: three commands, and three again when they come again."""
+        link = await world.connect()
+        taker = Taker(link)
+        for payload in (b"on", b"off", b"on"):
+            await world.bystander.send_bare(world.source, payload, correlation_id="c-8")
+        first = await taker.take(3)
+        names = [delivery.name for delivery in first]
+        assert len(set(names)) == 3
+        for delivery in first:
+            delivery.reject(redeliver=True)
+        again = await taker.take(3)
+        assert [(delivery.name, delivery.redelivered) for delivery in again] == [(name, True) for name in names]
+        await world.cut()
+        await lost(link)
+        await link.close()
+        second = await world.connect()
+        once_more = await Taker(second).take(3)
+        assert [delivery.name for delivery in once_more] == names
+        for delivery in once_more:
+            delivery.settle()
+        await second.close()
 
     async def test_each_source_has_its_queues(self, world: AmqpWorld) -> None:
         queues = [f"{world.source}.{name}" for name in "abc"]
@@ -521,7 +549,7 @@ class TestFaultsOfTheBroker:
             with capture_logs() as logs:
                 # The broker tells only those who try.
                 publishing.give(*outgoing(world.out, b"first"))
-                await wait_until(lambda: link.publisher.is_blocked)
+                await wait_until(lambda: link.condition)
                 assert "blocked" in repr(link)
                 [said] = logs
                 assert (said["event"], said["log_level"]) == ("the broker takes no messages now", "warning")
@@ -544,7 +572,7 @@ class TestFaultsOfTheBroker:
             await asyncio.to_thread(broker.raise_alarm)
             publishing = Publishing(link)
             publishing.give(*outgoing(world.out, b"first"))
-            await wait_until(lambda: link.publisher.is_blocked)
+            await wait_until(lambda: link.condition)
             async with asyncio.timeout(5):
                 await link.close()
             await asyncio.to_thread(broker.clear_alarm)

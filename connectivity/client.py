@@ -1,0 +1,184 @@
+"""One client of a connection: a link to the broker, and the next one when that has died.
+
+A link that dies is thrown away and the next one made after a pause that grows. A client runs every source of its connection
+and publishes what the outbox gives it. Clients of one connection know nothing of each other: when one's link dies, the
+others go on. It is the place where unexpected errors of a source end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Link
+from connectivity.carried import refusal
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Renewed
+from connectivity.inbound import Reader
+from connectivity.intake import Holding, Intake
+from connectivity.lifecycle import Input, Lifecycle, State, back_off
+from connectivity.model import Connection
+from connectivity.outbox import Outbox
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Seconds before a try to connect: the first pause and the longest."""
+
+    shortest: float = 0.5
+    longest: float = 30.0
+
+
+class Client:
+    """Keeps one link of a connection. `changed` is called when its state has changed."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        readers: Sequence[Reader],
+        holding: Holding,
+        outbox: Outbox,
+        *,
+        pauses: Pauses,
+        changed: Callable[[], None],
+    ) -> None:
+        """`number`: which of the connection's clients it is, from 0."""
+        self.lifecycle = Lifecycle()
+        self.has_attempted = False
+        """Whether the first attempt to connect has ended, one way or the other."""
+        self.link: Link | None = None
+        self._connection = connection
+        self._number = number
+        self._readers = readers
+        self._holding = holding
+        self._outbox = outbox
+        self._pauses = pauses
+        self._changed = changed
+        self._taking: list[asyncio.Task[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._has_stood = 0.0
+        """How many seconds the last link lived."""
+        self._log = log.bind(connection=connection.id)
+        if connection.client_count > 1:
+            self._log = self._log.bind(client=number)
+
+    def __repr__(self) -> str:
+        return f"<Client {self._number} of {self._connection.id}, {self.lifecycle!r}>"
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def open(self) -> None:
+        """Begin to connect."""
+        if not self.is_running:
+            name = f"connection {self._connection.id}, client {self._number}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    def stop_taking(self) -> None:
+        """Take no more deliveries; publishing goes on until `close`."""
+        self._step(Input.CLOSE)
+        for taking in self._taking:
+            taking.cancel()
+
+    async def close(self) -> None:
+        """Leave the broker."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        if self.link is not None:
+            await self.link.close()
+            self.link = None
+        self._step(Input.CLOSED)
+
+    def _step(self, happened: Input, error: LinkError | None = None, *, was_steady: bool = False) -> None:
+        self.lifecycle.step(happened, error, was_steady=was_steady)
+        self._changed()
+
+    async def _run(self) -> None:
+        self._step(Input.OPEN)
+        while True:
+            self._has_stood = 0.0
+            error = await self._connect_and_serve()
+            self.link = None
+            was_steady = self._has_stood > self._pauses.longest or isinstance(error, Renewed)
+            self.has_attempted = True
+            self._step(Input.LOST, error, was_steady=was_steady)
+            if self.lifecycle.state is State.CLOSING:
+                return
+            if not self._connection.failover_enabled:
+                self._log.warning("connection lost, and its document wants no other try", reason=str(error))
+                return
+            pause = back_off(
+                self.lifecycle.tries,
+                error,
+                shortest=self._pauses.shortest,
+                longest=self._pauses.longest,
+                jitter=random.random(),
+            )
+            self._log.warning("connection lost", reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
+            await asyncio.sleep(pause)
+            self._step(Input.RETRY_DUE)
+
+    async def _connect_and_serve(self) -> LinkError:
+        """One link from birth to death; returns why it died."""
+        if (reason := refusal(self._connection)) is not None:
+            return ConnectionRefused(Detail.REFUSED, reason)
+        connect = load_broker(self._connection.connection_type).connect
+        assert connect is not None, "a type that is not carried has been refused"
+        try:
+            link = self.link = await connect(self._connection, self._number)
+        except LinkError as error:
+            return error
+        except Exception as error:
+            self._log.exception("connecting failed for a reason that nobody foresaw")
+            return NotConnected(Detail.REFUSED, f"connecting failed: {type(error).__name__}")
+        self.has_attempted = True
+        self._step(Input.CONNECTED)
+        broker = self._connection.broker_uri
+        self._log.info("connected", broker=f"{broker.host}:{broker.port}")
+        made = time.monotonic()
+        try:
+            return await self._serve(link)
+        finally:
+            self._has_stood = time.monotonic() - made
+            self._outbox.detach(self._number)
+
+    async def _serve(self, link: Link) -> LinkError:
+        self._outbox.attach(link, self._number)
+        taking = self._taking = [
+            asyncio.create_task(Intake(reader, self._holding).run(link)) for reader in self._readers
+        ]
+        try:
+            ends: list[asyncio.Future[Any]] = [link.lost, *taking]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not link.lost.done() and (stopped := self._stopped(taking)) is not None:
+                return stopped
+            # Either the link has died, or it is about to say so, or the connection is being closed.
+            return await asyncio.shield(link.lost)
+        finally:
+            for each in taking:
+                each.cancel()
+            await asyncio.gather(*taking, return_exceptions=True)
+            if self.lifecycle.state is not State.CLOSING:
+                await link.close()
+
+    def _stopped(self, taking: Sequence[asyncio.Task[None]]) -> LinkError | None:
+        """The mistake of our own that ended a source while its link lives."""
+        for each in taking:
+            if each.done() and not each.cancelled() and (error := each.exception()) is not None:
+                self._log.error("a source stopped", exc_info=error)
+                return NotConnected(Detail.REFUSED, f"a source stopped: {type(error).__name__}")
+        return None

@@ -1,0 +1,101 @@
+"""Deliveries on their way from a link to the dispatcher, in the order in which they came.
+
+An `Intake` takes what one link brings for one source. While the store cannot write, a `Holding` keeps the unanswered
+deliveries of all intakes of a connection together, lets them take no more, and takes all up again in the order in which
+they came: whichever of several clients or sources they came by, none about the same entity overtakes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from connectivity.brokers.base import Link
+from connectivity.dispatch import Arrival, Dispatcher, read
+from connectivity.inbound import Reader
+from connectivity.store import Store
+from spark_store.errors import StoreUnavailable
+
+PAUSE = 0.5
+"""Seconds until deliveries are taken up again that a store which is there could not take."""
+
+
+class Holding:
+    """What a connection could not carry out until now."""
+
+    def __init__(self, dispatcher: Dispatcher, store: Store, *, pause: float = PAUSE) -> None:
+        self._dispatcher = dispatcher
+        self._store = store
+        self._pause = pause
+        self._intakes: set[Intake] = set()
+        self._held: list[tuple[Arrival, Intake]] = []
+        self._recovery: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Holding {len(self._held)} held>"
+
+    def enter(self, intake: Intake) -> None:
+        self._intakes.add(intake)
+
+    def leave(self, intake: Intake) -> None:
+        """The intake's link is gone: what it brought is the broker's to bring again."""
+        self._intakes.discard(intake)
+        self._held = [(arrival, owner) for arrival, owner in self._held if owner is not intake]
+        if not self._intakes and self._recovery is not None:
+            self._recovery.cancel()
+            self._recovery = None
+
+    async def handle(self, arrivals: Sequence[Arrival], intake: Intake) -> None:
+        """Have deliveries carried out behind those that are held."""
+        while self._recovery is not None:
+            await asyncio.shield(self._recovery)
+        self._handle(arrivals, dict.fromkeys(arrivals, intake))
+
+    def _handle(self, arrivals: Sequence[Arrival], owners: Mapping[Arrival, Intake]) -> None:
+        self._dispatcher.handle(arrivals, partial(self._hold, owners))
+
+    def _hold(self, owners: Mapping[Arrival, Intake], arrivals: Sequence[Arrival]) -> None:
+        held = [(arrival, owners[arrival]) for arrival in arrivals if owners[arrival] in self._intakes]
+        if not held:
+            return
+        for arrival, _ in held:
+            arrival.route.meter.inbound("held")
+        self._held += held
+        if self._recovery is None:
+            self._recovery = asyncio.get_running_loop().create_task(self._recover())
+
+    async def _recover(self) -> None:
+        """Wait until the store is back, and take up in their order those that were handed back."""
+        while True:
+            if self._store.is_available:
+                await asyncio.sleep(self._pause)
+            await self._store.wait_available()
+            with contextlib.suppress(StoreUnavailable):
+                # What is on its way still may be handed back too.
+                await self._store.barrier()
+                break
+        held, self._held = sorted(self._held, key=lambda each: each[0].number), []
+        self._recovery = None
+        self._handle([arrival for arrival, _ in held], dict(held))
+
+
+class Intake:
+    """What one link brings for one source."""
+
+    def __init__(self, reader: Reader, holding: Holding) -> None:
+        self._reader = reader
+        self._holding = holding
+
+    def __repr__(self) -> str:
+        return f"<Intake of {self._reader.route!r}>"
+
+    async def run(self, link: Link) -> None:
+        """Take what the link brings until it ends. What is unanswered then is the broker's to bring again."""
+        self._holding.enter(self)
+        try:
+            async for deliveries in link.consume(self._reader.route.index):
+                await self._holding.handle(read(self._reader, deliveries), self)
+        finally:
+            self._holding.leave(self)
