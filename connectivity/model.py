@@ -452,7 +452,7 @@ class Connection(Model):
     )
     client_count: Annotated[StrictInt, Field(ge=1)] = Field(
         default=1,
-        description="Connections to the broker that work side by side; each runs all sources.",
+        description="Clients that work side by side, each with a link of its own and all sources; a message comes to one.",
         examples=[2],
     )
     failover_enabled: StrictBool = Field(

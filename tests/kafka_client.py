@@ -30,14 +30,15 @@ class KafkaClient(Party):
 
     def send(self, document: Any, *, wait: bool = True) -> None:
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
-        self._producer.produce(self.ask, payload, headers={"reply-to": self.answers})
+        self._producer.produce(self.ask, payload, _entity_of(document), headers={"reply-to": self.answers})
         if wait:
             assert self._producer.flush(PATIENCE) == 0
 
     def send_all(self, documents: list[Any]) -> None:
         """Many at once."""
         for document in documents:
-            self._producer.produce(self.ask, json.dumps(document).encode(), headers={"reply-to": self.answers})
+            payload = json.dumps(document).encode()
+            self._producer.produce(self.ask, payload, _entity_of(document), headers={"reply-to": self.answers})
         assert self._producer.flush(PATIENCE) == 0
 
     def _listen(self) -> None:
@@ -51,3 +52,8 @@ class KafkaClient(Party):
         self._is_over = True
         self._thread.join(PATIENCE)
         self._consumer.close()
+
+
+def _entity_of(document: Any) -> str | None:
+    """The key that keeps the commands of an entity in one partition."""
+    return "/".join(str(document.get("topic")).split("/")[:2]) if isinstance(document, dict) else None

@@ -11,6 +11,7 @@ it.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from connectivity.model import Connection
 from connectivity.rules import with_connection_id
 
 Settings = dict[str, Any]
+
+_NOBODY = logging.getLogger("librdkafka")
+_NOBODY.disabled = True
 
 SOCKET_TIMEOUT = 10_000
 """Milliseconds until a request without an answer ends the link to a broker."""
@@ -54,8 +58,9 @@ def common_settings(connection: Connection, options: Options) -> Settings:
     settings = {
         "bootstrap.servers": ",".join(f"{host}:{port}" for host, port in hosts),
         "client.id": connection.id,
-        # What is worth saying comes through the error callback; the library would write to the terminal.
+        # What is worth saying comes through the error callback; the library would write the worst to the terminal.
         "log_level": 0,
+        "logger": _NOBODY,
         "socket.timeout.ms": SOCKET_TIMEOUT,
         "socket.connection.setup.timeout.ms": SOCKET_TIMEOUT,
         "socket.nagle.disable": True,

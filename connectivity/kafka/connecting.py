@@ -80,7 +80,7 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
             _topics(connection, member),
             known,
             begins_at_end=options.consumer_offset_reset == "latest",
-            limit=_share(options.throttling_limit, number, member),
+            limit=share_of(options.throttling_limit, number, member),
             on_records=link.taken,
             on_dropped=link.drop,
             on_error=link.failed,
@@ -107,7 +107,7 @@ def _topics(connection: Connection, member: int = 0) -> dict[str, bool]:
     return topics
 
 
-def _share(limit: int | None, number: int, member: int) -> int | None:
+def share_of(limit: int | None, number: int, member: int) -> int | None:
     """What one of so many members may take of a client's limit."""
     return None if limit is None else max(1, (limit + number - 1 - member) // number)
 

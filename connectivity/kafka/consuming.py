@@ -131,7 +131,7 @@ class Consuming:
                 self._turn()
             self._store(self._partitions.values())
         except KafkaException as failure:
-            self._tell(self._on_ended, link_error(failure.args[0]))
+            self._tell(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
         except Exception as failure:  # a mistake of ours: a consumer that is silently gone would be worse
             self._tell(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
         finally:

@@ -10,6 +10,7 @@ from uuid import uuid4
 from connectivity.amqp.intake import IN_FLIGHT
 from connectivity.amqp.link import AmqpLink
 from connectivity.brokers import load_broker
+from connectivity.brokers.base import Link
 from connectivity.model import Connection
 from mappings.envelope import Envelope
 from tests.brokers.amqp_bystander import AmqpBystander
@@ -58,6 +59,11 @@ class AmqpWorld:
         link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
         assert isinstance(link, AmqpLink)
         return link
+
+    async def connect_client(self, client: int, clients: int) -> Link:
+        connect = load_broker("amqp-091").connect
+        assert connect is not None
+        return await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
 
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, Any] | None = None, **more: Any) -> None:
         await self.bystander.send(self.source, payloads, headers, **more)

@@ -34,6 +34,9 @@ class World(Protocol):
     async def connect(self) -> Link:
         """A link of the connection; each one is the successor of the last."""
 
+    async def connect_client(self, client: int, clients: int) -> Link:
+        """A link for one of several clients of the connection."""
+
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
         """The other one sends to the source's address, in order, and the broker has it."""
 
@@ -263,6 +266,41 @@ class BrokerBehaviour:
         await world.send([b"new"])
         assert await Taker(second).payloads(1) == [b"new"]
         await second.close()
+
+    # ── several clients ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_clients_of_one_connection_share_the_messages(self, world: World) -> None:
+        """Each message comes to one of them, and has a name that no other one has."""
+        links = [await world.connect_client(client, 3) for client in range(3)]
+        takers = [Taker(link) for link in links]
+        await world.send(numbered(MANY))
+        await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) >= MANY, 30)
+        deliveries = [delivery for taker in takers for delivery in taker.deliveries]
+        assert sorted(delivery.envelope.payload for delivery in deliveries) == sorted(numbered(MANY))
+        assert len({delivery.name for delivery in deliveries}) == MANY
+        for delivery in deliveries:
+            delivery.settle()
+        for link in links:
+            await link.close()
+
+    async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(self, world: World) -> None:
+        first, second = [await world.connect_client(client, 2) for client in range(2)]
+        leaving, staying = Taker(first), Taker(second)
+        await world.send(numbered(40))
+        await wait_until(lambda: len(leaving.deliveries) + len(staying.deliveries) >= 40, 30)
+        left = {delivery.envelope.payload for delivery in leaving.deliveries}
+        await staying.payloads(len(staying.deliveries))
+        await first.close()
+        again = await world.connect_client(0, 2)
+        returning = Taker(again)
+        await wait_until(lambda: len(returning.deliveries) + len(staying.deliveries) >= len(left), 30)
+        deliveries = returning.deliveries + staying.deliveries
+        assert {delivery.envelope.payload for delivery in deliveries} == left
+        assert all(delivery.redelivered for delivery in deliveries)
+        for delivery in deliveries:
+            delivery.settle()
+        for link in (again, second):
+            await link.close()
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -57,6 +57,13 @@ class MqttWorld:
         assert isinstance(link, MqttLink)
         return link
 
+    async def connect_client(self, client: int, clients: int) -> MqttLink:
+        connect = load_broker(self.kind).connect
+        assert connect is not None
+        link = await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
+        assert isinstance(link, MqttLink)
+        return link
+
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
         await self.send_to(self.source, payloads, headers)
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
@@ -227,8 +228,14 @@ class Kafka:
         wanted = [NewTopic(topic, partitions, 1, config=config) for topic in topics]
         for future in self.admin.create_topics(wanted).values():
             future.result(ANSWERS_WITHIN)
-        # The broker answers once the controller has them, and knows them itself a moment later.
+        # The broker answers once the controller has them, and knows them itself a moment later, and leads them after that.
         self._wait_topics(lambda known: all(known.get(topic) == partitions for topic in topics))
+        places = [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
+        wait_until_sync(lambda: self._leads(places), ANSWERS_WITHIN)
+
+    def _leads(self, places: Sequence[TopicPartition]) -> bool:
+        answers = self.admin.list_offsets({place: OffsetSpec.latest() for place in places})  # type: ignore[no-untyped-call]
+        return all(answer.exception(ANSWERS_WITHIN) is None for answer in answers.values())
 
     def delete(self, *topics: str) -> None:
         for future in self.admin.delete_topics(list(topics)).values():

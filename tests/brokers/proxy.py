@@ -33,6 +33,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._pairs: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
         self._to_broker, self._to_client = asyncio.Event(), asyncio.Event()
         self._to_broker.set()
         self._to_client.set()
@@ -70,6 +71,14 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
         self._writers.clear()
+        self._pairs.clear()
+
+    def cut_one(self) -> None:
+        """Reset the oldest link, in both directions; the others live on."""
+        self._pairs = [pair for pair in self._pairs if not any(writer.is_closing() for writer in pair)]
+        for writer in self._pairs.pop(0):
+            writer.transport.abort()
+            self._writers.discard(writer)
 
     def stall(self, *, to_broker: bool = True, to_client: bool = True) -> None:
         """Hold back what is sent from now on; the links stay open."""
@@ -104,6 +113,7 @@ class Proxy:
             if writer.transport.is_closing():
                 # Cut while the far side was being asked.
                 return
+            self._pairs.append((writer, far_writer))
             await asyncio.gather(
                 self._pass_on(reader, far_writer, self._to_broker, is_up=True),
                 self._pass_on(far_reader, writer, self._to_client, is_up=False),
@@ -139,8 +149,8 @@ class ProxyThread:
 
     host = Proxy.host
 
-    def __init__(self, host: str, port: int) -> None:
-        self._proxy = Proxy.to(host, port)
+    def __init__(self, host: str, port: int, *, at: int = 0) -> None:
+        self._proxy = Proxy.to(host, port, at=at)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self.port = 0
@@ -160,8 +170,17 @@ class ProxyThread:
         self._proxy.is_refusing = True
         self.cut()
 
+    def admit(self) -> None:
+        """Let new links be made again."""
+        self._proxy.is_refusing = False
+
     def cut(self) -> None:
         self._do(self._proxy.cut)
+
+    def cut_one(self, *, refusing: bool = False) -> None:
+        """Cut the oldest link; with `refusing`, no new one is made until `admit`."""
+        self._proxy.is_refusing = refusing
+        self._do(self._proxy.cut_one)
 
     def stall(self, *, to_broker: bool = True, to_client: bool = True) -> None:
         self._do(partial(self._proxy.stall, to_broker=to_broker, to_client=to_client))

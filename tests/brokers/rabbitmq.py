@@ -21,25 +21,20 @@ import json
 import os
 import secrets
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import quote
-
-import psutil
 
 from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
 from tests.brokers.mosquitto import Certificates
+from tests.brokers.runners import Container, Process, Runner
 from tests.helpers import TimedOut, wait_until_sync
 
 IMAGE = "rabbitmq:3.13"
 READY_WITHIN = 60.0
-STOPPED_WITHIN = 30.0
-TOLD_WITHIN = 30.0
 USER, PASSWORD = "service", "right"
 
 # The packaged command changes the user; what it calls does not.
@@ -54,25 +49,12 @@ SEARCHED = os.pathsep.join(
 )
 
 
-class _Runner(Protocol):
-    """How the broker is run: as a process of ours or in a container."""
-
-    host: str
-
-    def start(self) -> None: ...
-    def end(self, *, gently: bool) -> None: ...
-    def is_running(self) -> bool: ...
-    def tell(self, *words: str) -> str: ...
-    def log(self) -> str: ...
-    def remove(self) -> None: ...
-
-
 class RabbitMQ:
     """One private broker. `port` speaks plain AMQP, `tls_port` AMQP over TLS (0 without certificates)."""
 
     def __init__(
         self,
-        runner: _Runner,
+        runner: Runner,
         folder: Path,
         port: int,
         tls_port: int,
@@ -145,7 +127,11 @@ class RabbitMQ:
         plugins = folder / "enabled_plugins"
         plugins.write_text("[].\n", encoding="utf-8")
         ports = [port, tls_port] if tls else [port]
-        runner = _Process(program, folder) if program else _Container(folder, ports)
+        environment = {"RABBITMQ_CONFIG_FILE": str(config), "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins)}
+        # In a container the data belong to the node's name: it stays the same through restarts.
+        runner: Runner = (
+            _Node(program, folder) if program else Container(IMAGE, None, folder, ports, environment, hostname="rabbit")
+        )
         return cls(runner, folder, port, tls_port, everybody, tls)
 
     def start_again(self) -> None:
@@ -177,7 +163,7 @@ class RabbitMQ:
 
     def tell(self, *words: str) -> str:
         """Have `rabbitmqctl` tell the broker something, and what it answers. Takes a second."""
-        return self._runner.tell(*words)
+        return self._runner.run("rabbitmqctl", "--quiet", *words)
 
     def raise_alarm(self) -> None:
         """Make the broker run out of memory, as it sees it: it takes no messages until `clear_alarm`."""
@@ -250,21 +236,15 @@ def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[st
     return lines
 
 
-class _Process:
-    """The installed program, as a child of the tests."""
-
-    host = "127.0.0.1"
+class _Node(Process):
+    """The installed program, with the port mapper that it needs beside it."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        self._program, self._folder = Path(program), folder
-        self._log = folder / "rabbitmq.log"
+        log = folder / "rabbitmq.log"
         self._epmd_port = free_port()
-        self._environment = {
-            **os.environ,
-            "HOME": str(folder),
+        mapping = {"HOME": str(folder), "ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(self._epmd_port)}
+        own = {
             "ERL_CRASH_DUMP": str(folder / "erl_crash.dump"),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self._epmd_port),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
@@ -274,130 +254,17 @@ class _Process:
             "RABBITMQ_NODENAME": f"t{secrets.token_hex(4)}@localhost",
             "RABBITMQ_PID_FILE": str(folder / "pid"),
         }
-        self._mapper: subprocess.Popen[bytes] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__([program], log, {**mapping, **own})
+        self._mapper = Process([shutil.which("epmd", path=SEARCHED) or "epmd"], log, mapping)
 
     def start(self) -> None:
-        if self._mapper is None:
-            self._mapper = self._run(shutil.which("epmd", path=SEARCHED) or "epmd")
+        if not self._mapper.is_running():
+            self._mapper.start()
             wait_until_sync(lambda: is_listening(self.host, self._epmd_port))
-        self._process = self._run(str(self._program))
+        super().start()
 
-    def _run(self, program: str) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            # A session of its own: the program is a script, and what is to be ended is all that it has started.
-            return subprocess.Popen(
-                [program],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,
-            )
-
-    def end(self, *, gently: bool) -> None:
-        if self._process is not None:
-            self._end(self._process, signal.SIGTERM if gently else signal.SIGKILL)
-
-    @staticmethod
-    def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
-        """End a program and all that it has started, and wait for all of it."""
-        if process.poll() is None:
-            started = psutil.Process(process.pid).children(recursive=True)
-            os.killpg(process.pid, how)
-            wait_until_sync(lambda: not any(_is_alive(each) for each in started), STOPPED_WITHIN)
-        process.wait(STOPPED_WITHIN)
-
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def tell(self, *words: str) -> str:
-        program = shutil.which("rabbitmqctl", path=SEARCHED) or "rabbitmqctl"
-        told = subprocess.run(
-            [program, "--quiet", *words],
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TOLD_WITHIN,
-            check=False,
-        )
-        if told.returncode:
-            raise BrokerFailed(f"rabbitmqctl {' '.join(words)}: {told.stderr or told.stdout}")
-        return told.stdout
-
-    def log(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+    def run(self, program: str, *words: str) -> str:
+        return super().run(shutil.which(program, path=SEARCHED) or program, *words)
 
     def remove(self) -> None:
-        if self._mapper is not None:
-            self._end(self._mapper, signal.SIGKILL)
-            self._mapper = None
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-class _Container:
-    """The published image, with our folder at the same place inside, so that one configuration serves both ways."""
-
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        from testcontainers.core.container import DockerContainer
-
-        self._container = (
-            DockerContainer(IMAGE)
-            .with_volume_mapping(str(folder), str(folder), "ro")
-            .with_env("RABBITMQ_CONFIG_FILE", str(folder / "rabbitmq.conf"))
-            .with_env("RABBITMQ_ENABLED_PLUGINS_FILE", str(folder / "enabled_plugins"))
-            # The data belong to the node's name: it stays the same through restarts.
-            .with_kwargs(hostname="rabbit")
-        )
-        for port in ports:
-            # A fixed port outside too: with a chosen one, Docker would choose anew at each start.
-            self._container.with_bind_ports(port, port)
-        self.host = self._container.get_container_host_ip()
-        self._is_made = False
-
-    def start(self) -> None:
-        if self._is_made:
-            self._container.get_wrapped_container().start()
-        else:
-            self._container.start()
-            self._is_made = True
-
-    def end(self, *, gently: bool) -> None:
-        if not self.is_running():
-            return
-        container = self._container.get_wrapped_container()
-        if gently:
-            container.stop(timeout=int(STOPPED_WITHIN))
-        else:
-            container.kill()
-        container.wait()
-
-    def is_running(self) -> bool:
-        if not self._is_made:
-            return False
-        container = self._container.get_wrapped_container()
-        container.reload()
-        return bool(container.status == "running")
-
-    def tell(self, *words: str) -> str:
-        code, said = self._container.exec(["rabbitmqctl", "--quiet", *words])
-        if code:
-            raise BrokerFailed(f"rabbitmqctl {' '.join(words)}: {said.decode(errors='replace')}")
-        return str(said.decode(errors="replace"))
-
-    def log(self) -> str:
-        if not self._is_made:
-            return ""
-        return "".join(part.decode(errors="replace") for part in self._container.get_logs())
-
-    def remove(self) -> None:
-        if self._is_made:
-            self._container.stop()
-            self._is_made = False
+        self._mapper.end(gently=False)

@@ -6,12 +6,19 @@ Both are started and ended any number of times on the same data and ports, and b
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-STOPPED_WITHIN = 15.0
+import psutil
+
+from tests.brokers import BrokerFailed
+from tests.helpers import wait_until_sync
+
+STOPPED_WITHIN = 30.0
+TOLD_WITHIN = 30.0
 
 
 class Runner(Protocol):
@@ -22,34 +29,60 @@ class Runner(Protocol):
     def start(self) -> None: ...
     def end(self, *, gently: bool) -> None: ...
     def is_running(self) -> bool: ...
+    def run(self, program: str, *words: str) -> str:
+        """Have a program that comes with the broker do something, and what it says. Raises BrokerFailed."""
+
     def log(self) -> str: ...
     def remove(self) -> None: ...
 
 
 class Process:
-    """A program of this machine."""
+    """A program of this machine, and all that it starts."""
 
     host = "127.0.0.1"
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._command, self._log = list(command), log
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            # A session of its own: the program may be a script, and what is to be ended is all that it has started.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
 
     def end(self, *, gently: bool) -> None:
-        if self._process is None:
+        if (process := self._process) is None:
             return
-        if gently:
-            self._process.terminate()
-        else:
-            self._process.kill()
-        self._process.wait(STOPPED_WITHIN)
+        if process.poll() is None:
+            started = psutil.Process(process.pid).children(recursive=True)
+            os.killpg(process.pid, signal.SIGTERM if gently else signal.SIGKILL)
+            wait_until_sync(lambda: not any(_is_alive(each) for each in started), STOPPED_WITHIN)
+        process.wait(STOPPED_WITHIN)
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def run(self, program: str, *words: str) -> str:
+        told = subprocess.run(
+            [program, *words],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TOLD_WITHIN,
+            check=False,
+        )
+        if told.returncode:
+            raise BrokerFailed(f"{program} {' '.join(words)}: {told.stderr or told.stdout}")
+        return told.stdout
 
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
@@ -58,18 +91,36 @@ class Process:
         """Nothing of a process stays but its files, which are the caller's."""
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Container:
     """A published image, with `folder` at the same place inside, so that one configuration serves both ways."""
 
-    def __init__(self, image: str, command: str, folder: Path, ports: Sequence[int]) -> None:
+    def __init__(
+        self,
+        image: str,
+        command: str | None,
+        folder: Path,
+        ports: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+        **more: str,
+    ) -> None:
+        """`command`: None for the image's own. `more` is what Docker's client takes, such as `hostname`."""
         from testcontainers.core.container import DockerContainer
 
-        self._container = (
-            DockerContainer(image)
-            .with_command(command)
-            .with_volume_mapping(str(folder), str(folder), "rw")
-            .with_kwargs(user=f"{os.geteuid()}:{os.getegid()}")
-        )
+        self._container = DockerContainer(image).with_volume_mapping(str(folder), str(folder), "rw")
+        if command is not None:
+            # The image's own changes the user by itself.
+            self._container.with_command(command)
+            more = {"user": f"{os.geteuid()}:{os.getegid()}", **more}
+        self._container.with_kwargs(**more)
+        for name, value in (environment or {}).items():
+            self._container.with_env(name, value)
         for port in ports:
             # A fixed port outside too: with a chosen one, Docker would choose anew at each start.
             self._container.with_bind_ports(port, port)
@@ -99,6 +150,13 @@ class Container:
         container = self._container.get_wrapped_container()
         container.reload()
         return bool(container.status == "running")
+
+    def run(self, program: str, *words: str) -> str:
+        code, said = self._container.exec([program, *words])
+        text = said.decode(errors="replace")
+        if code:
+            raise BrokerFailed(f"{program} {' '.join(words)}: {text}")
+        return str(text)
 
     def log(self) -> str:
         if not self._is_made:

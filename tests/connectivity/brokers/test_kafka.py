@@ -14,9 +14,12 @@ import pytest
 from connectivity.brokers.base import Outgoing
 from connectivity.brokers.kafka import Address, split_address
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.kafka.connecting import connect
+from connectivity.kafka.configuration import consumer_settings
+from connectivity.kafka.connecting import connect, share_of
 from connectivity.kafka.consuming import IN_FLIGHT
 from connectivity.kafka.link import KafkaLink
+from connectivity.kafka.options import Options
+from connectivity.kafka.partitions import Taken
 from connectivity.model import Connection
 from mappings.envelope import Envelope
 from tests.behaviours.broker import BrokerBehaviour, Publishing, Taker, lost, numbered
@@ -48,6 +51,30 @@ def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
 )
 def test_2_4_a_slash_is_looked_for_before_a_hash(address: str, parts: Address) -> None:
     assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(("limit", "shares"), [(None, [None] * 3), (9, [3, 3, 3]), (10, [4, 3, 3]), (1, [1, 1, 1])])
+def test_case_51_the_consumers_of_a_client_share_its_limit(limit: int | None, shares: list[int | None]) -> None:
+    """No consumer is left without: a partition that it has would never be read."""
+    assert [share_of(limit, 3, member) for member in range(3)] == shares
+
+
+def test_every_consumer_of_every_client_is_a_member_of_its_own() -> None:
+    document = {
+        "id": "depot-7",
+        "connectionType": "kafka",
+        "connectionStatus": "open",
+        "uri": "tcp://127.0.0.1:9092",
+        "specificConfig": {"bootstrapServers": "127.0.0.1:9092"},
+        "sources": [{"addresses": ["in"], "authorizationContext": ["lab:all"], "consumerCount": 2}],
+        "clientCount": 2,
+    }
+    connection = Connection.model_validate(document)
+    options = Options.model_validate(connection.own_options)
+    settings = [consumer_settings(connection, options, client, member) for client in (0, 1) for member in (0, 1)]
+    names = [each["group.instance.id"] for each in settings]
+    assert names == ["depot-7", "depot-7.0.1", "depot-7.1.0", "depot-7.1.1"]
+    assert {each["group.id"] for each in settings} == {"depot-7"}
 
 
 class KafkaWorld:
@@ -83,6 +110,14 @@ class KafkaWorld:
         document = {**self.document, "specificConfig": {**self.document["specificConfig"], **options}}
         self.link = await connect(Connection.model_validate(document), mended_within=mended_within)
         return self.link
+
+    async def connect_client(self, client: int, clients: int) -> KafkaLink:
+        """The clients share a topic that has partitions for them."""
+        if not self.source.endswith(".shared"):
+            self.source = f"{self.name}.shared"
+            self.broker.create(self.source, partitions=4)
+            self.sources([self.source])
+        return await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
 
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
         await self.send_to(self.source, payloads, headers)
@@ -250,8 +285,7 @@ class TestKafka(BrokerBehaviour):
         taker = Taker(link)
         await world.send(numbered(IN_FLIGHT + 100))
         held = await taker.take(IN_FLIGHT)
-        assert link._consuming is not None
-        await wait_until(lambda: link._consuming and link._consuming._is_paused)
+        await wait_until(lambda: link._members[0]._is_paused)
         publishing = Publishing(link)
         publishing.give(Outgoing(world.out, Envelope(b"answer")))
         assert await publishing.all_done() == [None]
@@ -284,8 +318,8 @@ class TestKafka(BrokerBehaviour):
             await world.send_to(topic, [f"q{partition}".encode()], partition=partition)
         await former.take(1)
         await latter.take(1)
-        assert first._consuming is not None
-        assert first._consuming._taken - first._consuming.ended == 1, "what was taken away has ended once"
+        [member] = first._members
+        assert member._taken - member.ended == 1, "what was taken away has ended once"
         assert not former.deliveries
         assert not latter.deliveries
         await first.close()
@@ -399,6 +433,51 @@ class TestKafka(BrokerBehaviour):
         assert await Taker(link).payloads(1) == [b"there"]
         await link.close()
 
+    async def test_a_topic_that_is_deleted_is_a_lost_link_that_names_it(
+        self, world: KafkaWorld, kafka: Kafka, link: KafkaLink
+    ) -> None:
+        taker = Taker(link)
+        await world.send([b"1"])
+        assert await taker.payloads(1) == [b"1"]
+        await asyncio.to_thread(kafka.delete, world.source)
+        error = await lost(link, 60)
+        assert isinstance(error, ConnectionRefused)
+        assert (error.detail, world.source in error.words) == (Detail.MISSING_ADDRESS, True)
+        with pytest.raises(ConnectionRefused, match=f"missing address: {world.source}"):
+            await world.connect()
+        await asyncio.to_thread(kafka.create, world.source)
+        again = await world.connect(consumerOffsetReset="earliest")
+        await world.send([b"2"])
+        assert await Taker(again).payloads(1) == [b"2"]
+        await again.close()
+
+    async def test_consumers_of_one_client_share_the_partitions_of_their_source(
+        self, world: KafkaWorld, kafka: Kafka
+    ) -> None:
+        """As many members of the group as there are consumers, each with partitions of its own."""
+        topic = f"{world.name}.four"
+        await asyncio.to_thread(kafka.create, topic, partitions=4)
+        world.sources([topic])
+        world.document["sources"][0]["consumerCount"] = 2
+        link = await world.connect()
+        taker = Taker(link)
+        for partition in range(4):
+            await world.send_to(topic, numbered(25, 25 * partition), partition=partition)
+        deliveries = await taker.take(100, 30)
+        partitions = [each.partition for each in deliveries if isinstance(each, Taken)]
+        assert {partition.number for partition in partitions} == set(range(4))
+        assert len({id(partition.owner) for partition in partitions}) == 2
+        for number in range(4):
+            of_one = [
+                delivery.envelope.payload
+                for delivery, partition in zip(deliveries, partitions, strict=True)
+                if partition.number == number
+            ]
+            assert of_one == numbered(25, 25 * number)
+        for delivery in deliveries:
+            delivery.settle()
+        await link.close()
+
     async def test_another_client_in_our_place_is_a_lost_link(self, world: KafkaWorld) -> None:
         first = await world.connect()
         second = await world.connect()
@@ -416,8 +495,7 @@ class TestKafka(BrokerBehaviour):
         def fail() -> None:
             raise ZeroDivisionError("a mistake")
 
-        assert link._consuming is not None
-        monkeypatch.setattr(link._consuming, "_turn", fail)
+        monkeypatch.setattr(link._members[0], "_turn", fail)
         error = await lost(link)
         assert error.retry
         assert "a mistake" in str(error)

@@ -41,6 +41,11 @@ class MemoryWorld:
         assert connect is not None
         return await connect(self.connection)
 
+    async def connect_client(self, client: int, clients: int) -> Link:
+        connect = load_broker("memory").connect
+        assert connect is not None
+        return await connect(self.connection.model_copy(update={"client_count": clients}), client)
+
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
         for payload in payloads:
             self.broker.send("in", payload, headers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from connectivity.brokers import load_broker
 from connectivity.brokers.base import Link, Outgoing
+from connectivity.model import Connection
 from mappings.envelope import Envelope
 from tests.behaviours.broker import Publishing, Taker
 from tests.behaviours.mqtt import MqttBehaviour, MqttWorld
@@ -26,3 +28,16 @@ class TestMqtt(MqttBehaviour):
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert set(world.heard()[0].headers) == {"mqtt.topic", "mqtt.qos"}
+
+    async def test_clients_of_one_connection_share_the_messages(self, world: MqttWorld) -> None:
+        """MQTT 3.1.1 has no shared subscriptions: a document with several clients is refused."""
+        several = Connection.model_validate({**world.document, "clientCount": 3})
+        assert [problem.path for problem in load_broker("mqtt").check(several)] == ["clientCount"]
+
+    async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(
+        self, world: MqttWorld
+    ) -> None:
+        """There are no others."""
+        more = {**world.document["sources"][0], "consumerCount": 2}
+        several = Connection.model_validate({**world.document, "sources": [more]})
+        assert [problem.path for problem in load_broker("mqtt").check(several)] == ["sources[0].consumerCount"]

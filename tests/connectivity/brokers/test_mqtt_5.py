@@ -6,8 +6,10 @@ import pytest
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import PublishFailed
+from connectivity.mqtt import connecting
+from connectivity.mqtt.limits import Limits
 from mappings.envelope import Envelope
-from tests.behaviours.broker import Publishing, Taker
+from tests.behaviours.broker import Publishing, Taker, numbered
 from tests.behaviours.mqtt import MqttBehaviour, MqttWorld
 from tests.brokers.mosquitto import Mosquitto
 from tests.helpers import wait_until
@@ -123,3 +125,39 @@ class TestMqtt5(MqttBehaviour):
         await world.send([b"new"])
         assert await Taker(second, 0).payloads(1) == [b"new"]
         await second.close()
+
+    async def test_a_broker_without_shared_subscriptions_delivers_to_the_first_client_alone(
+        self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connecting.Limits, "of", lambda _: Limits(shared_subscriptions=False))
+        links = [await world.connect_client(client, 2) for client in range(2)]
+        first, second = (Taker(link) for link in links)
+        await world.send(numbered(30))
+        assert await first.payloads(30) == numbered(30)
+        assert second.deliveries == []
+        publishing = Publishing(links[1])
+        publishing.give(Outgoing(world.out, Envelope(b"answer")))
+        assert await publishing.all_done() == [None]
+        said = "connected: the broker has no shared subscriptions, the first client consumes"
+        assert [link.condition for link in links] == [said, said]
+        for link in links:
+            await link.close()
+
+    async def test_clients_have_ids_of_their_own_and_keep_them(self, world: MqttWorld) -> None:
+        """Under the same names they take up their sessions: what was unsettled comes back to the one that had it."""
+        links = [await world.connect_client(client, 2) for client in range(2)]
+        takers = [Taker(link) for link in links]
+        await world.send(numbered(20))
+        await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) == 20)
+        had = [[delivery.name for delivery in taker.deliveries] for taker in takers]
+        assert all(had)
+        for link in links:
+            await link.close()
+        links = [await world.connect_client(client, 2) for client in range(2)]
+        takers = [Taker(link) for link in links]
+        await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) == 20)
+        assert [[delivery.name for delivery in taker.deliveries] for taker in takers] == had
+        for taker, link in zip(takers, links, strict=True):
+            for delivery in taker.deliveries:
+                delivery.settle()
+            await link.close()
