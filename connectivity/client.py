@@ -150,11 +150,13 @@ class Client:
         broker = self._connection.broker_uri
         self._log.info("connected", broker=f"{broker.host}:{broker.port}")
         made = time.monotonic()
+        why: LinkError | None = None
         try:
-            return await self._serve(link)
+            why = await self._serve(link)
+            return why
         finally:
             self._has_stood = time.monotonic() - made
-            self._outbox.detach(self._number)
+            self._outbox.detach(self._number, was_silent=why is None or not _is_hang_up(why))
 
     async def _serve(self, link: Link) -> LinkError:
         self._outbox.attach(link, self._number)
@@ -182,3 +184,8 @@ class Client:
                 self._log.error("a source stopped", exc_info=error)
                 return NotConnected(Detail.REFUSED, f"a source stopped: {type(error).__name__}")
         return None
+
+
+def _is_hang_up(error: LinkError) -> bool:
+    """Whether it may have been the broker that ended a link, which can be its way to refuse a message."""
+    return error.detail is not Detail.TIMEOUT and not isinstance(error, Renewed)

@@ -6,7 +6,7 @@ deliveries are bounded by the link's window, and a subscription posts its next p
 
 A broker may answer a message by hanging up: MQTT 3.1.1 has no other way to refuse one. So what a link left unconfirmed goes
 out one by one on the next, and a message that was alone on `MOST_BARREN` links, one after the other, is given up as
-refused. Otherwise it would stop all behind it for ever.
+refused. Otherwise it would stop all behind it for ever. A link that fell silent says nothing about what was on it.
 
 Several lanes may share a link, and then its window (`Carrier`). A lane that is to go over to another living link first
 waits until nothing of it is in flight, so that nothing is overtaken.
@@ -158,10 +158,13 @@ class Lane:
         elif not self._in_flight:
             self._go_over()
 
-    def lose(self) -> None:
-        """The link is gone: what it had not confirmed waits again, in front."""
+    def lose(self, *, was_silent: bool = False) -> None:
+        """The link is gone: what it had not confirmed waits again, in front.
+
+        `was_silent`: not the broker has ended it, so that none of its messages can have been the reason.
+        """
         self._carrier = self._wanted = None
-        if self._in_flight:
+        if self._in_flight and not was_silent:
             self._suspects = max(self._suspects, len(self._in_flight))
             self._barren += 1
             if self._barren > MOST_BARREN:

@@ -53,11 +53,14 @@ class Outbox:
         self._carriers[client] = Carrier(link)
         self._place_lanes()
 
-    def detach(self, client: int = 0) -> None:
-        """A client's link is gone: what it had not confirmed goes out again, over the next one."""
+    def detach(self, client: int = 0, *, was_silent: bool = False) -> None:
+        """A client's link is gone: what it had not confirmed goes out again, over the next one.
+
+        `was_silent`: not the broker has ended it.
+        """
         if (carrier := self._carriers.pop(client, None)) is not None:
             for lane in carrier.lanes:
-                lane.lose()
+                lane.lose(was_silent=was_silent)
             self._place_lanes()
 
     async def drained(self) -> None:

@@ -14,6 +14,7 @@ from connectivity.brokers.memory import BROKER
 from connectivity.client import Pauses
 from connectivity.dispatch import Dispatcher
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.lanes import MOST_BARREN
 from connectivity.lifecycle import Status
 from connectivity.model import Connection
 from tests.connectivity.running import Running, numbered, with_broker
@@ -151,6 +152,22 @@ async def test_answers_that_become_ready_without_a_link_wait_for_the_next_one() 
         assert running.answers() == []
         running.broker.refusal = None
         assert await running.answered(2) == ["1", "1"]
+    assert running.site.values() == [1]
+
+
+async def test_an_answer_outlives_any_number_of_links_that_fall_silent() -> None:
+    """A broker that hangs up may mean the message; one that says nothing any more does not."""
+    running = await Running.opened()
+    silent = MOST_BARREN + 2
+    running.broker.withheld_confirms = silent
+    running.send(*numbered(1))
+    with capture_logs():
+        for number in range(silent):
+            await running.answered(number + 1)
+            for link in list(running.broker.links):
+                link.die(NotConnected(Detail.TIMEOUT, "the broker confirms nothing any more"))
+        assert set(await running.answered(silent + 1)) == {"1"}
+        await until(lambda: running.unsettled() == 0)
     assert running.site.values() == [1]
 
 

@@ -189,6 +189,23 @@ def test_what_a_link_left_goes_out_one_by_one_and_the_rest_as_before() -> None:
     assert sent(second) == ["a", "b", "c", "d"]
 
 
+def test_links_that_fall_silent_one_after_the_other_say_nothing_against_a_message() -> None:
+    """A broker that confirms nothing for long, and link after link is given up: no message is lost by that."""
+    outbox = Outbox()
+    ended: list[object] = []
+    outbox.post(messages("a", "b"), ended.append)
+    for _ in range(MOST_BARREN + 2):
+        link = Link()
+        outbox.attach(link)
+        assert sent(link) == ["a", "b"]
+        outbox.detach(was_silent=True)
+    assert ended == []
+    link = Link()
+    outbox.attach(link)
+    link.confirm()
+    assert ended == [None]
+
+
 # several clients
 
 
