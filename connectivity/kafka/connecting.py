@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.hosts import is_refused_address
 from connectivity.kafka import configuration
+from connectivity.kafka.cluster import ask_brokers, in_thread
 from connectivity.kafka.configuration import servers
 from connectivity.kafka.consuming import Consuming, Key
 from connectivity.kafka.faults import ALL_DOWN, VAGUE, link_error
@@ -66,8 +66,7 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
     except KafkaException as failure:
         # Nothing was sent yet: the settings themselves are wrong, and nothing of them is right but certificates.
         raise _refused_settings(failure) from failure
-    cluster = await _answer(link, admin.describe_cluster(request_timeout=patience), patience)
-    await _check_hosts([(node.host, node.port) for node in cluster.nodes], patience)
+    await _check_hosts(await _answer(link, ask_brokers(admin, patience), patience), patience)
     topics = _topics(connection)
     if not topics:
         return
@@ -160,7 +159,7 @@ async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> No
     found, unknown = 0, ""
     for host, port in dict.fromkeys(places):
         try:
-            addresses = await asyncio.wait_for(_in_thread(partial(_look_up, host, port)), patience)
+            addresses = await asyncio.wait_for(asyncio.wrap_future(in_thread(partial(_look_up, host, port))), patience)
         except TimeoutError:
             unknown = f"{host}: no answer from the name service"
             continue
@@ -182,21 +181,3 @@ def _look_up(host: str, port: int) -> list[str]:
         return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except UnicodeError as error:
         raise OSError(f"no name of a host: {error}") from error
-
-
-async def _in_thread(work: Callable[[], Answer]) -> Answer:
-    """Run `work` in a thread of its own: a few dead name servers would stop everybody in the loop's pool."""
-    answer: Future[Answer] = Future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except Exception as error:  # raised where it is waited for
-            with contextlib.suppress(Exception):
-                answer.set_exception(error)
-        else:
-            with contextlib.suppress(Exception):
-                answer.set_result(result)
-
-    threading.Thread(target=run, name="kafka connect", daemon=True).start()
-    return await asyncio.wrap_future(answer)

@@ -15,13 +15,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing
 from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.kafka.cluster import ask_brokers
 from connectivity.kafka.consuming import Consuming
 from connectivity.kafka.faults import ALL_DOWN, ENDS, link_error, telling
 from connectivity.kafka.partitions import Partition, Shared, Taken
@@ -214,8 +214,7 @@ class KafkaLink:
         end = self._loop.time() + self._mended_within
         while (left := end - self._loop.time()) > 0:
             try:
-                answer: Future[object] = self._admin.describe_cluster(request_timeout=left)
-                await asyncio.wrap_future(answer)
+                await asyncio.wrap_future(ask_brokers(self._admin, left))
             except KafkaException:
                 # The question itself may have been on a link that was cut.
                 await asyncio.sleep(min(left, ASKED_EVERY))
