@@ -24,13 +24,34 @@ REFUSALS = {
 }
 """Errors that an operator has to see to."""
 
-ENDS = {KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED, KafkaError.FENCED_INSTANCE_ID, *REFUSALS}
-"""Errors of a consumer that the library does not get over by itself."""
+PRODUCER_LOST = {
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError._FENCED,
+}
+"""The broker has lost count of an idempotent producer, as after a restart that cost it records. A new one may go on."""
+
+ENDS = {
+    KafkaError._FATAL,
+    KafkaError._MAX_POLL_EXCEEDED,
+    KafkaError.FENCED_INSTANCE_ID,
+    *PRODUCER_LOST,
+    *REFUSALS,
+}
+"""Errors that the library does not get over by itself."""
 
 VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 """Errors that follow from others: a refused login or certificate ends in one of these too."""
 
-WITHDRAWN = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError._DESTROY}
+WITHDRAWN = {
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError._FATAL,
+    KafkaError._DESTROY,
+    *PRODUCER_LOST,
+}
 """Outcomes of messages that say something about the link and nothing about the message."""
 
 SIZES = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
