@@ -1,66 +1,146 @@
-"""A client of the service over AMQP, for tests; see `tests.client`."""
+"""A client of the service over AMQP 0.9.1, for tests; see `tests.client`. It outlives its broker: links are made again."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import aio_pika
-from aio_pika.abc import AbstractIncomingMessage
+import aiormq
+from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 
 from tests.client import PATIENCE, Party
 
+# A broker that is down is what this client is for.
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+
+PAUSE = 0.1
 T = TypeVar("T")
+GONE = (aiormq.AMQPError, aio_pika.exceptions.AMQPException, OSError, RuntimeError, TimeoutError)
 
 
 class AmqpClient(Party):
-    """Publishes to the queue `ask`, receives everything that comes into the queue `answers`; declares both."""
+    """Publishes to the queue `ask`, receives everything that comes into the queue `answers`; both are made, durable.
 
-    def __init__(self, uri: str, *, ask: str, answers: str) -> None:
+    A message that the broker has not confirmed is sent again on the next link, under the same message id. An answer is
+    acknowledged when it is in `received`, so it may come twice.
+    """
+
+    def __init__(self, uri: str, *, ask: str, answers: str, **arguments: Any) -> None:
+        """`arguments`: of the queue of answers, as `x-max-length`."""
         super().__init__()
         self.ask, self.answers = ask, answers
-        self.consumers = 0
-        """How many consumers the queue `ask` had when it was declared last."""
+        self.messages: list[AbstractIncomingMessage] = []
+        self._arguments = arguments or None
+        self._uri = uri
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="amqp client", daemon=True)
+        self._exchange: asyncio.Future[AbstractExchange] = self._loop.create_future()
+        """That of the present link, once there is one."""
+        self._thread = threading.Thread(target=self._loop.run_forever, name="amqp client")
         self._thread.start()
-        self._do(self._begin(uri))
+        self._linked = asyncio.run_coroutine_threadsafe(self._stay_linked(), self._loop)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._call(self._has_link())
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE * 3)
-
-    async def _begin(self, uri: str) -> None:
-        self._connection = await aio_pika.connect(uri)
-        self._channel = await self._connection.channel()
-        await self._declare()
-        answers = await self._channel.declare_queue(self.answers, durable=True)
-        await answers.consume(self._hear, no_ack=True)
-
-    async def _declare(self) -> tuple[int, int]:
-        found = (await self._channel.declare_queue(self.ask, durable=True)).declaration_result
-        return found.message_count or 0, found.consumer_count or 0
-
-    async def _hear(self, message: AbstractIncomingMessage) -> None:
-        self.received.put(json.loads(message.body))
-
-    def waiting_and_consumers(self) -> tuple[int, int]:
-        """Messages of `ask` that nobody has taken, and how many consumers there are."""
-        return self._do(self._declare())
-
-    def send(self, document: Any, *, wait: bool = True) -> None:
+    def send(
+        self,
+        document: Any,
+        *,
+        wait: bool = True,
+        headers: Mapping[str, Any] | None = None,
+        to: str | None = None,
+        **properties: Any,
+    ) -> None:
+        """`headers` go into the table as they are; `to` is another queue than `ask`."""
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
-        message = aio_pika.Message(payload, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
-        sending = self._channel.default_exchange.publish(message, self.ask)
+        fields = {"message_id": uuid4().hex, "reply_to": self.answers, **properties}
+        persistent = aio_pika.DeliveryMode.PERSISTENT
+        message = aio_pika.Message(payload, headers=dict(headers or {}), delivery_mode=persistent, **fields)
         if wait:
-            self._do(sending)  # type: ignore[arg-type]
+            self._call(self._publish(message, to or self.ask))
         else:
-            asyncio.run_coroutine_threadsafe(sending, self._loop)  # type: ignore[arg-type]
+            self._loop.call_soon_threadsafe(self._publish_later, message, to or self.ask)
+
+    def waiting(self, queue: str | None = None) -> int:
+        """How many messages are ready in a queue (`ask`)."""
+        return self._call(self._counted(queue or self.ask))[0]
+
+    def consumers(self) -> int:
+        """How many consumers the queue `ask` has."""
+        return self._call(self._counted(self.ask))[1]
 
     def close(self) -> None:
-        self._do(self._connection.close())
+        self._linked.cancel()
+        self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
         self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    # ── in the thread ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _has_link(self) -> None:
+        await asyncio.shield(self._exchange)
+
+    async def _stay_linked(self) -> None:
+        while True:
+            with contextlib.suppress(*GONE):
+                connection = await aio_pika.connect(self._uri, timeout=PATIENCE)
+                lost = asyncio.Event()
+                connection.close_callbacks.add(lambda *_, lost=lost: lost.set())
+                async with connection:
+                    channel = await connection.channel()
+                    await channel.declare_queue(self.ask, durable=True)
+                    answers = await channel.declare_queue(self.answers, durable=True, arguments=self._arguments)
+                    await answers.consume(self._hear)
+                    self._exchange.set_result(channel.default_exchange)
+                    await lost.wait()
+            if self._exchange.done():
+                self._exchange = self._loop.create_future()
+            await asyncio.sleep(PAUSE)
+
+    async def _hear(self, message: AbstractIncomingMessage) -> None:
+        self.messages.append(message)
+        self.received.put(json.loads(message.body))
+        with contextlib.suppress(*GONE):
+            await message.ack()
+
+    async def _counted(self, queue: str) -> tuple[int, int]:
+        exchange = await asyncio.shield(self._exchange)
+        found = (await exchange.channel.declare_queue(queue, passive=True)).declaration_result
+        return found.message_count or 0, found.consumer_count or 0
+
+    def _publish_later(self, message: aio_pika.Message, to: str) -> None:
+        task = self._loop.create_task(self._publish(message, to))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _publish(self, message: aio_pika.Message, to: str) -> None:
+        """Publish until the broker has confirmed."""
+        while True:
+            exchange = await asyncio.shield(self._exchange)
+            try:
+                await exchange.publish(message, to, timeout=PATIENCE)
+            except asyncio.CancelledError:
+                # The library cancels what waits for a dead link.
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+            except GONE:
+                pass
+            else:
+                return
+            await asyncio.sleep(PAUSE)
+
+    async def _end(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.brokers.kafka import Kafka
 from tests.client import PATIENCE, Party
 
 
-class KafkaClient(Party):
-    """Publishes to the topic `ask`, receives everything that comes to the topic `answers` from now on."""
+class Reachable(Protocol):
+    """A broker, as far as a client has to know it."""
 
-    def __init__(self, broker: Kafka, *, ask: str, answers: str) -> None:
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class KafkaClient(Party):
+    """Publishes to the topic `ask`, receives everything that comes to the topic `answers` from now on.
+
+    Each message is published once and each answer received once through restarts of the broker.
+    """
+
+    def __init__(self, broker: Reachable, *, ask: str, answers: str) -> None:
         super().__init__()
         self.ask, self.answers = ask, answers
         self.headers: list[dict[str, str]] = []
         self._is_over = False
-        settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-        self._producer = Producer({**settings, "linger.ms": 0})
-        self._consumer = Consumer({**settings, "group.id": "nobody", "enable.auto.commit": False})
+        settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500}
+        self._producer = Producer({**settings, "linger.ms": 0, "enable.idempotence": True, "acks": "all"})
+        self._consumer = Consumer(
+            {**settings, "group.id": "nobody", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        )
         _, end = self._consumer.get_watermark_offsets(TopicPartition(answers, 0), PATIENCE)
         self._consumer.assign([TopicPartition(answers, 0, end)])
         self._thread = threading.Thread(target=self._listen)

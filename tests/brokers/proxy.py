@@ -150,6 +150,7 @@ class ProxyThread:
     host = Proxy.host
 
     def __init__(self, host: str, port: int, *, at: int = 0) -> None:
+        """`at` is the port to listen at, 0 for a free one."""
         self._proxy = Proxy.to(host, port, at=at)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)

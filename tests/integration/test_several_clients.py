@@ -120,7 +120,7 @@ def test_case_10_order_per_entity_is_kept_by_two_clients_with_so_many_consumers(
 def consumers_of(ground: Ground, document: dict[str, Any], party: Party) -> int | None:
     """How many consumers the broker sees; None for one that does not say."""
     if isinstance(party, AmqpClient):
-        return party.waiting_and_consumers()[1]
+        return party.consumers()
     if isinstance(ground, KafkaGround):
         group = ground.broker.admin.describe_consumer_groups([document["id"]])[document["id"]]
         return len(group.result(PATIENCE).members)

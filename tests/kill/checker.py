@@ -1,31 +1,28 @@
-"""The checker: replays every thing's history over the broker and compares it with the load's log.
+"""The checker: asks for every thing's whole history over a broker and compares it with the logs of the loads.
 
-    python -m tests.kill.checker HOST PORT LOG
+    python -m tests.kill.checker URI ASK ANSWERS LOG…
 
-Prints one finding a line and ends with 1, or prints a count and ends with 0. It asks the running service as any client
+Prints one finding a line and ends with 1, or prints counts and ends with 0. It asks the running service as any client
 would, so it sees what clients see.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.client import MqttClient
-from tests.kill.load import THINGS
+from tests.client import Party
+from tests.kill.load import NAMESPACE, THINGS, streaming
+from tests.kill.log import Log, Replay
+from tests.kill.parties import join
 
+PATIENCE = 60.0
 
-@dataclass(frozen=True, slots=True)
-class Log:
-    """What was sent (number → thing) and what was answered with success (number → revision)."""
-
-    sent: dict[int, str]
-    answered: dict[int, int]
-    refused: dict[int, int]
+COMPLETE = "complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,70 +32,107 @@ class Entry:
     value: Any
 
 
-def read_log(path: Path) -> Log:
-    """The log's lines; a last line that was cut off by a kill is no line."""
-    sent, answered, refused = dict[int, str](), dict[int, int](), dict[int, int]()
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if "sent" in line:
-            sent[line["sent"]] = line["thing"]
-        elif line["status"] < 300:
-            answered[line["answered"]] = line["revision"]
-        else:
-            refused[line["answered"]] = line["status"]
-    return Log(sent, answered, refused)
-
-
-def findings(log: Log, histories: dict[str, list[Entry]], states: dict[str, Any]) -> list[str]:
-    """Everything that breaks the promise: losses, repeats, gaps, and states that are not the fold of their history."""
+def findings(log: Log, histories: Mapping[str, Sequence[Entry]], states: Mapping[str, Any]) -> list[str]:
+    """Everything that breaks the promise: losses, repeats, gaps, states that are not the fold of their history, and
+    replays that told something else."""
     found = [f"{number} was refused with {status}" for number, status in log.refused.items()]
+    found += [
+        f"{number} was answered in two ways, as {sorted(revisions)}"
+        for number, revisions in log.answered.items()
+        if len(revisions) > 1
+    ]
     for thing, history in histories.items():
-        revisions = [entry.revision for entry in history]
-        if revisions != list(range(1, len(revisions) + 1)):
-            found.append(f"{thing}: gap or disorder in the revisions around {_first_break(revisions)}")
-        written = Counter(entry.value for entry in history if entry.path == "/attributes/n")
-        found += [f"{thing}: {number} was written {times} times" for number, times in written.items() if times > 1]
-        at = {entry.value: entry.revision for entry in history if entry.path == "/attributes/n"}
-        for number in (number for number, owner in log.sent.items() if owner == thing):
-            if number not in at:
-                found.append(f"{thing}: {number} was {'answered' if number in log.answered else 'sent'} and is lost")
-            elif number in log.answered and at[number] != log.answered[number]:
-                found.append(f"{thing}: {number} was answered as {log.answered[number]} and stands at {at[number]}")
-        last = next((entry.value for entry in reversed(history) if entry.path == "/attributes/n"), None)
-        if states.get(thing) != last:
-            found.append(f"{thing}: the state says {states.get(thing)}, its history ends with {last}")
+        found += _in_history(log, thing, history, states.get(thing))
+    for name, replay in log.replays.items():
+        found += _in_replay(name, replay, histories.get(replay.thing, ()))
     return found
 
 
-def _first_break(revisions: list[int]) -> int | None:
+def _in_history(log: Log, thing: str, history: Sequence[Entry], state: Any) -> Iterator[str]:
+    revisions = [entry.revision for entry in history]
+    if revisions != list(range(1, len(revisions) + 1)):
+        yield f"{thing}: gap or disorder in the revisions around {_first_break(revisions)}"
+    written = Counter(entry.value for entry in history if entry.path == "/attributes/n")
+    yield from (f"{thing}: {number} was written {times} times" for number, times in written.items() if times > 1)
+    at = {entry.value: entry.revision for entry in history if entry.path == "/attributes/n"}
+    for number in (number for number, owner in log.sent.items() if owner == thing):
+        answered = log.answered.get(number, set())
+        if number not in at:
+            yield f"{thing}: {number} was {'answered' if answered else 'sent'} and is lost"
+        elif answered and at[number] not in answered:
+            yield f"{thing}: {number} was answered as {max(answered)} and stands at {at[number]}"
+    last = next((entry.value for entry in reversed(history) if entry.path == "/attributes/n"), None)
+    if state != last:
+        yield f"{thing}: the state says {state}, its history ends with {last}"
+
+
+def _first_break(revisions: Sequence[int]) -> int | None:
     return next((found for expected, found in enumerate(revisions, 1) if expected != found), None)
 
 
-def replay(client: MqttClient, thing: str) -> list[Entry]:
+def _in_replay(name: str, replay: Replay, history: Sequence[Entry]) -> Iterator[str]:
+    """A replay's items go up by one; one that has been there before is the same in every byte."""
+    seen: dict[int, str] = {}
+    highest = replay.start - 1
+    values = {entry.revision: entry.value for entry in history if entry.path == "/attributes/n"}
+    over = replay.ends[0][0] if replay.ends else len(replay.items)
+    for position, item in enumerate(replay.items):
+        if item.revision in seen:
+            if seen[item.revision] != item.digest:
+                yield f"replay {name}: {item.revision} came again and was another"
+            continue
+        if item.revision != highest + 1:
+            yield f"replay {name}: {item.revision} came after {highest}"
+        if position >= over:
+            yield f"replay {name}: {item.revision} came after the end"
+        if item.revision in values and values[item.revision] != item.n:
+            yield f"replay {name}: {item.revision} said {item.n}, the history says {values[item.revision]}"
+        seen[item.revision] = item.digest
+        highest = max(highest, item.revision)
+    if len(seen) > replay.demanded:
+        yield f"replay {name}: {len(seen)} events came, {replay.demanded} were asked for"
+    if not replay.ends:
+        yield f"replay {name} has not ended"
+    elif replay.ends[0][1] == COMPLETE and highest < replay.known:
+        yield f"replay {name}: complete at {highest}, when {replay.known} had been answered before it began"
+
+
+def replay(client: Party, thing: str) -> list[Entry]:
     """The whole history of a thing, as a client gets it."""
-    prefix = f"acme.kill/{thing}/things/twin/streaming"
-    created = client.ask_for(f"{prefix}/subscribeForPersistedEvents")
-    client.command(f"{prefix}/request", value={**created["value"], "demand": 10_000_000})
-    *events, _complete = client.until("complete")
-    items = [event["value"]["item"] for event in events]
-    return [Entry(item["revision"], item["path"], item.get("value")) for item in items]
+    created = client.ask_for(streaming(thing, "subscribeForPersistedEvents"))
+    client.command(streaming(thing, "request"), value={**created["value"], "demand": 10_000_000})
+    entries = []
+    while (answer := client.next(PATIENCE))["topic"].endswith("/next"):
+        item = answer["value"]["item"]
+        entries.append(Entry(item["revision"], item["path"], item.get("value")))
+    assert answer["topic"].endswith(f"/{COMPLETE}"), answer
+    return entries
 
 
-def main(host: str, port: int, log_path: Path) -> int:
-    log = read_log(log_path)
+def summary(log: Log, histories: Mapping[str, Sequence[Entry]]) -> str:
+    replays = log.replays.values()
+    completed = sum(bool(replay.ends) and replay.ends[0][1] == COMPLETE for replay in replays)
+    items = sum(len(replay.items) for replay in replays)
+    again = items - sum(len({item.revision for item in replay.items}) for replay in replays)
+    return (
+        f"{len(log.answered)} answers, {sum(map(len, histories.values()))} entries, nothing lost; "
+        f"{len(replays)} replays, {completed} complete, {len(replays) - completed} failed, "
+        f"{items} events, {again} of them came again"
+    )
+
+
+def main(uri: str, ask: str, answers: str, *paths: Path) -> int:
+    log = Log.read(*paths)
     histories, states = dict[str, list[Entry]](), dict[str, Any]()
-    with MqttClient(host, port, ask="load/check", answers="load/checked") as client:
+    with join(uri, ask, answers) as client:
         for thing in (f"device-{number}" for number in range(THINGS)):
             histories[thing] = replay(client, thing)
-            answer = client.ask_for(f"acme.kill/{thing}/things/twin/commands/retrieve", "/attributes/n")
+            answer = client.ask_for(f"{NAMESPACE}/{thing}/things/twin/commands/retrieve", "/attributes/n")
             states[thing] = answer.get("value")
     found = findings(log, histories, states)
-    print("\n".join(found) or f"{len(log.answered)} answers, {sum(map(len, histories.values()))} entries, nothing lost")
+    print("\n".join(found) or summary(log, histories))
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))
+    sys.exit(main(*sys.argv[1:4], *map(Path, sys.argv[4:])))

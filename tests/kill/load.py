@@ -1,100 +1,162 @@
-"""The load: modifies things over MQTT with QoS 1 and logs every answer, synced, before it sends anything more.
+"""The load: modifies things and replays their past over one broker, and logs what it is told, synced.
 
-    python -m tests.kill.load HOST PORT LOG
+    python -m tests.kill.load URI ASK ANSWERS LOG FIRST keyed|bare
 
-Each command writes a number that is written never again to `/attributes/n` of one of several things. A line of the log is
-one JSON object: `{"sent": n, "thing": …}` before a command is sent, `{"answered": n, "status": …, "revision": …}` after.
-SIGTERM stops the sending; the process ends when everything that was sent is answered.
+Each modify writes a number that is written never again (they begin at FIRST) to `/attributes/n` of one of several things.
+With `keyed`, each command carries an `idempotency-key`, so what the client's own library sends twice is one command all the
+same; without, only the broker's marks tell what comes again.
+Meanwhile several replays run, one after the other for each of some things. `tests.kill.log` says what is logged.
+
+SIGTERM stops the sending; the process ends when everything that was sent is answered and every replay has ended.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import queue
 import signal
 import sys
 import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paho.mqtt.client import Client, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion
+from tests.client import Party
+from tests.kill.log import LogWriter
+from tests.kill.parties import join
+from tests.kill.replays import Replaying
 
 THINGS = 5
+REPLAYED = 3
 IN_FLIGHT = 40
-ANSWERED_WITHIN = 60.0
+AT_ONCE = 100
+LOOKS = 0.5
+ANSWERED_WITHIN = 90.0
+NAMESPACE = "acme.kill"
 
 
 def thing_of(number: int) -> str:
     return f"device-{number % THINGS}"
 
 
-class Log:
-    """Lines that are on the disk when `write` returns."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
-
-    def write(self, *lines: dict[str, Any]) -> None:
-        self._file.write("".join(json.dumps(line) + "\n" for line in lines))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+def streaming(thing: str, what: str) -> str:
+    return f"{NAMESPACE}/{thing}/things/twin/streaming/{what}"
 
 
-def main(host: str, port: int, log_path: Path) -> int:
-    log = Log(log_path)
-    answers: queue.Queue[dict[str, Any]] = queue.Queue()
-    subscribed, stopping = threading.Event(), threading.Event()
+class Load:
+    """What one party sends and is told."""
+
+    def __init__(self, party: Party, log: LogWriter, first: int, *, is_keyed: bool) -> None:
+        self._party, self._log, self._is_keyed = party, log, is_keyed
+        self._run = f"{os.getpid()}-{first}"
+        self._next = first
+        self._open: set[int] = set()
+        self._newest: dict[str, int] = {}
+        """The highest revision of each thing that was answered."""
+        self._replays: dict[int, Replaying] = {}
+        self._begun = self._keys = 0
+        self._lines: list[dict[str, Any]] = []
+        self._sends: list[tuple[str, str, Any, dict[str, Any]]] = []
+
+    def __repr__(self) -> str:
+        waiting = [replay for replay in self._replays.values() if not replay.is_over]
+        return f"<Load, unanswered: {sorted(self._open)}, replays that have not ended: {waiting}>"
+
+    @property
+    def is_done(self) -> bool:
+        return not self._open and all(replay.is_over for replay in self._replays.values())
+
+    def fill(self) -> None:
+        """Send modifies until enough of them are open, and begin replays where none runs."""
+        for number in range(self._next, self._next + IN_FLIGHT - len(self._open)):
+            thing = thing_of(number)
+            self._lines.append({"sent": number, "thing": thing})
+            self._open.add(number)
+            self._next += 1
+            self._send(f"{NAMESPACE}/{thing}/things/twin/commands/modify", "/attributes/n", number, str(number))
+        running = {replay.thing for replay in self._replays.values() if not replay.is_over}
+        for thing in map(thing_of, range(REPLAYED)):
+            if thing not in running and thing in self._newest:
+                self._begun += 1
+                send = partial(self._ask, thing, self._begun)
+                self._replays[self._begun] = Replaying(
+                    self._begun, thing, self._newest[thing], send, self._lines.append
+                )
+
+    def _ask(self, thing: str, replay: int, what: str, value: dict[str, Any]) -> None:
+        self._send(streaming(thing, what), "/", value, f"r{replay}")
+
+    def _send(self, topic: str, path: str, value: Any, correlation: str) -> None:
+        headers = {"correlation-id": correlation}
+        if self._is_keyed:
+            self._keys += 1
+            headers["idempotency-key"] = f"{self._run}-{self._keys}"
+        self._sends.append((topic, path, value, headers))
+
+    def take(self, document: dict[str, Any]) -> None:
+        headers = document["headers"]
+        correlation = headers["correlation-id"]
+        if correlation.startswith("r"):
+            self._replays[int(correlation[1:])].take(document)
+            return
+        number, revision = int(correlation), headers.get("entity-revision")
+        self._lines.append({"answered": number, "status": document["status"], "revision": revision})
+        self._open.discard(number)
+        if revision is not None:
+            self._newest[thing_of(number)] = max(revision, self._newest.get(thing_of(number), 0))
+
+    def look(self) -> None:
+        for replay in self._replays.values():
+            replay.look()
+
+    def flush(self) -> None:
+        """Log, and only then send."""
+        if self._lines:
+            self._log.write(*self._lines)
+            self._lines.clear()
+        for topic, path, value, headers in self._sends:
+            self._party.command(topic, path, value, headers, wait=False)
+        self._sends.clear()
+
+
+def what_came(received: queue.Queue[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is there already, or comes in a moment; often nothing."""
+    came: list[dict[str, Any]] = []
+    with contextlib.suppress(queue.Empty):
+        came.append(received.get(timeout=LOOKS))
+        while len(came) < AT_ONCE:
+            came.append(received.get_nowait())
+    return came
+
+
+def run(load: Load, party: Party, stopping: threading.Event) -> None:
+    """Raises AssertionError where nothing comes for a long time."""
+    heard = looked = time.monotonic()
+    while not stopping.is_set() or not load.is_done:
+        if not stopping.is_set():
+            load.fill()
+        load.flush()
+        for document in what_came(party.received):
+            load.take(document)
+            heard = time.monotonic()
+        if time.monotonic() - looked > LOOKS:
+            looked = time.monotonic()
+            load.look()
+            assert looked - heard < ANSWERED_WITHIN, f"nothing came for {ANSWERED_WITHIN} s: {load}"
+    load.flush()
+
+
+def main(uri: str, ask: str, answers: str, log_path: Path, first: int, *, is_keyed: bool) -> int:
+    stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    client = Client(CallbackAPIVersion.VERSION2, f"load-{os.getpid()}", clean_session=False)
-    client.on_connect = lambda *_: client.subscribe("load/answers", 1)
-    client.on_subscribe = lambda *_: subscribed.set()
-
-    def on_message(_client: Client, _userdata: Any, message: MQTTMessage) -> None:
-        answers.put(json.loads(message.payload))
-
-    client.on_message = on_message
-    client.connect(host, port)
-    client.loop_start()
-    if not subscribed.wait(10):
-        return 1
-    number, open_numbers = 0, set[int]()
-    while open_numbers or not stopping.is_set():
-        fresh = [] if stopping.is_set() else list(range(number, number + IN_FLIGHT - len(open_numbers)))
-        number += len(fresh)
-        open_numbers.update(fresh)
-        if fresh:
-            log.write(*({"sent": n, "thing": thing_of(n)} for n in fresh))
-        for n in fresh:
-            client.publish("load/ask", command(n), 1)
-        answer = answers.get(timeout=ANSWERED_WITHIN)
-        log.write(line_of(answer))
-        open_numbers.discard(int(answer["headers"]["correlation-id"]))
-    client.disconnect()
-    client.loop_stop()
+    log = LogWriter(log_path)
+    with join(uri, ask, answers) as party:
+        run(Load(party, log, first, is_keyed=is_keyed), party, stopping)
+    log.close()
     return 0
 
 
-def command(number: int) -> bytes:
-    return json.dumps(
-        {
-            "topic": f"acme.kill/{thing_of(number)}/things/twin/commands/modify",
-            "headers": {"correlation-id": str(number)},
-            "path": "/attributes/n",
-            "value": number,
-        }
-    ).encode()
-
-
-def line_of(answer: dict[str, Any]) -> dict[str, Any]:
-    headers = answer["headers"]
-    return {
-        "answered": int(headers["correlation-id"]),
-        "status": answer["status"],
-        "revision": headers.get("entity-revision"),
-    }
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))
+    sys.exit(main(*sys.argv[1:4], Path(sys.argv[4]), int(sys.argv[5]), is_keyed=sys.argv[6] == "keyed"))

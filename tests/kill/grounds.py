@@ -1,0 +1,208 @@
+"""What a trial stands on: a private broker of each kind, with a way to speak to it and a way to knock it down.
+
+RabbitMQ and Kafka are knocked down by SIGKILL. Mosquitto writes what it holds only when it is asked to end, so it is ended
+by SIGTERM: what it has confirmed and not written is lost by a SIGKILL, and nobody behind it could tell.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from tests.brokers.kafka import Kafka
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.proxy import ProxyThread
+from tests.brokers.rabbitmq import RabbitMQ
+from tests.kill.parties import join
+
+SUBJECT = "acme:load"
+
+
+class Ground(ABC):
+    """A broker, and the names of one trial's addresses there."""
+
+    kind: str
+    client_resends = True
+    """Whether a client sends again, unmarked, what was not confirmed when the broker was knocked down."""
+
+    options: dict[str, Any]
+    """What `specificConfig` says, so that a dead link is noticed soon."""
+
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """Where load and checker join; see `tests.kill.parties`."""
+
+    @abstractmethod
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        """Where the service connects to."""
+
+    @abstractmethod
+    def knock_down(self) -> None:
+        """End the broker in the roughest way that it promises to survive."""
+
+    @abstractmethod
+    def start_again(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def proxy(self) -> ProxyThread:
+        """A proxy in front of the broker, not started yet."""
+
+    def addresses(self, trial: str, part: str) -> tuple[str, str]:
+        """Where the commands of one part of a trial go to, and where its answers come from."""
+        base = f"{trial}{self._separator}{part}"
+        return f"{base}{self._separator}ask", f"{base}{self._separator}answers"
+
+    @abstractmethod
+    def prepare(self, trial: str, *parts: str) -> None:
+        """Make what the service expects to be there."""
+
+    def reply_address(self, answers: str) -> str:
+        return answers
+
+    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        """A connection with a source for each part."""
+        sources = []
+        for part in parts:
+            ask, answers = self.addresses(trial, part)
+            sources.append(
+                {
+                    "addresses": [ask],
+                    "qos": 1,
+                    "authorizationContext": [SUBJECT],
+                    "replyTarget": {"address": self.reply_address(answers)},
+                }
+            )
+        return {
+            "id": f"{trial}-{self.kind}",
+            "connectionType": self.kind,
+            "connectionStatus": "open",
+            "uri": self.service_uri(proxy),
+            "specificConfig": self.options,
+            "sources": sources,
+        }
+
+
+class MosquittoGround(Ground):
+    kind = "mqtt"
+
+    def __init__(self) -> None:
+        super().__init__("/")
+        self.broker = Mosquitto.start()
+        self.options = {"keepAlive": "2s"}
+
+    @property
+    def uri(self) -> str:
+        return self.broker.uri()
+
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        return self.uri if proxy is None else f"tcp://{proxy.host}:{proxy.port}"
+
+    def prepare(self, trial: str, *parts: str) -> None:
+        """Topics of MQTT need no making."""
+
+    def knock_down(self) -> None:
+        self.broker.stop()
+
+    def start_again(self) -> None:
+        self.broker.start_again()
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def proxy(self) -> ProxyThread:
+        return ProxyThread(self.broker.host, self.broker.port)
+
+
+class Mosquitto5Ground(MosquittoGround):
+    """The service speaks MQTT 5, the others MQTT 3.1.1."""
+
+    kind = "mqtt-5"
+
+
+class RabbitGround(Ground):
+    kind = "amqp-091"
+
+    def __init__(self) -> None:
+        super().__init__(".")
+        self.broker = RabbitMQ.start()
+        self.options = {"requestedHeartbeat": "2"}
+
+    @property
+    def uri(self) -> str:
+        return self.broker.uri()
+
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        return self.uri if proxy is None else self.broker.uri(host=proxy.host, port=proxy.port)
+
+    def prepare(self, trial: str, *parts: str) -> None:
+        for part in parts:
+            join(self.uri, *self.addresses(trial, part)).close()
+
+    def reply_address(self, answers: str) -> str:
+        return f"/{answers}"
+
+    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        document = super().connection(trial, *parts, proxy=proxy)
+        for source in document["sources"]:
+            del source["qos"]
+        return document
+
+    def knock_down(self) -> None:
+        self.broker.kill()
+
+    def start_again(self) -> None:
+        self.broker.start_again()
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def proxy(self) -> ProxyThread:
+        return ProxyThread(self.broker.host, self.broker.port)
+
+
+class KafkaGround(Ground):
+    kind = "kafka"
+    client_resends = False
+
+    def __init__(self) -> None:
+        super().__init__(".")
+        self.broker = Kafka.start()
+        self.options = {"bootstrapServers": self.broker.bootstrap, "consumerOffsetReset": "earliest"}
+
+    @property
+    def uri(self) -> str:
+        return f"kafka://{self.broker.bootstrap}"
+
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        return self.broker.uri() if proxy is None else f"tcp://{proxy.host}:{proxy.port}"
+
+    def prepare(self, trial: str, *parts: str) -> None:
+        self.broker.create(*(address for part in parts for address in self.addresses(trial, part)))
+
+    def reply_address(self, answers: str) -> str:
+        return f"{answers}/{{{{ thing:id }}}}"
+
+    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        document = super().connection(trial, *parts, proxy=proxy)
+        if proxy is not None:
+            document["specificConfig"] = {**self.options, "bootstrapServers": f"{proxy.host}:{proxy.port}"}
+        return document
+
+    def knock_down(self) -> None:
+        self.broker.kill()
+
+    def start_again(self) -> None:
+        self.broker.start_again()
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def proxy(self) -> ProxyThread:
+        return ProxyThread(self.broker.host, self.broker.proxied_port, at=self.broker.proxy_port)

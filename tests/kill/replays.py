@@ -1,0 +1,93 @@
+"""The replays of a load: each follows one subscription from subscribe to its terminal signal, and then comes the next.
+
+A replay asks for a few events at a time. Where nothing comes for a while it asks for one more: a service that was killed
+has forgotten its subscriptions, and says so. What comes is noted as it comes, repeats too; judging is the checker's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+DEMAND = 40
+LENGTH = 400
+"""How far back a replay begins, in revisions."""
+
+SILENCE = 5.0
+"""Seconds after which a replay asks again."""
+
+Send = Callable[[str, dict[str, Any]], None]
+"""Sends a streaming command of this replay: the last part of its topic, its value."""
+
+Note = Callable[[dict[str, Any]], None]
+
+
+class Replaying:
+    """One replay on its way."""
+
+    def __init__(self, number: int, thing: str, newest: int, send: Send, note: Note) -> None:
+        """`newest`: the highest revision of the thing that is known to be answered."""
+        self.number, self.thing = number, thing
+        self.is_over = False
+        self._start = max(1, newest - LENGTH)
+        self._send, self._note = send, note
+        self._id: str | None = None
+        self._newest = self._start - 1
+        self._left = 0
+        self._heard = time.monotonic()
+        note({"replay": number, "thing": thing, "from": self._start, "known": newest})
+        self._subscribe()
+
+    def __repr__(self) -> str:
+        return f"<Replaying {self.number} of {self.thing}, at {self._newest}, {self._left} asked for>"
+
+    def take(self, document: dict[str, Any]) -> None:
+        """Something came for this replay."""
+        kind, value = document["topic"].rpartition("/")[2], document["value"]
+        if kind == "created":
+            # A subscribe that was delivered twice makes two subscriptions; the first one is ours.
+            if self._id is None:
+                self._id = value["subscriptionId"]
+                self._request(DEMAND)
+        elif value.get("subscriptionId") != self._id:
+            return
+        elif kind == "next":
+            self._item(document)
+        else:
+            ended = "complete" if kind == "complete" else value["error"]["error"]
+            self._note({"replay": self.number, "ended": ended})
+            self.is_over = True
+        self._heard = time.monotonic()
+
+    def _item(self, document: dict[str, Any]) -> None:
+        item = document["value"]["item"]
+        digest = blake2b(json.dumps(document).encode(), digest_size=8).hexdigest()
+        revision = item["revision"]
+        self._note({"replay": self.number, "item": revision, "n": item.get("value"), "digest": digest})
+        if revision <= self._newest:
+            return
+        self._newest = revision
+        self._left -= 1
+        if self._left <= DEMAND // 2 and not self.is_over:
+            self._request(DEMAND)
+
+    def look(self) -> None:
+        """Ask again where it has been silent for long."""
+        if self.is_over or time.monotonic() - self._heard < SILENCE:
+            return
+        self._heard = time.monotonic()
+        if self._id is None:
+            self._subscribe()
+        else:
+            self._request(1)
+
+    def _subscribe(self) -> None:
+        self._send("subscribeForPersistedEvents", {"fromHistoricalRevision": self._start})
+
+    def _request(self, demand: int) -> None:
+        self._left += demand
+        self._note({"replay": self.number, "demanded": demand})
+        self._send("request", {"subscriptionId": self._id, "demand": demand})
