@@ -20,8 +20,8 @@ from connectivity.twins.faults import shown
 from connectivity.twins.paths import is_key
 from connectivity.twins.preconditions import Preconditions
 from connectivity.twins.retrieval import read_selection, shortened, with_hidden
-from connectivity.twins.selection import select
 from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
+from mappings.selection import select
 from spark_store.records import Snapshot
 
 EXPIRY_GRANULARITY: Final = timedelta(hours=1)

@@ -14,9 +14,9 @@ from connectivity.twins.base import Case, Decision, decision, encode, hash_tag, 
 from connectivity.twins.enforcer import DROP, READ, Enforcer
 from connectivity.twins.faults import shown
 from connectivity.twins.preconditions import Preconditions
-from connectivity.twins.selection import Selection, SelectorRefused, parse_fields, select
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.pointer import MISSING, get
+from mappings.selection import Selection, SelectorRefused, parse_fields, select
 from spark_store.records import Snapshot
 
 

@@ -1,4 +1,4 @@
-"""Field selectors: which members of a result a retrieve wants.
+"""Field selectors: which members of a JSON object are wanted, of what is retrieved or of what is written.
 
 `attributes(site/hall,serial),features/burner` names `attributes/site/hall`, `attributes/serial` and `features/burner`
 (Ditto protocol, field selectors). What is named and not there is left out, without a trace.

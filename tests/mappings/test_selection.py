@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectivity.twins.selection import SelectorRefused, parse_fields, select
+from mappings.selection import SelectorRefused, parse_fields, select
 
 THING: dict[str, Any] = {
     "thingId": "a:b",
