@@ -20,11 +20,6 @@ def refusal(connection: Connection) -> str | None:
     if connection.ssh_tunnel is not None and connection.ssh_tunnel.enabled:
         # Going around the tunnel would be worse than not going at all.
         return "this version of the service has no sshTunnel"
-    used = {name for source in connection.sources for name in source.payload_mapping}
-    for name, definition in connection.mapping_definitions.items():
-        if name in used and (definition.incoming_conditions or definition.outgoing_conditions):
-            # They keep messages out; without them more would be carried out than the operator wants.
-            return f"this version of the service has no conditions of mappings (mappingDefinitions.{name})"
     return None
 
 
@@ -35,8 +30,6 @@ def shortfalls(connection: Connection) -> Iterator[str]:
     for index, source in enumerate(connection.sources):
         if source.acknowledgement_requests is not None and source.acknowledgement_requests.includes:
             yield f"sources[{index}].acknowledgementRequests: a command is answered when it is durable"
-        if len(source.payload_mapping) > 1:
-            yield f"sources[{index}].payloadMapping: only the first one is used"
 
 
 def reservations(connection: Connection) -> Iterator[str]:

@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
 
 from connectivity.brokers.base import Delivery
 from connectivity.errors import ConnectivityError, TwinError
-from connectivity.inbound import Reader, Received
+from connectivity.inbound import Heard, Reader, Received
 from connectivity.lanes import Ended
 from connectivity.outbound import Route
 from connectivity.store import Store
@@ -34,7 +34,8 @@ from connectivity.streams import Peer, Streams
 from connectivity.twins.decide import Decider
 from mappings.errors import INTERNAL_ERROR
 from mappings.headers import essential
-from mappings.signals import Cancel, Command, ErrorResponse, Headers, Request, Response, Subscribe
+from mappings.signals import Cancel, Command, ErrorResponse, Headers, Inbound, Request, Response, Subscribe
+from mappings.topic import topic_of, unknown_topic
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.records import Answer, Change, DeliveryName
 
@@ -51,17 +52,19 @@ _HEADERS_TOO_LARGE = 431
 
 _numbers = count()
 
-_Place: TypeAlias = tuple[Route, str]
+_Place: TypeAlias = tuple[tuple[str, int], str]
+"""What names a delivery among all that are known: connection and source, then the delivery's own name."""
 
 
 class Arrival:
     """One delivery on its way through: what it says, and how many of its answers have not ended yet.
 
     `is_again` says that it was taken up before: a commit that failed may have been carried out all the same. `number`
-    grows with the order of arrival, `tries` with every time that it could not be stored for reasons of its own.
+    grows with the order of arrival, `tries` with every time that it could not be stored for reasons of its own. `route`
+    stands for the source; each signal is answered by its own.
     """
 
-    __slots__ = ("delivery", "is_again", "number", "open", "received", "route", "tries")
+    __slots__ = ("delivery", "is_again", "number", "open", "place", "received", "route", "tries")
 
     def __init__(self, delivery: Delivery, received: Received, route: Route) -> None:
         self.delivery = delivery
@@ -70,14 +73,11 @@ class Arrival:
         self.number = next(_numbers)
         self.open = self.tries = 0
         self.is_again = delivery.redelivered
+        self.place: _Place | None = (route.place, delivery.name) if delivery.name is not None else None
+        """What names the delivery, apart from what it says; None where nothing does."""
 
     def __repr__(self) -> str:
         return f"<Arrival {self.number} at {self.delivery.address}, {self.open} answers open>"
-
-    @property
-    def place(self) -> _Place | None:
-        """What names the delivery, apart from what it says; None where nothing does."""
-        return (self.route, self.delivery.name) if self.delivery.name is not None else None
 
     def ended(self, _error: ConnectivityError | None) -> None:
         """One answer has reached the broker, or was refused by it. The last one settles the delivery."""
@@ -90,8 +90,16 @@ class Arrival:
 Postponed = Callable[[Sequence[Arrival]], None]
 """Takes back arrivals that could not be carried out now. None of them has been answered."""
 
-_Waiting: TypeAlias = list[tuple[Arrival, Response | ErrorResponse]]
-"""Answers that may be told once what was submitted is durable."""
+
+class _Answer(NamedTuple):
+    """An answer that may be told once what was submitted is durable, and the route by which it leaves."""
+
+    arrival: Arrival
+    said: Response | ErrorResponse
+    route: Route
+
+
+_Waiting: TypeAlias = list[_Answer]
 
 
 class Dispatcher:
@@ -133,7 +141,7 @@ class Dispatcher:
         self._streams.close_connection(connection_id)
         self._peer.cache_clear()
         for known in (self._underway, self._refused):
-            for place in [place for place in known if place[0].connection_id == connection_id]:
+            for place in [place for place in known if place[0][0] == connection_id]:
                 del known[place]
 
     def _take_all(self, arrivals: Sequence[Arrival], waiting: _Waiting, changes: list[Change]) -> Sequence[Arrival]:
@@ -155,16 +163,20 @@ class Dispatcher:
         elif self._refused and arrival.place is not None:
             # The name is used again, for something new.
             self._refused.pop(arrival.place, None)
-        if arrival.received.error is not None:
-            arrival.open = 1
-            waiting.append((arrival, arrival.received.error))
-            return
+        received = arrival.received
         answers: _Waiting = []
-        for position, signal in enumerate(arrival.received.signals):
+        if received.error is not None:
+            answers.append(_Answer(arrival, received.error, received.route or arrival.route))
+        elif not received.signals:
+            arrival.route.meter.inbound("dropped")
+        for heard in received.signals:
+            signal = heard.signal
             if isinstance(signal, Command):
-                answers.append((arrival, self._carry_out(signal, position, arrival, changes)))
+                answers.append(_Answer(arrival, self._carry_out(signal, heard, arrival, changes), heard.route))
+            elif isinstance(signal, Subscribe | Request | Cancel):
+                self._stream(signal, heard, arrival)
             else:
-                self._stream(signal, position, arrival)
+                answers.append(_Answer(arrival, _not_served(signal), heard.route))
         waiting += answers
         arrival.open = len(answers) or 1
         if not answers:
@@ -179,10 +191,10 @@ class Dispatcher:
         self._submitted.discard(stored)
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
         if error is None:
-            for arrival, answer in waiting:
-                self._post(arrival, answer)
+            for answer in waiting:
+                self._post(answer)
         elif isinstance(error, StoreUnavailable):
-            taken = list(dict.fromkeys(arrival for arrival, _ in waiting))
+            taken = list(dict.fromkeys(answer.arrival for answer in waiting))
             for arrival in taken:
                 arrival.is_again = True
             left = [*taken, *left]
@@ -201,15 +213,19 @@ class Dispatcher:
                 innocent.append(arrival)
                 continue
             for answer in answers:
-                log.error("a change could not be stored", exc_info=error, **_about(arrival, answer.headers))
-                self._post(arrival, _internal_error(answer))
+                if answer.said is arrival.received.error:
+                    self._post(answer)
+                    continue
+                log.error("a change could not be stored", exc_info=error, **_about(arrival, answer.said.headers))
+                self._post(answer._replace(said=_internal_error(answer.said)))
         return innocent
 
-    def _post(self, arrival: Arrival, answer: Response | ErrorResponse) -> None:
-        is_unread = arrival.received.error is not None
-        if isinstance(answer, ErrorResponse):
-            self._tell_refusal(arrival, answer, is_unread)
-        arrival.route.post(answer, self._underway_until_ended(arrival), unasked=is_unread)
+    def _post(self, answer: _Answer) -> None:
+        arrival, said, route = answer
+        is_unread = said is arrival.received.error
+        if isinstance(said, ErrorResponse):
+            self._tell_refusal(arrival, said, is_unread)
+        route.post(said, self._underway_until_ended(arrival), unasked=is_unread)
 
     # answers on their way
 
@@ -264,10 +280,10 @@ class Dispatcher:
     # commands
 
     def _carry_out(
-        self, command: Command, position: int, arrival: Arrival, changes: list[Change]
+        self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
     ) -> Response | ErrorResponse:
         """Decide a command, unless it is known. Raises StoreUnavailable."""
-        name, is_asked = self._name(command, position, arrival)
+        name, is_asked = self._name(command, heard, arrival)
         if name is not None and is_asked and (known := self._store.answered(name)) is not None:
             arrival.route.meter.inbound("answered_again")
             return _stored_answer(known, command)
@@ -292,13 +308,13 @@ class Dispatcher:
 
     # subscriptions
 
-    def _stream(self, signal: Subscribe | Request | Cancel, position: int, arrival: Arrival) -> None:
+    def _stream(self, signal: Subscribe | Request | Cancel, heard: Heard, arrival: Arrival) -> None:
         # One object for all that the same party says: subscriptions keep it.
-        peer = self._peer(arrival.route, arrival.received.subjects, arrival.route.connection_id)
+        peer = self._peer(heard.route, arrival.received.subjects, heard.route.connection_id)
         try:
             if isinstance(signal, Subscribe):
                 self._streams.subscribe(signal, peer)
-            elif self._is_known_request(signal, position, arrival):
+            elif self._is_known_request(signal, heard, arrival):
                 arrival.route.meter.inbound("answered_again")
             elif isinstance(signal, Request):
                 self._streams.request(signal, peer)
@@ -309,10 +325,10 @@ class Dispatcher:
             entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
             group = entity.type.group if entity is not None else "things"
             arrival.route.meter.inbound("failed")
-            arrival.route.post(ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers))
+            heard.route.post(ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers))
 
-    def _is_known_request(self, signal: Request | Cancel, position: int, arrival: Arrival) -> bool:
-        name, is_asked = self._name(signal, position, arrival)
+    def _is_known_request(self, signal: Request | Cancel, heard: Heard, arrival: Arrival) -> bool:
+        name, is_asked = self._name(signal, heard, arrival)
         if name is None:
             return False
         if is_asked and self._requests.get(name.place) == name.digest:
@@ -326,7 +342,7 @@ class Dispatcher:
     # names
 
     def _name(
-        self, signal: Command | Request | Cancel, position: int, arrival: Arrival
+        self, signal: Command | Request | Cancel, heard: Heard, arrival: Arrival
     ) -> tuple[DeliveryName | None, bool]:
         """What names this signal across redeliveries, and whether it may have come before.
 
@@ -335,12 +351,13 @@ class Dispatcher:
         route, delivery = arrival.route, arrival.delivery
         if (key := _idempotency_key(signal.headers, delivery)) is not None:
             place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
-            text = "\0".join((type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects))
+            by = (heard.name,) if heard.name else ()
+            text = "\0".join((type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects, *by))
             digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             return DeliveryName(route.connection_id, route.index, f"key:{key}:{digest.hex()}", b""), True
         if delivery.name is None:
             return None, False
-        name = f"{delivery.name}#{position}" if position else delivery.name
+        name = delivery.name + heard.name
         return DeliveryName(route.connection_id, route.index, name, _digest(delivery)), arrival.is_again
 
 
@@ -387,11 +404,18 @@ def _internal_error(answer: Response | ErrorResponse) -> ErrorResponse:
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
 
 
-def _by_arrival(waiting: _Waiting) -> list[tuple[Arrival, list[Response | ErrorResponse]]]:
+def _not_served(signal: Inbound) -> ErrorResponse:
+    """The answer to what nobody here carries out."""
+    topic = topic_of(signal)
+    entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
+    return ErrorResponse(entity, topic.group, unknown_topic(str(topic)).fault, signal.headers)
+
+
+def _by_arrival(waiting: _Waiting) -> list[tuple[Arrival, list[_Answer]]]:
     """The answers of each delivery, in order."""
-    found: dict[Arrival, list[Response | ErrorResponse]] = {}
-    for arrival, answer in waiting:
-        found.setdefault(arrival, []).append(answer)
+    found: dict[Arrival, list[_Answer]] = {}
+    for answer in waiting:
+        found.setdefault(answer.arrival, []).append(answer)
     return list(found.items())
 
 

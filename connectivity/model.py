@@ -239,7 +239,8 @@ class Source(Model):
     )
     payload_mapping: tuple[Text, ...] = Field(
         default=(),
-        description="How payloads are read: wire protocols or names of `mappingDefinitions`. Empty: `Ditto`.",
+        description="How payloads are read: wire protocols or names of `mappingDefinitions`; each reads every delivery, in "
+        "this order. Empty: `Ditto`.",
         examples=[["Ditto"]],
     )
     reply_target: ReplyTarget = Field(

@@ -1,13 +1,15 @@
 """Signals on their way out: which of them are wanted, to which address, with which headers.
 
-A `Route` is one source with everything about it compiled: its codec, its templates, its reply-target. `Route.messages`
-decides and is pure; posting is the caller's. Responses pass only if the requester wants an answer and the reply-target
+A `Route` is one source seen through one of its payload mappers, with everything about it compiled: the mapper, the
+templates, the reply-target. An answer leaves by the route that its command came in by. `Route.messages` decides and is
+pure; posting is the caller's. Responses pass only if the requester wants an answer and the reply-target
 expects that kind; events of subscriptions always pass (Ditto connections, reply-targets). An address that does not resolve
 drops the message, and so does one that a client's value would turn into something else than an address.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from functools import partial
@@ -17,11 +19,11 @@ import structlog
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended, Posting
+from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import Connection, Source
 from connectivity.monitor import Meter
 from connectivity.outbox import Outbox
 from mappings.addresses import resolve_address
-from mappings.codecs import load_codec
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError, MappingError
 from mappings.headers import HeaderMapping, response_required
@@ -32,29 +34,32 @@ from mappings.topic import topic_of
 
 log = structlog.get_logger(__name__)
 
-DEFAULT_MAPPER = "Ditto"
-
 ADDRESS_HEADER = "mqtt.topic"
 """What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
 
 
 class Route:
-    """One source of a connection, ready for use."""
+    """One source of a connection, seen through one of its payload mappers: the first one, or the one that is given."""
 
     def __init__(
-        self, connection: Connection, index: int, outbox: Outbox, meter: Meter, now: Callable[[], datetime]
+        self,
+        connection: Connection,
+        index: int,
+        outbox: Outbox,
+        meter: Meter,
+        now: Callable[[], datetime],
+        mapper: Mapper | None = None,
     ) -> None:
         source = connection.sources[index]
         self.connection_id = connection.id
         self.index = index
+        self.place = (connection.id, index)
+        """What names the source, whichever of its mappers is meant."""
         self.source: Source = source
         self.qos = 1 if source.qos is None else source.qos
         self.outbox = outbox
         self.meter = meter
         self.now = now
-        self.codec = load_codec(_engine(connection, source))
-        self.session = self.codec.session()
-        self.terminal_needs_request = self.codec.terminal_needs_request
         self.header_mapping = HeaderMapping(source.header_mapping)
         target = source.reply_target
         self._address = parse(target.address) if target.enabled else None
@@ -64,11 +69,24 @@ class Route:
         self._reply_mapping = HeaderMapping(mapping)
         self._expected = frozenset(kind.value for kind in target.expected_response_types)
         names = self._reply_mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
-        self._needs_topic = any(name.startswith("topic:") for name in names)
-        self._needs_features = "feature:id" in names
+        self._reads_topic = any(name.startswith("topic:") for name in names)
+        self._reads_features = "feature:id" in names
+        self._use(mapper or mappers_of(connection, source.payload_mapping)[0])
+
+    def _use(self, mapper: Mapper) -> None:
+        self.mapper = mapper
+        self.terminal_needs_request = mapper.codec.terminal_needs_request
+        self._needs_topic = self._reads_topic or mapper.needs_topic
+        self._needs_features = self._reads_features or mapper.needs_features
+
+    def through(self, mapper: Mapper) -> Route:
+        """The same source through another mapper: the same reply-target, the same outbox."""
+        route = copy.copy(self)
+        route._use(mapper)
+        return route
 
     def __repr__(self) -> str:
-        return f"<Route {self.connection_id}[{self.index}]>"
+        return f"<Route {self.connection_id}[{self.index}] through {self.mapper.name}>"
 
     def post(self, signal: Outbound, ended: Ended | None = None, *, unasked: bool = False) -> Posting:
         """Send a signal to the reply-target. `unasked`: an answer to something that could not even be read.
@@ -118,7 +136,7 @@ class Route:
             mapped = self._reply_mapping.apply(context)
             if self._override is not None and (override := resolve_address(self._override, context)) is not None:
                 mapped[ADDRESS_HEADER] = override
-            envelopes = self.codec.encode(signal, self.session)
+            envelopes = self.mapper.encode(signal, context)
         except MappingError as error:
             self._warn("an answer cannot be sent", correlation_of(signal), error)
         except Exception:
@@ -130,6 +148,8 @@ class Route:
                 correlation_id=correlation_of(signal),
             )
         else:
+            if not envelopes:
+                self.meter.outbound("dropped")
             if not mapped:
                 return [Outgoing(address, envelope, self.qos) for envelope in envelopes]
             return self._with_headers(address, envelopes, mapped)
@@ -198,8 +218,10 @@ def _headers_of(signal: Outbound) -> Headers:
     return {} if isinstance(signal.headers, bytes) else signal.headers
 
 
-def _engine(connection: Connection, source: Source) -> str:
-    """The wire protocol of a source: the engine of its first payload mapping."""
-    name = source.payload_mapping[0] if source.payload_mapping else DEFAULT_MAPPER
-    definition = connection.mapping_definitions.get(name)
-    return definition.mapping_engine if definition is not None else name
+def routes_of(
+    connection: Connection, index: int, outbox: Outbox, meter: Meter, now: Callable[[], datetime]
+) -> list[Route]:
+    """A source's routes: one for each entry of its `payloadMapping`, in order."""
+    first, *others = mappers_of(connection, connection.sources[index].payload_mapping)
+    route = Route(connection, index, outbox, meter, now, first)
+    return [route, *(route.through(mapper) for mapper in others)]

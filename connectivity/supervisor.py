@@ -26,7 +26,7 @@ from connectivity.intake import Holding
 from connectivity.lifecycle import State, Status, overall
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
-from connectivity.outbound import Route
+from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
 from connectivity.store import Store
 from spark_store.errors import StoreUnavailable
@@ -57,7 +57,7 @@ class Supervisor:
         self._outbox = Outbox(connection.client_count)
         self._reservations = "; ".join(reservations(connection))
         readers = [
-            Reader(Route(connection, index, self._outbox, self._meter, now), max_payload=max_payload)
+            Reader(*routes_of(connection, index, self._outbox, self._meter, now), max_payload=max_payload)
             for index in range(len(connection.sources))
         ]
         holding = Holding(dispatcher, store)

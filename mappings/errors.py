@@ -5,6 +5,7 @@
     │   ├── UnknownTopic           a topic path outside the grammar
     │   └── UnknownPath            a path that no resource has
     ├── EncodeError                this wire protocol cannot say that
+    ├── OptionsRefused             options that a payload mapper cannot work with (`mappings/options.py`)
     └── PlaceholderError
         ├── UnknownPlaceholder
         ├── UnknownFunction
@@ -94,6 +95,15 @@ class UnknownPath(DecodeError):
 
 class EncodeError(MappingError):
     """A signal that this wire protocol has no words for."""
+
+
+MAPPING_FAILED = "connectivity:message.mapping.failed"
+"""The code for a message that a payload mapper can make nothing of."""
+
+
+def mapping_failed(message: str, description: str | None = None) -> Fault:
+    """The fault of a message that a payload mapper can make nothing of."""
+    return Fault(400, MAPPING_FAILED, message, description)
 
 
 class PlaceholderError(MappingError):

@@ -51,6 +51,7 @@ class Scope(Enum):
         "addresses of targets and reply-targets, header mappings, conditions",
         "header entity thing thing-json feature topic resource time request connection",
     )
+    MAPPER = ("options of payload mappings", "header request time connection")
     AUTHORIZATION = ("the authorization context of a source", "header")
     ENFORCEMENT_INPUT = ("the enforcement input of a broker with headers and topics (MQTT 5)", "header source")
     ENFORCEMENT_INPUT_HEADER = ("the enforcement input of a broker with headers (AMQP 0.9.1, Kafka)", "header")

@@ -1,8 +1,9 @@
 """Signals: what the parties say to each other, whatever the wire protocol.
 
-Twin signals (`Command`, `Response`, `Event`, `ErrorResponse`) and the seven signals of a subscription (`Subscribe`,
-`Request`, `Cancel` from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads and writes them; the
-subscription engine and the store know nothing else.
+Twin signals (`Command`, `Response`, `Event`, `ErrorResponse`), those of the live channel (`Message`, `MessageResponse`,
+`LiveCommand`, `LiveResponse`), acknowledgements, and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel`
+from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads and writes them; the subscription engine and
+the store know nothing else.
 
 JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
 `None` means that there is no value; JSON null is `b"null"`.
@@ -70,6 +71,71 @@ class ErrorResponse:
     group: str
     fault: Fault
     headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A live message to an entity or from it.
+
+    `direction` is `to` (the inbox) or `from` (the outbox). `path` is `/inbox/messages/<subject>` and its like, behind
+    `/features/<id>` for one feature's message. `value` is JSON text: what the content type makes of the bytes.
+    """
+
+    entity: EntityId
+    direction: str
+    subject: str
+    path: str
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class MessageResponse:
+    """The answer to a live message, by whoever took it."""
+
+    entity: EntityId
+    direction: str
+    subject: str
+    path: str
+    status: int
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCommand:
+    """A command for the device itself, not for its twin."""
+
+    entity: EntityId
+    action: str
+    path: str
+    value: bytes | None
+    headers: Headers
+    fields: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResponse:
+    """A device's answer to a live command."""
+
+    entity: EntityId
+    action: str
+    path: str
+    status: int
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Somebody says what became of a signal, under a label of theirs. `channel`: twin or live."""
+
+    entity: EntityId
+    label: str
+    status: int
+    value: bytes | None
+    headers: Headers
+    channel: str
 
 
 class Kind(str, Enum):
@@ -178,5 +244,8 @@ class Failed:
     reason: Fault | Ending
 
 
-Inbound: TypeAlias = Command | Subscribe | Request | Cancel
-Outbound: TypeAlias = Response | ErrorResponse | Event | Created | Next | Complete | Failed
+Live: TypeAlias = Message | MessageResponse | LiveCommand | LiveResponse | Acknowledgement
+"""What passes through the service between two parties, both ways."""
+
+Inbound: TypeAlias = Command | Subscribe | Request | Cancel | Live
+Outbound: TypeAlias = Response | ErrorResponse | Event | Created | Next | Complete | Failed | Live

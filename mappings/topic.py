@@ -17,6 +17,7 @@ from typing import NamedTuple
 from mappings.errors import Fault, UnknownTopic
 from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
 from mappings.signals import (
+    Acknowledgement,
     Cancel,
     Command,
     Complete,
@@ -26,6 +27,10 @@ from mappings.signals import (
     Failed,
     Inbound,
     Kind,
+    LiveCommand,
+    LiveResponse,
+    Message,
+    MessageResponse,
     Next,
     Outbound,
     Request,
@@ -204,6 +209,11 @@ def entity_topic(entity: EntityId | None, group: str, criterion: str, action: st
     return TopicPath(namespace, name, group, "twin" if group == "things" else None, criterion, action)
 
 
+def live_topic(entity: EntityId, criterion: str, action: str | None = None, *, subject: str | None = None) -> TopicPath:
+    """A topic of an entity's live channel."""
+    return TopicPath(entity.namespace, entity.name, entity.type.group, "live", criterion, action, subject)
+
+
 def topic_of(signal: Inbound | Outbound) -> TopicPath:
     """The topic path that a signal has on the wire; searches have no entity."""
     match signal:
@@ -215,6 +225,14 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return entity_topic(entity, entity.type.group, "commands", action)
         case Event(entity=entity, action=action):
             return entity_topic(entity, entity.type.group, "events", action)
+        case Message(entity=entity, subject=subject) | MessageResponse(entity=entity, subject=subject):
+            return live_topic(entity, "messages", subject=subject)
+        case LiveCommand(entity=entity, action=action) | LiveResponse(entity=entity, action=action):
+            return live_topic(entity, "commands", action)
+        case Acknowledgement(entity=entity, label=label, channel="live"):
+            return live_topic(entity, "acks", subject=label)
+        case Acknowledgement(entity=entity, label=label):
+            return entity_topic(entity, entity.type.group, "acks")._replace(subject=label)
         case Subscribe(kind=Kind.SEARCH):
             return subscription_topic(Kind.SEARCH, None, "subscribe")
         case Subscribe(kind=kind, query=query):

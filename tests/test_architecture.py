@@ -38,13 +38,20 @@ are cut."""
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mappings": (
         ("mappings", *CORE),
-        ("mappings.resolution", "mappings.separators", "mappings.formats"),
+        (
+            "mappings.resolution",
+            "mappings.separators",
+            "mappings.formats",
+            "mappings.selection",
+            "mappings.content_types",
+        ),
         ("mappings.placeholder_values",),
         ("mappings.functions",),
         ("mappings.placeholders",),
         ("mappings.headers", "mappings.addresses", "mappings.reference"),
+        ("mappings.options",),
         ("mappings.ditto", "mappings.ditto.*"),
-        ("mappings.codecs", "mappings.codecs.*"),
+        ("mappings.codecs", "mappings.codecs.*", "mappings.mappers_page"),
     ),
     "spark_store": (
         ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.tables"),
@@ -68,6 +75,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.rules",
             "connectivity.secrets",
             "connectivity.documents",
+            "connectivity.mapper",
             "connectivity.brokers.base",
         ),
         ("connectivity.dialing",),

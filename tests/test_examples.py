@@ -57,7 +57,7 @@ def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path) -> None:
 
 def test_the_example_connections_lead_to_the_broker_that_was_found(tmp_path: Path) -> None:
     found = brokers.connections_at(brokers.Broker("127.0.0.1", 4711, "a test", speaks_mqtt_5=True), tmp_path / "all")
-    assert {file.name for file in found.iterdir()} == {"devices.yaml", "back-end.json"}
+    assert {file.name for file in found.iterdir()} == {"devices.yaml", "back-end.json", "gateway.yaml"}
     assert all("tcp://127.0.0.1:4711" in file.read_text(encoding="utf-8") for file in found.iterdir())
 
 

@@ -32,6 +32,7 @@ PAGES = (
     Page("docs/connections.md", "connectivity.spec", "reference_page"),
     Page("docs/settings.md", "connectivity.settings", "settings_page"),
     Page("docs/placeholders.md", "mappings.reference", "placeholders_page"),
+    Page("docs/mappings.md", "mappings.mappers_page", "mappings_page"),
 )
 
 

@@ -16,7 +16,8 @@ from connectivity.brokers import BrokerType, broker_names, load_broker
 from connectivity.errors import Problem
 from connectivity.hosts import EXPECTED as ALLOWED_HOST
 from connectivity.hosts import is_refused_host
-from connectivity.model import Connection, PublicKeyCredentials, ResponseType, Source, Target
+from connectivity.mapper import condition
+from connectivity.model import Connection, MappingDefinition, PublicKeyCredentials, ResponseType, Source, Target
 from connectivity.rules import (
     URI_INVALID,
     check_template,
@@ -30,7 +31,8 @@ from connectivity.spec.shape import problem_of
 from connectivity.tls import is_certificate_with_key, is_certificates, is_key
 from connectivity.topics import CONNECTION_ANNOUNCEMENTS, TargetTopic, UnknownTopic, parse_target_topic
 from connectivity.uri import mask_uri, parse_tunnel_uri
-from mappings.codecs import codec_names, load_codec
+from mappings.codecs import Codec, load_codec, mapper_names
+from mappings.options import OptionsRefused
 from mappings.placeholders import Scope
 from spark_store import rql
 from spark_store.errors import QueryError, RqlSyntaxError
@@ -133,25 +135,20 @@ def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
                 yield f"{path}.enforcement.filters[{index}]", text, Scope.ENFORCEMENT_FILTER
         if part.acknowledgement_requests and part.acknowledgement_requests.filter:
             functions = part.acknowledgement_requests.filter
-            yield f"{path}.acknowledgementRequests.filter", _pipeline(functions), Scope.COMMON
+            yield f"{path}.acknowledgementRequests.filter", condition(functions), Scope.COMMON
         yield f"{path}.replyTarget.address", part.reply_target.address, Scope.COMMON
         yield from _each(f"{path}.replyTarget.headerMapping", part.reply_target.header_mapping)
     for name, definition in connection.mapping_definitions.items():
         for field in ("incomingConditions", "outgoingConditions"):
             conditions = definition.model_dump(by_alias=True, include={"incoming_conditions", "outgoing_conditions"})
-            for condition, functions in conditions[field].items():
-                yield json_path("mappingDefinitions", name, field, condition), _pipeline(functions), Scope.COMMON
+            for called, functions in conditions[field].items():
+                yield json_path("mappingDefinitions", name, field, called), condition(functions), Scope.COMMON
 
 
 def _each(path: str, templates: Mapping[str, str]) -> Iterator[tuple[str, str, Scope]]:
     for name, text in templates.items():
         step = json_path(name)
         yield (path + step if step.startswith("[") else f"{path}.{step}"), text, Scope.COMMON
-
-
-def _pipeline(functions: str) -> str:
-    """A condition or filter is a run of functions that a value is sent through."""
-    return f"{{{{ fn:default('true') | {functions} }}}}"
 
 
 def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
@@ -161,18 +158,47 @@ def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
             yield Problem(path, f"{len(part.payload_mapping)} entries", f"at most {MAX_PAYLOAD_MAPPINGS}")
         for index, name in enumerate(part.payload_mapping):
             if name not in connection.mapping_definitions:
-                yield from _check_codec(f"{path}[{index}]", name, list(connection.mapping_definitions))
+                yield from _check_bare_mapper(f"{path}[{index}]", name, list(connection.mapping_definitions))
     for name, definition in connection.mapping_definitions.items():
-        yield from _check_codec(json_path("mappingDefinitions", name, "mappingEngine"), definition.mapping_engine)
+        yield from _check_definition(json_path("mappingDefinitions", name), definition)
 
 
-def _check_codec(path: str, name: str, definitions: Sequence[str] = ()) -> Iterator[Problem]:
-    known = [*definitions, *("".join(map(str.capitalize, codec.split("_"))) for codec in codec_names())]
+def _check_bare_mapper(path: str, name: str, definitions: Sequence[str]) -> Iterator[Problem]:
+    if (codec := _codec(name)) is None:
+        yield _unknown_mapper(path, name, definitions)
+    elif codec.needs_definition:
+        needed = ", ".join(option.name for option in codec.options if option.is_required)
+        expected = f"the name of a definition in mappingDefinitions that says {needed} to {name}"
+        yield Problem(path, show(name), expected, code=MAPPER_INVALID)
+
+
+def _check_definition(path: str, definition: MappingDefinition) -> Iterator[Problem]:
+    if (codec := _codec(definition.mapping_engine)) is None:
+        yield _unknown_mapper(f"{path}.mappingEngine", definition.mapping_engine)
+        return
     try:
-        load_codec(name)
+        codec.configured(definition.options)
+    except OptionsRefused as error:
+        for problem in error.problems:
+            place = json_path(*problem.steps)
+            place = f"{path}.options{place}" if place.startswith("[") else f"{path}.options.{place}"
+            found = "nothing" if problem.value is None else show(problem.value)
+            if problem.reason is not None:
+                found = f"{found}: {problem.reason}"
+            hint = f"did you mean {problem.nearest}?" if problem.nearest else None
+            yield Problem(place, found, problem.expected, hint, problem.code)
+
+
+def _codec(name: str) -> Codec | None:
+    try:
+        return load_codec(name)
     except LookupError:
-        expected = f"one of: {', '.join(known)}"
-        yield Problem(path, show(name), expected, did_you_mean(name, known), MAPPER_INVALID)
+        return None
+
+
+def _unknown_mapper(path: str, name: str, definitions: Sequence[str] = ()) -> Problem:
+    known = [*definitions, *mapper_names()]
+    return Problem(path, show(name), f"one of: {', '.join(known)}", did_you_mean(name, known), MAPPER_INVALID)
 
 
 def check_labels(connection: Connection) -> Iterator[Problem]:

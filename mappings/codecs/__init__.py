@@ -10,7 +10,7 @@ from typing import cast
 
 from mappings.codecs.base import Codec
 
-__all__ = ["Codec", "codec_names", "load_codec"]
+__all__ = ["Codec", "codec_names", "load_codec", "mapper_names"]
 
 
 def _module_name(name: str) -> str:
@@ -21,6 +21,11 @@ def _module_name(name: str) -> str:
 def codec_names() -> list[str]:
     """The module names of all wire protocols."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
+
+
+def mapper_names() -> list[str]:
+    """The names of all wire protocols as documents write them: `raw_message` → `RawMessage`."""
+    return ["".join(map(str.capitalize, name.split("_"))) for name in codec_names()]
 
 
 def load_codec(name: str) -> Codec:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mappings.codecs.base import Codec
+from mappings.codecs.base import HONO_NOTIFICATIONS, Codec, PayloadMapper, blocklist
 from mappings.ditto import faults
 from mappings.ditto.document import Message, compact, parse_value, read_message, refuse_nul
 from mappings.ditto.paths import resource
@@ -31,13 +31,14 @@ from mappings.signals import Command, Headers, Inbound, Outbound
 from mappings.topic import TopicPath, unknown_topic
 
 
-class DittoCodec:
-    """`mappings.codecs.base.Codec` for the Ditto protocol. It remembers nothing about a peer."""
+class DittoCodec(PayloadMapper):
+    """Messages of the Ditto protocol: JSON objects with `topic`, `headers`, `path` and `value`.
 
-    terminal_needs_request = True
+    What is used where nothing else is said. A payload that is no such message is answered with an error. What it writes has
+    the content type `application/vnd.eclipse.ditto+json`, and the header `correlation-id` beside it.
+    """
 
-    def session(self) -> None:
-        return None
+    options = (blocklist(*HONO_NOTIFICATIONS),)
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """The signal of a message. Raises DecodeError, which says about whom and with which headers to answer."""

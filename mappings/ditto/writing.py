@@ -16,6 +16,7 @@ from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.headers import echoed, outgoing
 from mappings.signals import (
+    Acknowledgement,
     Complete,
     Created,
     Ending,
@@ -24,6 +25,11 @@ from mappings.signals import (
     Failed,
     Headers,
     Kind,
+    Live,
+    LiveCommand,
+    LiveResponse,
+    Message,
+    MessageResponse,
     Next,
     Outbound,
     Response,
@@ -56,7 +62,7 @@ _ENDINGS: dict[Ending, tuple[int, str, str]] = {
 
 def write(signal: Outbound) -> Sequence[Envelope]:
     """The messages that say `signal`. Raises EncodeError."""
-    if not isinstance(signal, Response | ErrorResponse | Event) and signal.kind is not Kind.HISTORY:
+    if isinstance(signal, Created | Next | Complete | Failed) and signal.kind is not Kind.HISTORY:
         raise cannot_say(f"signals of a {signal.kind.value} subscription")
     return _WRITERS[type(signal)](signal)
 
@@ -102,6 +108,15 @@ def _event(signal: Event) -> list[Envelope]:
     return _envelope(payload, {})
 
 
+def _live(signal: Live) -> list[Envelope]:
+    """What passes from one party to another keeps the headers that it came with."""
+    path = "/" if isinstance(signal, Acknowledgement) else signal.path
+    payload = message(
+        str(topic_of(signal)), echoed(signal.headers), path, signal.value, status=getattr(signal, "status", None)
+    )
+    return _envelope(payload, signal.headers)
+
+
 def _subscription_event(signal: Created | Complete) -> list[Envelope]:
     return _about_subscription(signal, {"subscriptionId": signal.key})
 
@@ -133,6 +148,11 @@ _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     Response: _response,
     ErrorResponse: _error_response,
     Event: _event,
+    Message: _live,
+    MessageResponse: _live,
+    LiveCommand: _live,
+    LiveResponse: _live,
+    Acknowledgement: _live,
     Created: _subscription_event,
     Next: next_envelopes,
     Complete: _subscription_event,

@@ -23,7 +23,7 @@ from connectivity.history import HistoryFeed
 from connectivity.inbound import Reader
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
-from connectivity.outbound import Route
+from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
@@ -197,7 +197,7 @@ class Site:
         self.connection = connection(*sources, **more)
         meter = self.monitor.meter(self.connection.id)
         self.readers = [
-            Reader(Route(self.connection, index, self.outbox, meter, lambda: NOW))
+            Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW))
             for index in range(len(self.connection.sources))
         ]
         self.postponed: list[Arrival] = []

@@ -299,7 +299,9 @@ def test_a_mistake_of_our_own_while_writing_costs_that_answer_alone(monkeypatch:
 
     ended: list[object] = []
     with monkeypatch.context() as patched, capture_logs() as lines:
-        patched.setattr(type(broken.route.codec), "encode", lambda _self, signal, session: encode(signal, session))
+        patched.setattr(
+            type(broken.route.mapper.codec), "encode", lambda _self, signal, session: encode(signal, session)
+        )
         broken.route.post(response(), ended.append)
     assert ended == [None]
     assert broken.count("failed") == 1

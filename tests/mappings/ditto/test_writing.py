@@ -10,7 +10,20 @@ import pytest
 from mappings.ditto.writing import write
 from mappings.errors import EncodeError, Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Complete, Ending, ErrorResponse, Failed, Kind, Outbound, Response
+from mappings.signals import (
+    Acknowledgement,
+    Complete,
+    Ending,
+    ErrorResponse,
+    Failed,
+    Kind,
+    LiveCommand,
+    LiveResponse,
+    Message,
+    MessageResponse,
+    Outbound,
+    Response,
+)
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
@@ -59,3 +72,35 @@ def test_every_signal_that_the_service_says_has_a_writer() -> None:
 def test_a_search_has_no_words_yet() -> None:
     with pytest.raises(EncodeError):
         write(Complete(Kind.SEARCH, "k", None, {}))
+
+
+def test_what_passes_from_one_party_to_another_keeps_its_headers() -> None:
+    headers = {"correlation-id": "c-1", "response-required": True, "site": "hall"}
+    path = "/features/bulb/inbox/messages/turn"
+    (question,) = write(Message(LAMP, "to", "turn", path, b'"on"', headers))
+    assert json.loads(question.payload) == {
+        "topic": "acme.site/lamp-7/things/live/messages/turn",
+        "headers": headers,
+        "path": path,
+        "value": "on",
+    }
+    (answer,) = write(MessageResponse(LAMP, "to", "turn", path, 200, None, headers))
+    assert json.loads(answer.payload)["status"] == 200
+    assert dict(answer.headers)["correlation-id"] == "c-1"
+
+
+@pytest.mark.parametrize(("channel", "topic"), [("live", "live/acks/a:b"), ("twin", "twin/acks/a:b")])
+def test_an_acknowledgement_is_about_the_whole_entity(channel: str, topic: str) -> None:
+    (envelope,) = write(Acknowledgement(LAMP, "a:b", 204, None, {}, channel))
+    said = json.loads(envelope.payload)
+    assert (said["topic"], said["path"], said["status"]) == (f"acme.site/lamp-7/things/{topic}", "/", 204)
+
+
+def test_live_commands_and_their_answers_have_the_live_topic() -> None:
+    topic = "acme.site/lamp-7/things/live/commands/retrieve"
+    for signal in (
+        LiveCommand(LAMP, "retrieve", "/attributes/on", None, {}),
+        LiveResponse(LAMP, "retrieve", "/attributes/on", 200, b"true", {}),
+    ):
+        (envelope,) = write(signal)
+        assert json.loads(envelope.payload)["topic"] == topic

@@ -25,6 +25,9 @@ from mappings.signals import (
     Failed,
     HistoryQuery,
     Kind,
+    LiveResponse,
+    Message,
+    MessageResponse,
     Next,
     Request,
     Response,
@@ -86,6 +89,12 @@ def signal(row: dict[str, Any]) -> Any:
     match row["is"]:
         case "Command":
             return Command(**{**members, "value": raw(members["value"])})
+        case "Message":
+            return Message(**{**members, "value": raw(members["value"])})
+        case "MessageResponse":
+            return MessageResponse(**{**members, "value": raw(members["value"])})
+        case "LiveResponse":
+            return LiveResponse(**{**members, "value": raw(members["value"])})
         case "Response":
             return Response(**{**members, "value": raw(members["value"])})
         case "ErrorResponse":

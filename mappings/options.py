@@ -1,0 +1,210 @@
+"""Options of a payload mapper: which there are, what each may hold, and reading what an operator wrote.
+
+An `Option` is a row: what the documentation says about it, what it is without being written, and `read`, which turns the
+JSON value into what the mapper works with (a parsed template, a selection) and raises `Refused` for everything else. So
+options are read once, when a document is checked or a connection is made, and nothing is left to be found wrong later.
+
+`read_options` names every problem at once, each with its place within the options. Ditto connections, payload mapping.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, NamedTuple, TypeAlias
+
+from mappings.errors import Fault, MappingError, PlaceholderError
+from mappings.headers import HeaderMapping
+from mappings.placeholders import Scope, Template, parse
+from mappings.selection import Selection, SelectorRefused, parse_fields
+
+INVALID = "connectivity:message.mapper.config.invalid"
+"""An option that is unknown, missing, or of another type."""
+
+FAILED = "connectivity:message.mapper.config.failed"
+"""An option of the right type that cannot be made use of, as a template with an unknown placeholder."""
+
+Read: TypeAlias = Callable[[Any], Any]
+"""Value as written → value as used. Raises Refused."""
+
+
+class OptionProblem(NamedTuple):
+    """One thing that is wrong with options: the steps to its place, the value there, why, and what was expected."""
+
+    steps: tuple[str | int, ...]
+    value: object
+    expected: str
+    code: str = INVALID
+    reason: str | None = None
+    nearest: str | None = None
+
+
+class Refused(Exception):
+    """A value that an option cannot hold. `steps` lead from the option into its value."""
+
+    def __init__(self, *problems: OptionProblem) -> None:
+        super().__init__("; ".join(f"expected {problem.expected}" for problem in problems))
+        self.problems = problems
+
+
+class OptionsRefused(MappingError):
+    """Options that a mapper cannot work with; every problem of them. The fault names the first one."""
+
+    def __init__(self, problems: Sequence[OptionProblem]) -> None:
+        first = problems[0]
+        place = ".".join(map(str, first.steps)) or "options"
+        found = f": {first.reason}" if first.reason else ""
+        super().__init__(Fault(400, first.code, f"The option '{place}' cannot be used{found}; {first.expected}."))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a mapper. `default` is written as an operator would; None where there is none."""
+
+    name: str
+    read: Read
+    description: str
+    example: Any
+    default: Any = None
+    is_required: bool = field(default=False, kw_only=True)
+
+
+def read_options(table: Sequence[Option], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of the table by its name, ready for use; None where it is not written and has no default.
+
+    Raises OptionsRefused.
+    """
+    rows = {option.name: option for option in table}
+    problems = [_unknown(name, written[name], list(rows)) for name in written if name not in rows]
+    found: dict[str, Any] = {}
+    for name, option in rows.items():
+        value = written.get(name)
+        if value is None:
+            value = option.default
+        if value is None:
+            found[name] = None
+            if option.is_required:
+                problems.append(OptionProblem((name,), None, f"this option: {option.description}"))
+            continue
+        try:
+            found[name] = option.read(value)
+        except Refused as error:
+            problems += [problem._replace(steps=(name, *problem.steps)) for problem in error.problems]
+    if problems:
+        raise OptionsRefused(problems)
+    return found
+
+
+def _unknown(name: str, value: object, known: list[str]) -> OptionProblem:
+    nearest = get_close_matches(name, known, 1)
+    return OptionProblem(
+        (name,),
+        value,
+        f"one of: {', '.join(known)}",
+        reason="no option has this name",
+        nearest=next(iter(nearest), None),
+    )
+
+
+def _expect(value: object, kind: type, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise Refused(OptionProblem((), value, expected))
+    return value
+
+
+# --- what an option may hold --------------------------------------------------------------------------------------------
+
+
+def flag(value: object) -> bool:
+    """True or false; options of old documents write it as text."""
+    if value in ("true", "false"):
+        return value == "true"
+    return bool(_expect(value, bool, "true or false"))
+
+
+def text(value: object) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise Refused(OptionProblem((), value, "a string that is not empty"))
+    return value
+
+
+def names(value: object) -> frozenset[str]:
+    """Names separated by commas."""
+    written = _expect(value, str, "a string of names, separated by commas")
+    return frozenset(name for part in written.split(",") if (name := part.strip()))
+
+
+def template(value: object) -> Template:
+    """A template over what a delivery brings."""
+    return _parsed(text(value), ())
+
+
+def templates(value: object) -> HeaderMapping:
+    """An object of header names and their templates; a value may be a number or a boolean."""
+    written: dict[str, Any] = _expect(value, dict, "an object of names and templates")
+    problems: list[OptionProblem] = []
+    found: dict[str, str] = {}
+    for name, each in written.items():
+        if isinstance(each, bool):
+            each = "true" if each else "false"
+        elif isinstance(each, int | float):
+            each = str(each)
+        if not isinstance(each, str):
+            problems.append(OptionProblem((name,), each, "a string"))
+            continue
+        found[name] = each
+        try:
+            _parsed(each, (name,))
+        except Refused as error:
+            problems += error.problems
+    if problems:
+        raise Refused(*problems)
+    return HeaderMapping(found, Scope.MAPPER)
+
+
+def selection(value: object) -> Selection:
+    """A field selector such as `attributes(site,serial),features/lamp`."""
+    try:
+        return parse_fields(text(value))
+    except SelectorRefused as error:
+        raise Refused(OptionProblem((), value, "a field selector", FAILED, str(error))) from error
+
+
+JsonTemplate: TypeAlias = Any
+"""A JSON value in which every text with an expression is a Template."""
+
+_EXPRESSION = re.compile(r"\{\{|\$\{")
+
+
+def json_template(value: object) -> JsonTemplate:
+    """A JSON value whose texts, keys aside, may hold expressions."""
+    problems: list[OptionProblem] = []
+
+    def read(value: object, steps: tuple[str | int, ...]) -> Any:
+        if isinstance(value, dict):
+            return {name: read(member, (*steps, name)) for name, member in value.items()}
+        if isinstance(value, list | tuple):
+            return [read(member, (*steps, index)) for index, member in enumerate(value)]
+        if isinstance(value, str) and _EXPRESSION.search(value):
+            try:
+                return _parsed(value, steps)
+            except Refused as error:
+                problems.extend(error.problems)
+        return value
+
+    result = read(value, ())
+    if problems:
+        raise Refused(*problems)
+    return result
+
+
+def _parsed(value: str, steps: tuple[str | int, ...]) -> Template:
+    try:
+        return parse(value, Scope.MAPPER)
+    except PlaceholderError as error:
+        expected = f"what is known in {Scope.MAPPER.place}"
+        raise Refused(OptionProblem(steps, value, expected, FAILED, error.fault.message)) from error

@@ -1,0 +1,77 @@
+"""Normalized: events of things, shaped like the thing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappings.codecs import normalized
+from mappings.envelope import Envelope
+from mappings.ids import EntityId, EntityType
+from mappings.options import OptionsRefused
+from mappings.signals import Event, Outbound
+from tests.behaviours.codec import FEW
+from tests.behaviours.mapper import MapperBehaviours, mapper, write
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=8,
+)
+
+
+class TestNormalized(MapperBehaviours):
+    name = "Normalized"
+
+
+def document(action: str, path: str, value: Any, **options: Any) -> dict[str, Any]:
+    event = Event(LAMP, 7, "2030-01-15T07:30:00Z", action, path, json.dumps(value).encode(), b"{}")
+    (envelope,) = write(mapper("Normalized", options), event)
+    return dict(json.loads(envelope.payload))
+
+
+@FEW
+@given(value=JSON)
+def test_a_change_stands_at_its_place_as_it_was_said(value: Any) -> None:
+    assert document("modified", "/attributes/a", value)["attributes"]["a"] == value
+
+
+@FEW
+@given(value=JSON)
+def test_of_a_merge_neither_nulls_nor_empty_objects_are_left(value: Any) -> None:
+    written = document("merged", "/attributes/a", value, includeDeletedFields=True)
+    del written["_context"]
+    pending = [written]
+    while pending:
+        for member in pending.pop().values():
+            assert member not in (None, {})
+            if isinstance(member, dict):
+                pending.append(member)
+
+
+def test_extra_fields_are_merged_in_and_what_changed_counts_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come along in the message that the Ditto protocol makes of an event."""
+
+    class WithExtra:
+        def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:
+            topic = "acme.site/lamp-7/things/twin/events/modified"
+            extra = {"attributes": {"on": False, "site": "hall"}, "features": {"bulb": {}}}
+            message = {"topic": topic, "path": "/attributes/on", "value": True, "extra": extra, "revision": 7}
+            return [Envelope(json.dumps(message).encode())]
+
+    monkeypatch.setattr(normalized, "DITTO", WithExtra())
+    written = document("modified", "/attributes/on", True)
+    assert written["attributes"] == {"on": True, "site": "hall"}
+    assert written["features"] == {"bulb": {}}
+
+
+def test_a_selector_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(OptionsRefused) as caught:
+        mapper("Normalized", {"fields": "a(b"})
+    assert [problem.steps for problem in caught.value.problems] == [("fields",)]

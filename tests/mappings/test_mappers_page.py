@@ -1,0 +1,38 @@
+"""The generated page of the payload mappers."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from mappings.codecs import load_codec, mapper_names
+from mappings.codecs.base import PayloadMapper
+from mappings.mappers_page import mappings_page
+
+PAGE = mappings_page()
+MAPPERS = [name for name in mapper_names() if isinstance(load_codec(name), PayloadMapper)]
+BLOCKS = [json.loads(text) for text in re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)]
+
+
+@pytest.mark.parametrize("name", MAPPERS)
+def test_every_mapper_is_on_the_page_with_its_options(name: str) -> None:
+    section = PAGE.partition(f"## {name}\n")[2].partition("\n## ")[0]
+    assert section
+    assert [option.name for option in load_codec(name).options if f"| `{option.name}` |" not in section] == []
+
+
+@pytest.mark.parametrize("block", BLOCKS[1:], ids=lambda block: block["own"]["mappingEngine"])
+def test_the_definitions_on_the_page_can_be_used(block: dict[str, dict[str, dict[str, object]]]) -> None:
+    load_codec(str(block["own"]["mappingEngine"])).configured(block["own"]["options"])
+
+
+def test_every_option_explains_itself() -> None:
+    short = [
+        (name, option.name)
+        for name in MAPPERS
+        for option in load_codec(name).options
+        if not (option.description.endswith(".") and option.example is not None)
+    ]
+    assert short == []
