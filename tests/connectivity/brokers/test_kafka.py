@@ -143,6 +143,18 @@ class KafkaWorld:
         self.proxy.stall(to_broker=False)
 
 
+async def refusal_of(world: KafkaWorld) -> ConnectionRefused:
+    """Why no link can be made, once the broker answers."""
+    for _ in range(10):
+        try:
+            await (await world.connect()).close()
+        except ConnectionRefused as refused:
+            return refused
+        except NotConnected:
+            continue
+    raise AssertionError("the connection is not refused")
+
+
 @pytest.mark.broker("kafka")
 class TestKafka(BrokerBehaviour):
     @pytest.fixture
@@ -440,15 +452,15 @@ class TestKafka(BrokerBehaviour):
         await world.send([b"1"])
         assert await taker.payloads(1) == [b"1"]
         await asyncio.to_thread(kafka.delete, world.source)
-        error = await lost(link, 60)
-        assert isinstance(error, ConnectionRefused)
-        assert (error.detail, world.source in error.words) == (Detail.MISSING_ADDRESS, True)
-        with pytest.raises(ConnectionRefused, match=f"missing address: {world.source}"):
-            await world.connect()
+        # Which of its questions the library asks first, and so which words end the link, is its own choice.
+        assert isinstance(await lost(link, 60), LinkError)
+        assert f"{Detail.MISSING_ADDRESS.value}: {world.source}" in str(await refusal_of(world))
         await asyncio.to_thread(kafka.create, world.source)
         again = await world.connect(consumerOffsetReset="earliest")
         await world.send([b"2"])
-        assert await Taker(again).payloads(1) == [b"2"]
+        [delivery] = await Taker(again).take(1, 60)
+        assert delivery.envelope.payload == b"2"
+        delivery.settle()
         await again.close()
 
     async def test_consumers_of_one_client_share_the_partitions_of_their_source(
