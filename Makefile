@@ -5,7 +5,7 @@
 RUN := .venv/bin
 READY := .venv/ready
 
-demo: $(READY) ## the main job, shown: devices report, then their past is replayed over a real broker
+demo: $(READY) ## the main job, shown: devices report, then their past is replayed over three real brokers
 	@tools/brokers --demo
 	@$(RUN)/python -m examples.demo
 
@@ -35,7 +35,7 @@ bench: install ## benchmarks, each figure beside that of the bare client
 docs: $(READY) ## write the generated pages anew
 	@$(RUN)/python tools/docs.py
 
-serve: $(READY) ## the service with the example connections, beside a broker
+serve: $(READY) ## the service with the example connections, beside its brokers
 	@tools/brokers --demo
 	@$(RUN)/python -m examples.serve
 

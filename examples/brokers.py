@@ -1,126 +1,106 @@
-"""A broker for the examples, from whatever this machine has: Docker Compose, the Mosquitto program, or an embedded one.
+"""The brokers for the examples, from whatever this machine has: Docker Compose, installed programs, or an embedded one.
 
-The first that is there is started and ended with the block:
+They are started side by side, and ended with the block:
 
-    with mqtt_broker(Path(".run/demo")) as broker:
-        connections = connections_at(broker, Path(".run/demo/connections"))
+    with brokers(Path(".run/demo")) as found:
+        found.running["Kafka"].port
+        found.missing       # what could not be had, with the command that brings it
 
-The embedded broker (of the amqtt package) speaks MQTT 3.1.1 only; `speaks_mqtt_5` says so, and the connections that need
-more are then left out.
+Without Mosquitto there is the embedded broker of the amqtt package, which speaks MQTT 3.1.1 only. What else is missing is
+left out, and the examples do with the rest.
 """
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import socket
 import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from examples.processes import end, last_words, start
+from examples.programs import EMBEDDED, HERE, HOST, MOSQUITTO, WANTED, Program, free_port
+
 ROOT = HERE.parent
-USUAL_PORT = 1883
-READY_WITHIN = 60.0
-HOST = "127.0.0.1"
+READY_WITHIN = 90.0
+ENGINE_ANSWERS_WITHIN = 10.0
 
-# Brokers are packaged as system services, so their folder is often not on a user's PATH.
-SEARCHED = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin"])
-
-EMBEDDED_CONFIGURATION = """\
-listeners:
-  default:
-    type: tcp
-    bind: {host}:{port}
-plugins:
-  amqtt.plugins.authentication.AnonymousAuthPlugin:
-    allow_anonymous: true
-"""
+Tell = Callable[[str], None]
 
 
 class NoBroker(RuntimeError):
-    """The broker ended by itself, or nobody can connect to it; the message holds its last words."""
+    """A broker ended by itself, or nobody can connect to it; the message says which, and holds its last words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that accepts connections. `how` says in words where it came from."""
+    """A broker that accepts connections. `how` says in words where it came from, `carries` which connection types."""
 
-    host: str
-    port: int
     how: str
-    speaks_mqtt_5: bool
+    port: int
+    carries: frozenset[str]
+    usual_port: int
+    host: str = HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The brokers that run, by the name of their service in compose.yaml; the others' names, with what brings them."""
+
+    running: Mapping[str, Broker]
+    missing: Mapping[str, str]
+
+    def carrying(self, connection_type: str) -> Broker | None:
+        """The broker that connections of this type lead to."""
+        return next((each for each in self.running.values() if connection_type in each.carries), None)
+
+
+def quiet(_text: str) -> None:
+    """Say nothing."""
 
 
 @contextmanager
-def mqtt_broker(folder: Path, wanted_port: int = 0) -> Iterator[Broker]:
-    """A running broker, at the wanted port where that is free. Its files lie in `folder`. Raises NoBroker."""
+def brokers(folder: Path, *, at_usual_ports: bool = False, tell: Tell = quiet) -> Iterator[Found]:
+    """The running brokers, at free ports or, where those are free, at the usual ones. Their logs lie in `folder`.
+
+    `tell` hears what is going on. Raises NoBroker for one that is there and does not start.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    port = _free_port(wanted_port)
-    if _compose_answers():
-        with _composed(port):
-            yield Broker(HOST, port, "Mosquitto in Docker", speaks_mqtt_5=True)
-    elif program := shutil.which("mosquitto", path=SEARCHED):
-        configuration = folder / "mosquitto.conf"
-        lines = (HERE / "mosquitto.conf").read_text(encoding="utf-8")
-        there = lines.replace(f"listener {USUAL_PORT}\n", f"listener {port} {HOST}\n")
-        # As root it would become another user, who may not be allowed to read what it needs.
-        configuration.write_text(f"user {getpass.getuser()}\n{there}", encoding="utf-8")
-        with _running([program, "-c", str(configuration)], folder / "mosquitto.log", port):
-            yield Broker(HOST, port, f"Mosquitto ({program})", speaks_mqtt_5=True)
-    else:
-        configuration = folder / "amqtt.yaml"
-        configuration.write_text(EMBEDDED_CONFIGURATION.format(host=HOST, port=port), encoding="utf-8")
-        command = [str(Path(sys.executable).with_name("amqtt")), "-c", str(configuration)]
-        with _running(command, folder / "amqtt.log", port):
-            yield Broker(HOST, port, "the embedded broker (MQTT 3.1.1 only)", speaks_mqtt_5=False)
+    how = _composed if compose_answers() else _installed
+    with how(folder, {each: free_port(each.usual_port if at_usual_ports else 0) for each in WANTED}, tell) as found:
+        yield found
 
 
-def connections_at(broker: Broker, folder: Path) -> Path:
-    """A folder with the example connections, pointed at `broker`."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for file in sorted((HERE / "connections").iterdir()):
-        text = file.read_text(encoding="utf-8")
-        if broker.speaks_mqtt_5 or "mqtt-5" not in text:
-            there = text.replace(f"tcp://{HOST}:{USUAL_PORT}", f"tcp://{broker.host}:{broker.port}")
-            (folder / file.name).write_text(there, encoding="utf-8")
-    return folder
-
-
-def _free_port(wanted: int) -> int:
-    """The wanted port, or another one where somebody already listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, wanted))
-        except OSError:
-            probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _compose_answers() -> bool:
+def compose_answers() -> bool:
     """Whether there is Docker Compose and an engine behind it."""
     if (docker := shutil.which("docker")) is None:
         return False
     asked = (["compose", "version"], ["version"])
-    return all(subprocess.run([docker, *words], capture_output=True, check=False).returncode == 0 for words in asked)
+    try:
+        return all(
+            subprocess.run([docker, *words], capture_output=True, timeout=ENGINE_ANSWERS_WITHIN, check=False).returncode
+            == 0
+            for words in asked
+        )
+    except subprocess.TimeoutExpired:
+        return False
 
 
 @contextmanager
-def _composed(port: int) -> Iterator[None]:
-    environment = {**os.environ, "MQTT_PORT": str(port)}
-    compose = ["docker", "compose", "--project-name", f"connectivity-examples-{port}"]
+def _composed(_folder: Path, ports: Mapping[Program, int], tell: Tell) -> Iterator[Found]:
+    environment = {**os.environ, **{each.port_variable: str(port) for each, port in ports.items()}}
+    compose = ["docker", "compose", "--project-name", f"connectivity-examples-{ports[MOSQUITTO]}"]
     try:
-        _call([*compose, "up", "--detach", "--wait", "mosquitto"], environment)
-        yield
+        tell("starting the brokers in Docker; the first time it fetches them")
+        _call([*compose, "up", "--detach", "--wait", *(each.service for each in ports)], environment)
+        yield Found({each.service: _broker(each, port, f"{each.name} in Docker") for each, port in ports.items()}, {})
     finally:
-        _call([*compose, "down"], environment)
+        _call([*compose, "down", "--volumes"], environment)
 
 
 def _call(command: list[str], environment: Mapping[str, str]) -> None:
@@ -130,24 +110,54 @@ def _call(command: list[str], environment: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _running(command: list[str], log: Path, port: int) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        _await_listener(process, log, port)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _await_listener(process: subprocess.Popen[bytes], log: Path, port: int) -> None:
-    end = time.monotonic() + READY_WITHIN
-    while process.poll() is None and time.monotonic() < end:
+def _installed(folder: Path, ports: Mapping[Program, int], tell: Tell) -> Iterator[Found]:
+    """The programs of this machine, each with its files in a temporary folder."""
+    places = {each: place for each in ports if (place := each.find()) is not None}
+    missing = {each.name: each.brought_by for each in ports if each not in places}
+    ports = dict(ports)
+    if MOSQUITTO not in places and (place := EMBEDDED.find()) is not None:
+        places[EMBEDDED], ports[EMBEDDED] = place, ports[MOSQUITTO]
+    running: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory(prefix="connectivity-", ignore_cleanup_errors=True) as data:
         try:
-            socket.create_connection((HOST, port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise NoBroker(f"{log}:\n{log.read_text(encoding='utf-8', errors='replace')}")
+            for program, place in places.items():
+                files = Path(data, program.service)
+                files.mkdir()
+                command = program.command(place, files, ports[program])
+                running.append(start(command.words, folder / f"{program.service}.log", command.environment))
+            _await_listeners(folder, dict(zip(places, running, strict=True)), ports, tell)
+            at = {each.service: _broker(each, ports[each], f"{each.name} ({places[each]})") for each in places}
+            yield Found(at, missing)
+        finally:
+            end(running)
+
+
+def _broker(program: Program, port: int, how: str) -> Broker:
+    return Broker(how, port, program.carries, program.usual_port)
+
+
+def _await_listeners(
+    folder: Path, starting: Mapping[Program, subprocess.Popen[bytes]], ports: Mapping[Program, int], tell: Tell
+) -> None:
+    """Until everybody listens. Raises NoBroker for the first one that ends by itself, and for those that take too long."""
+    begun = time.monotonic()
+    waiting = dict(starting)
+    while waiting:
+        for program, process in list(waiting.items()):
+            words = f"{folder / program.service}.log ends with:\n{last_words(folder / f'{program.service}.log')}"
+            if process.poll() is not None:
+                raise NoBroker(f"{program.name} ended with exit code {process.returncode}. {words}")
+            if is_listening(ports[program]):
+                tell(f"{program.name} is ready at {HOST}:{ports[program]} after {time.monotonic() - begun:.1f} s")
+                del waiting[program]
+            elif time.monotonic() - begun > READY_WITHIN:
+                raise NoBroker(f"{program.name} is not ready after {READY_WITHIN:.0f} s. {words}")
+        time.sleep(0.05)
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

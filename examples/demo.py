@@ -1,301 +1,183 @@
-"""The main job, shown: devices report over a real broker, then a client replays one device's past at its own pace.
+"""The main job, shown: devices report on MQTT, then others replay the past of one of them over the broker that they use.
 
-Starts a broker and the service with the example connections, lets ten simulated devices report for a few seconds, and shows
-every message of the first device and of the client's conversation that follows. Ends by itself, with 0 if everything was as
-it should be.
+Starts the brokers that this machine has and the service with the example connections, lets ten simulated devices report for
+a few seconds, and shows the conversations that follow: a back end on AMQP, one on Kafka, a client on MQTT 5 and the device
+itself replay the same twin, each at its own pace. Ends by itself, with 0 if everything was as it should be; whatever it has
+started ends with it, also at Ctrl-C.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import secrets
 import shutil
-import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from examples.brokers import Broker, NoBroker, connections_at, mqtt_broker
-from examples.party import NoAnswer, Party
+from examples import shown
+from examples.amqp_party import AmqpParty
+from examples.brokers import Found, NoBroker, brokers
+from examples.conversation import HOT, NotAsPromised, Replay, report
+from examples.kafka_party import KafkaParty
+from examples.mqtt_party import MqttParty
+from examples.party import NoAnswer, Party, quiet
+from examples.prepare import NotPrepared, connections_at, prepare
+from examples.processes import Interrupted, interruptible
+from examples.service import EndedBadly, service
 
 RUN = Path(".run/demo")
 DEVICES = 10
-ROUNDS = 20
-PAUSE = 0.2
-READY_WITHIN = 30.0
-ENDED_WITHIN = 15.0
-SERVE = (sys.executable, "-m", "connectivity", "serve", "--settings", "examples/settings.yaml")
-FULL = {"grant": ["READ", "WRITE"], "revoke": []}
-READ = {"grant": ["READ"], "revoke": []}
+ROUNDS = 60
+PAUSE = 0.05
+EVENTS = ROUNDS + 1
+"""What a device's past consists of: the creation and its reports."""
 
-console = Console(highlight=False)
-
-
-class NotAsPromised(RuntimeError):
-    """The conversation went another way than the documentation says."""
+NEXT_PAGE = 20
+FEW = 5
 
 
 @dataclass(slots=True)
-class Counts:
-    """What the summary tells."""
+class Story:
+    """What the conversation needs to know, and what the summary tells in the end."""
 
-    reported: int = 0
-    replayed: int = 0
-    filtered: int = 0
+    found: Found
+    run: str = field(default_factory=lambda: secrets.token_hex(2))
+    """Part of all names, so that a broker which is not ours may remember what it likes."""
+
+    rows: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def devices(self) -> list[str]:
+        return [f"boiler-{self.run}-{number:02}" for number in range(DEVICES)]
+
+    def add(self, who: str, got: str) -> None:
+        self.rows.append((who, got))
 
 
 def main() -> int:
     shutil.rmtree(RUN, ignore_errors=True)
     begun = time.monotonic()
     try:
-        with ExitStack() as stack:
-            broker = stack.enter_context(mqtt_broker(RUN))
-            console.rule(f"broker: {broker.how} at {broker.host}:{broker.port}")
-            stack.enter_context(service(broker))
-            counts = converse(broker)
+        with interruptible():
+            story = play()
+    except Interrupted as interrupted:
+        shown.complain("Stopped. Everything that was started is ended.")
+        return interrupted.code
     except NoBroker as error:
-        console.print(f"[red]No broker could be started. {escape(str(error))}[/red]")
+        shown.complain(f"No demo without its brokers: {error}")
+        shown.complain("Try again; if it stays so, `make clean` and `make demo` begin anew.")
         return 1
-    except (NoAnswer, NotAsPromised) as error:
-        console.print(f"[red]The demo failed: {escape(str(error))}[/red]\nThe service's log: {RUN / 'service.log'}")
+    except (NoAnswer, NotAsPromised, NotPrepared, EndedBadly) as error:
+        shown.complain(f"The demo failed: {error}\nThe logs are in {RUN}: service.log, and one for each broker.")
         return 1
-    summary(counts, time.monotonic() - begun)
+    story.add("seconds in all", f"{time.monotonic() - begun:.0f}")
+    shown.summary(story.rows)
+    for name, brought_by in story.found.missing.items():
+        shown.tell(f"{name} was missing; with it there is more to see: {brought_by}")
     return 0
 
 
-@contextmanager
-def service(broker: Broker) -> Iterator[None]:
-    """The service with the example connections, ready. It drains and stops at the end; NotAsPromised where it does not."""
-    environment = {
-        **os.environ,
-        "CONNECTIVITY_CONNECTIONS_DIR": str(connections_at(broker, RUN / "connections")),
-        "CONNECTIVITY_DATA_DIR": str(RUN / "data"),
-        "CONNECTIVITY_API__PORT": "0",
-        "CONNECTIVITY_LOG__FORMAT": "json",
-    }
-    log = RUN / "service.log"
-    with log.open("wb") as output:
-        running = subprocess.Popen(SERVE, env=environment, stdout=output, stderr=output)
-    try:
-        wait_ready(running, log)
-        console.print("service: ready\n")
-        yield
-    except BaseException:
-        end(running)
-        raise
-    if (code := end(running)) != 0:
-        raise NotAsPromised(f"the service ended with exit code {code}, expected 0")
+def play() -> Story:
+    """Everything, from the start of the brokers to the end of the service."""
+    shown.heading("the brokers start, all at once")
+    with brokers(RUN, tell=shown.tell) as found:
+        for name, brought_by in found.missing.items():
+            shown.tell(f"{name} is not here, so the demo goes on without it. To have it: {brought_by}")
+        connections = connections_at(found, RUN / "connections")
+        prepare(connections)
+        with service(RUN, connections):
+            names = ", ".join(file.stem for file in sorted(connections.iterdir()))
+            shown.tell(f"the service is ready, its connections are open: {names}")
+            story = Story(found)
+            converse(story)
+    return story
 
 
-def end(running: subprocess.Popen[bytes], within: float = ENDED_WITHIN) -> int:
-    """Ask the service to end, make it end if it takes longer than `within` seconds, and return its exit code."""
-    running.terminate()
-    try:
-        return running.wait(within)
-    except subprocess.TimeoutExpired:
-        running.kill()
-        return running.wait()
-
-
-def wait_ready(running: subprocess.Popen[bytes], log: Path) -> None:
-    """Read the API's port from the log, then ask it until it says ready. Raises NoAnswer."""
-    deadline = time.monotonic() + READY_WITHIN
-    while time.monotonic() < deadline and running.poll() is None:
-        port = api_port(log)
-        if port is not None and answers(f"http://127.0.0.1:{port}/health/ready"):
-            return
-        time.sleep(0.05)
-    raise NoAnswer(f"the service did not get ready:\n{log.read_text(encoding='utf-8')[-2000:]}")
-
-
-def api_port(log: Path) -> int | None:
-    for line in log.read_text(encoding="utf-8").splitlines():
-        if line.startswith("{") and (entry := json.loads(line)).get("event") == "api listening":
-            return int(entry["port"])
-    return None
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
-
-
-def show(party: str, arrow: str, message: dict[str, Any]) -> None:
-    """One line for each message: who, which way, what."""
-    colour = "cyan" if arrow == "->" else "green"
-    topic = "/".join(message["topic"].split("/")[1:])
-    said = message.get("value")
-    told = "" if said is None else f" {brief(said)}"
-    status = f" [bold]{message['status']}[/bold]" if "status" in message else ""
-    path = message["path"] if message["path"] != "/" else ""
-    console.print(f"[{colour}]{party:>14} {arrow}[/{colour}] {topic}{path}{status}[dim]{told}[/dim]", soft_wrap=True)
-
-
-def brief(value: Any) -> str:
-    """A value in few words: of an event only what tells it from others."""
-    if isinstance(value, dict) and "item" in value:
-        item = value["item"]
-        return f"revision {item['revision']} {item['path']} = {str(item.get('value'))[:60]}"
-    text = str(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def quiet(_party: str, _arrow: str, _message: dict[str, Any]) -> None:
-    """The reports of ten devices are too many to read: only the first one's are shown, the summary counts them all."""
-
-
-def topic(device: str, rest: str) -> str:
-    return f"acme.plant/{device}/things/twin/{rest}"
-
-
-def policy(*, is_open: bool) -> dict[str, Any]:
-    """Devices may do everything with their twins; clients may read, unless the twin is closed to them."""
-    everything = {"thing:/": FULL, "policy:/": FULL}
-    entries: dict[str, Any] = {"device": {"subjects": {"demo:devices": {"type": "mqtt"}}, "resources": everything}}
-    if is_open:
-        entries["client"] = {"subjects": {"demo:clients": {"type": "mqtt"}}, "resources": {"thing:/": READ}}
-    return {"entries": entries}
-
-
-def converse(broker: Broker) -> Counts:
-    counts = Counts()
-    # Names of their own for every run, so that a broker which is not ours may remember what it likes.
-    run = secrets.token_hex(2)
-    names = [f"boiler-{run}-{number:02}" for number in range(DEVICES)]
+def converse(story: Story) -> None:
+    mqtt = story.found.running["mosquitto"]
     with ExitStack() as stack:
-        devices = [
+        devices: list[Party] = [
             stack.enter_context(
-                Party(
+                MqttParty(
                     name,
-                    broker.host,
-                    broker.port,
+                    mqtt,
                     speaks=f"devices/{name}/up",
                     listens=f"devices/{name}/down",
-                    show=show if name == names[0] else quiet,
+                    show=shown.Sparingly() if name == story.devices[0] else quiet,
                 )
             )
-            for name in names
+            for name in story.devices
         ]
-        console.rule(f"{DEVICES} devices create their twins and report; this is what {names[0]} says and hears")
-        report(devices, counts)
-        client = stack.enter_context(
-            Party(
-                "client",
-                broker.host,
-                broker.port,
-                speaks=f"clients/{run}/ask",
-                listens=f"clients/{run}/answers",
-                show=show,
-            )
+        shown.heading(f"{DEVICES} devices report on MQTT; this is how {devices[0].name} begins")
+        report(devices, ROUNDS, PAUSE)
+        shown.tell(
+            f"... {DEVICES} twins, {DEVICES * ROUNDS} reports: each is an event now, answered when it was on disk"
         )
-        replay_at_own_pace(client, names[0], counts)
-        replay_filtered(client, names[0], counts)
-        replay_forbidden(client, names[-1])
-    return counts
+        story.add(f"MQTT: {DEVICES} devices reported", f"{DEVICES * ROUNDS} times")
+    if (amqp := story.found.carrying("amqp-091")) is not None:
+        with AmqpParty("back end", amqp, speaks="back-end.ask", show=shown.WithoutTheMiddle()) as back_end:
+            replay_everything(story, back_end)
+            replay_what_is_private(story, back_end)
+    if (kafka := story.found.carrying("kafka")) is not None:
+        topics = {"speaks": "analytics.ask", "listens": "analytics.answers"}
+        with KafkaParty("analytics", kafka, **topics, show=shown.WithoutTheMiddle()) as analytics:
+            replay_in_pages(story, analytics)
+    if story.found.carrying("mqtt-5") is not None:
+        topics = {"speaks": f"gateways/{story.run}/ask", "listens": f"gateways/{story.run}/answers"}
+        with MqttParty("gateway", mqtt, **topics, is_5=True, show=shown.WithoutTheMiddle()) as gateway:
+            replay_what_was_hot(story, gateway)
+    name = story.devices[0]
+    topics = {"speaks": f"devices/{name}/up", "listens": f"devices/{name}/down"}
+    with MqttParty(name, mqtt, **topics, show=shown.show) as device:
+        replay_what_was_missed(story, device)
 
 
-def report(devices: list[Party], counts: Counts) -> None:
-    """Each device creates its twin and reports a temperature some times a second. The last one keeps clients out."""
-    for number, device in enumerate(devices):
-        twin = {"_policy": policy(is_open=number < DEVICES - 1), "attributes": {"temperature": 20.0}}
-        device.say(topic(device.name, "commands/create"), value=twin)
-    for device in devices:
-        if (answer := device.hear())["status"] != 201:
-            raise NotAsPromised(f"{device.name} could not create its twin: {answer}")
-    for turn in range(ROUNDS):
-        for number, device in enumerate(devices):
-            temperature = round(25 + 10 * math.sin((turn + number) / 3), 1)
-            device.say(topic(device.name, "commands/modify"), "/attributes/temperature", temperature)
-        time.sleep(PAUSE)
-    for device in devices:
-        for _ in range(ROUNDS):
-            if (answer := device.hear())["status"] != 204:
-                raise NotAsPromised(f"{device.name} could not report: {answer}")
-    counts.reported = DEVICES * ROUNDS
-    console.print(f"{DEVICES} twins created, {counts.reported} reports stored and answered\n")
+def replay_everything(story: Story, back_end: Party) -> None:
+    shown.heading(f"a back end on {back_end.transport} replays all of it, {FEW} events first")
+    replay = Replay(back_end, story.devices[0], {"fromHistoricalRevision": 1})
+    replay.next(FEW)
+    replay.pause()
+    shown.tell("... it pauses; nothing comes that it did not ask for ...")
+    replay.rest()
+    replay.expect(range(1, EVENTS + 1))
+    story.add(f"{back_end.transport}: all of it, {FEW} events first", f"{len(replay.revisions)} events")
 
 
-def replay_at_own_pace(client: Party, device: str, counts: Counts) -> None:
-    console.rule(f"a client replays the past of {device}, three events first")
-    subscription = subscribe(client, device, {"fromHistoricalRevision": 1})
-    request(client, device, subscription, 3)
-    revisions = [next_revision(client) for _ in range(3)]
-    if not client.hears_nothing(1.0):
-        raise NotAsPromised("more events came than were requested")
-    console.print("      ... the client pauses; nothing comes that it did not ask for ...\n", style="dim")
-    request(client, device, subscription, 1_000)
-    revisions += list(events_until_complete(client))
-    if revisions != list(range(1, ROUNDS + 2)):
-        raise NotAsPromised(f"revisions 1 to {ROUNDS + 1} were expected, {revisions} came")
-    counts.replayed = len(revisions)
+def replay_what_is_private(story: Story, back_end: Party) -> None:
+    shown.heading(f"{story.devices[-1]} keeps its past to itself")
+    Replay(back_end, story.devices[-1], {}).expect_refusal()
+    story.add(f"{back_end.transport}: a replay without permission", "failed with 404, as it should")
 
 
-def replay_filtered(client: Party, device: str, counts: Counts) -> None:
-    console.rule("only the hot moments: a filter")
-    subscription = subscribe(client, device, {"filter": "gt(attributes/temperature,30)"})
-    request(client, device, subscription, 1_000)
-    counts.filtered = len(list(events_until_complete(client)))
-    if not 0 < counts.filtered < ROUNDS:
-        raise NotAsPromised(f"some of {ROUNDS} reports were expected, {counts.filtered} came")
+def replay_in_pages(story: Story, analytics: Party) -> None:
+    shown.heading(f"a back end on {analytics.transport}: the next {NEXT_PAGE}, the next {NEXT_PAGE}, stop")
+    replay = Replay(analytics, story.devices[0], {"fromHistoricalRevision": 1})
+    replay.next(NEXT_PAGE)
+    replay.next(NEXT_PAGE)
+    replay.stop()
+    replay.expect(range(1, 2 * NEXT_PAGE + 1))
+    story.add(f"{analytics.transport}: two pages, then stop", f"{len(replay.revisions)} events")
 
 
-def replay_forbidden(client: Party, device: str) -> None:
-    console.rule(f"{device} keeps its past to itself")
-    subscription = subscribe(client, device, {})
-    request(client, device, subscription, 10)
-    failed = client.hear()
-    if failed["value"].get("error", {}).get("status") != 404:
-        raise NotAsPromised(f"a failed event with 404 was expected, {failed} came")
+def replay_what_was_hot(story: Story, gateway: Party) -> None:
+    shown.heading(f"a client on {gateway.transport} wants what was above {HOT} degrees")
+    replay = Replay(gateway, story.devices[0], {"filter": f"gt(attributes/temperature,{HOT})"})
+    replay.rest()
+    if not 0 < len(replay.revisions) < ROUNDS:
+        raise NotAsPromised(f"some of {ROUNDS} reports were expected, {len(replay.revisions)} came")
+    story.add(f"{gateway.transport}: only what was above {HOT} degrees", f"{len(replay.revisions)} events")
 
 
-def subscribe(client: Party, device: str, bounds: dict[str, Any]) -> str:
-    client.say(topic(device, "streaming/subscribeForPersistedEvents"), value=bounds)
-    created = client.hear()
-    if not created["topic"].endswith("/created"):
-        raise NotAsPromised(f"a created event was expected, {created} came")
-    return str(created["value"]["subscriptionId"])
-
-
-def request(client: Party, device: str, subscription: str, demand: int) -> None:
-    client.say(topic(device, "streaming/request"), value={"subscriptionId": subscription, "demand": demand})
-
-
-def next_revision(client: Party) -> int:
-    event = client.hear()
-    if not event["topic"].endswith("/next"):
-        raise NotAsPromised(f"a next event was expected, {event} came")
-    return int(event["value"]["item"]["revision"])
-
-
-def events_until_complete(client: Party) -> Iterator[int]:
-    while not (event := client.hear())["topic"].endswith("/complete"):
-        if not event["topic"].endswith("/next"):
-            raise NotAsPromised(f"next or complete was expected, {event} came")
-        yield int(event["value"]["item"]["revision"])
-
-
-def summary(counts: Counts, seconds: float) -> None:
-    shown = Table(title="What happened", show_header=False)
-    shown.add_row("reports stored, each answered when it was on disk", str(counts.reported))
-    shown.add_row("events replayed, three first and the rest on request", str(counts.replayed))
-    shown.add_row("of them above 30 degrees, by a filter", str(counts.filtered))
-    shown.add_row("a replay without permission", "failed with 404, as it should")
-    shown.add_row("seconds in all", f"{seconds:.0f}")
-    console.print(shown)
+def replay_what_was_missed(story: Story, device: Party) -> None:
+    shown.heading(f"{device.name} was away: its own last three changes, two first")
+    replay = Replay(device, device.name, {"fromHistoricalRevision": -3})
+    replay.next(2)
+    replay.pause()
+    replay.rest()
+    replay.expect(range(EVENTS - 2, EVENTS + 1))
+    story.add(f"{device.transport}: the device's own last three, two first", f"{len(replay.revisions)} events")
 
 
 if __name__ == "__main__":

@@ -1,66 +1,256 @@
-"""The examples find a broker on any machine, and their connections lead to it."""
+"""The examples find brokers on any machine, their connections lead there, and what they start ends with them."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import paho.mqtt.client as paho
+import psutil
 import pytest
+import yaml
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from examples import brokers
+from connectivity.files import load_folder
+from examples import brokers as module
+from examples.brokers import Broker, Found, NoBroker, brokers
+from examples.prepare import NotPrepared, connections_at, prepare
+from examples.processes import Interrupted, end, interruptible, start
+from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command
+from tests.brokers.kafka import Kafka
+from tests.brokers.rabbitmq import RabbitMQ
 from tests.helpers import wait_until_sync
 
+ALL = {"back-end.yaml", "analytics.json", "devices.yaml", "gateways.json", "onboarding.yaml"}
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
-def answer_of(broker: brokers.Broker, version: MQTTProtocolVersion) -> str:
+# Says what it was asked, and with which ports; refuses what FAILING is a part of.
+FAKE_DOCKER = """\
+#!/bin/sh
+echo "$* $MQTT_PORT $AMQP_PORT $KAFKA_PORT" >>"$CALLS"
+case "$*" in *"$FAILING"*) echo "no space left" >&2; exit 1;; esac
+"""
+
+
+def answer_of(port: int, version: MQTTProtocolVersion) -> str:
     """What the broker says to a connecting client."""
     answers: list[str] = []
     client = paho.Client(CallbackAPIVersion.VERSION2, protocol=version, reconnect_on_failure=False)
     client.on_connect = lambda _client, _data, _flags, reason, _properties: answers.append(str(reason))
-    client.connect(broker.host, broker.port)
+    client.connect("127.0.0.1", port)
     client.loop_start()
     wait_until_sync(lambda: answers)
     client.disconnect()
     client.loop_stop()
+    if (link := client.socket()) is not None:
+        link.close()
     return answers[0]
 
 
+def found_at(port: int, *names: str) -> Found:
+    """As if the brokers of these compose services had been found at a port."""
+    running = {each.service: Broker("a test", port, each.carries, each.usual_port) for each in WANTED}
+    return Found({name: running[name] for name in names}, {})
+
+
 @pytest.fixture
-def without_docker(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(brokers, "_compose_answers", lambda: False)
+def mosquitto_alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(module, "WANTED", (MOSQUITTO,))
     return monkeypatch
 
 
 @pytest.mark.broker("mosquitto")
-def test_the_installed_program_speaks_both_versions(tmp_path: Path) -> None:
-    with brokers.mqtt_broker(tmp_path) as broker:
-        assert answer_of(broker, MQTTProtocolVersion.MQTTv311) == "Success"
-        assert answer_of(broker, MQTTProtocolVersion.MQTTv5) == "Success"
-        assert broker.speaks_mqtt_5
+def test_mosquitto_speaks_both_versions(tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch) -> None:
+    with brokers(tmp_path) as found:
+        broker = found.running["mosquitto"]
+        assert answer_of(broker.port, MQTTProtocolVersion.MQTTv311) == "Success"
+        assert answer_of(broker.port, MQTTProtocolVersion.MQTTv5) == "Success"
+        assert broker.carries == {"mqtt", "mqtt-5"}
+    assert not module.is_listening(broker.port)
 
 
 @pytest.mark.broker("embedded")
 def test_without_a_program_the_embedded_broker_speaks_mqtt_3_1_1(
-    tmp_path: Path, without_docker: pytest.MonkeyPatch
+    tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch
 ) -> None:
-    without_docker.setattr(brokers, "SEARCHED", str(tmp_path))
-    with brokers.mqtt_broker(tmp_path) as broker:
-        assert answer_of(broker, MQTTProtocolVersion.MQTTv311) == "Success"
-        assert not broker.speaks_mqtt_5
+    missing = replace(MOSQUITTO, find=lambda: None)
+    mosquitto_alone.setattr(module, "compose_answers", lambda: False)
+    mosquitto_alone.setattr(module, "WANTED", (missing,))
+    mosquitto_alone.setattr(module, "MOSQUITTO", missing)
+    with brokers(tmp_path) as found:
+        broker = found.running["mosquitto"]
+        assert answer_of(broker.port, MQTTProtocolVersion.MQTTv311) == "Success"
+        assert broker.carries == {"mqtt"}
+        assert found.missing == {"Mosquitto": "sudo apt-get install mosquitto"}
+    assert not module.is_listening(broker.port)
 
 
 @pytest.mark.broker("mosquitto")
-def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path) -> None:
-    with brokers.mqtt_broker(tmp_path / "one") as one, brokers.mqtt_broker(tmp_path / "two", one.port) as two:
-        assert two.port != one.port
+def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch) -> None:
+    with brokers(tmp_path / "one") as one:
+        port = one.running["mosquitto"].port
+        mosquitto_alone.setattr(module, "WANTED", (replace(MOSQUITTO, usual_port=port),))
+        mosquitto_alone.setattr(module, "MOSQUITTO", module.WANTED[0])
+        with brokers(tmp_path / "two", at_usual_ports=True) as two:
+            assert two.running["mosquitto"].port != port
 
 
-def test_the_example_connections_lead_to_the_broker_that_was_found(tmp_path: Path) -> None:
-    found = brokers.connections_at(brokers.Broker("127.0.0.1", 4711, "a test", speaks_mqtt_5=True), tmp_path / "all")
-    assert {file.name for file in found.iterdir()} == {"devices.yaml", "back-end.json", "gateway.yaml"}
-    assert all("tcp://127.0.0.1:4711" in file.read_text(encoding="utf-8") for file in found.iterdir())
+@pytest.mark.parametrize("missing", [{RABBITMQ}, {KAFKA}, {RABBITMQ, KAFKA}], ids=str)
+def test_what_is_missing_is_named_with_what_brings_it(
+    missing: set[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are started; here each is a program that listens and nothing more."""
+    listens = "import socket, sys, time; at = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    programs = tuple(
+        replace(
+            each,
+            find=(lambda: None) if each in missing else (lambda: sys.executable),
+            command=lambda place, _folder, port: Command([place, "-c", listens, str(port)]),
+        )
+        for each in WANTED
+    )
+    monkeypatch.setattr(module, "compose_answers", lambda: False)
+    monkeypatch.setattr(module, "WANTED", programs)
+    monkeypatch.setattr(module, "MOSQUITTO", programs[-1])
+    told: list[str] = []
+    with brokers(tmp_path, tell=told.append) as found:
+        assert set(found.running) == {each.service for each in WANTED if each not in missing}
+        assert found.missing == {each.name: each.brought_by for each in WANTED if each in missing}
+    assert len(told) == len(found.running)
 
 
-def test_connections_that_the_broker_cannot_carry_are_left_out(tmp_path: Path) -> None:
-    found = brokers.connections_at(brokers.Broker("127.0.0.1", 4711, "a test", speaks_mqtt_5=False), tmp_path / "some")
-    assert [file.name for file in found.iterdir()] == ["devices.yaml"]
+def test_a_broker_that_does_not_start_is_named_with_its_last_words_and_the_others_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = replace(
+        RABBITMQ,
+        find=lambda: "sh",
+        command=lambda place, _folder, _port: Command([place, "-c", "echo no room for me; exit 3"]),
+    )
+    waiting = replace(KAFKA, find=lambda: "sleep", command=lambda place, _folder, _port: Command([place, "60"]))
+    monkeypatch.setattr(module, "compose_answers", lambda: False)
+    monkeypatch.setattr(module, "WANTED", (failing, waiting, MOSQUITTO))
+    before = psutil.Process().children()
+    with pytest.raises(NoBroker, match=r"RabbitMQ ended with exit code 3\. [\s\S]*no room for me"), brokers(tmp_path):
+        pass
+    assert psutil.Process().children() == before
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An engine that notes down what it is asked. Its answer is the file with the calls."""
+    program, calls = tmp_path / "bin" / "docker", tmp_path / "calls"
+    program.parent.mkdir()
+    program.write_text(FAKE_DOCKER, encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(calls))
+    monkeypatch.setenv("FAILING", "nothing at all")
+    return calls
+
+
+def test_where_an_engine_answers_the_brokers_are_those_of_compose(tmp_path: Path, docker: Path) -> None:
+    with brokers(tmp_path) as found:
+        assert set(found.running) == {"mosquitto", "rabbitmq", "kafka"}
+        assert found.missing == {}
+        ports = [str(found.running[name].port) for name in ("mosquitto", "rabbitmq", "kafka")]
+    *_, up, down = docker.read_text(encoding="utf-8").splitlines()
+    assert up.endswith(f"up --detach --wait rabbitmq kafka mosquitto {' '.join(ports)}")
+    assert down.endswith(f"down --volumes {' '.join(ports)}")
+
+
+def test_an_engine_that_fails_is_quoted_and_what_it_has_started_is_taken_down(
+    tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILING", " up ")
+    with pytest.raises(NoBroker, match="no space left"), brokers(tmp_path):
+        pass
+    assert " down " in docker.read_text(encoding="utf-8").splitlines()[-1]
+
+
+def test_without_an_engine_the_command_alone_is_not_enough(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.compose_answers()
+    monkeypatch.setenv("FAILING", "version")
+    assert not module.compose_answers()
+
+
+def test_the_example_connections_lead_to_the_brokers_that_were_found(tmp_path: Path) -> None:
+    folder = connections_at(found_at(4711, "mosquitto", "rabbitmq", "kafka"), tmp_path / "all")
+    assert {file.name for file in folder.iterdir()} == ALL
+    loaded = load_folder(folder)
+    assert loaded.problems == []
+    assert {connection.broker_uri.port for connection in loaded.connections.values()} == {4711}
+    assert loaded.connections["analytics"].own_options["bootstrapServers"] == "127.0.0.1:4711"
+
+
+@pytest.mark.parametrize(
+    ("service", "files"),
+    [
+        ("mosquitto", {"devices.yaml", "gateways.json", "onboarding.yaml"}),
+        ("rabbitmq", {"back-end.yaml"}),
+        ("kafka", {"analytics.json"}),
+    ],
+)
+def test_connections_that_nobody_carries_are_left_out(service: str, files: set[str], tmp_path: Path) -> None:
+    folder = connections_at(found_at(4711, service), tmp_path / "some")
+    assert {file.name for file in folder.iterdir()} == files
+
+
+@pytest.mark.broker("rabbitmq")
+@pytest.mark.broker("kafka")
+def test_queues_and_topics_are_made_once_and_stay(tmp_path: Path, rabbitmq: RabbitMQ, kafka: Kafka) -> None:
+    folder = connections_at(found_at(kafka.port, "rabbitmq", "kafka"), tmp_path)
+    file = folder / "back-end.yaml"
+    document = yaml.safe_load(file.read_text(encoding="utf-8")) | {"uri": rabbitmq.uri()}
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    made = prepare(folder)
+    assert sorted(made) == ["queue back-end.ask", "topic analytics.answers", "topic analytics.ask"]
+    assert prepare(folder) == made
+    assert {"analytics.ask", "analytics.answers"} <= set(kafka.admin.list_topics(timeout=30).topics)
+
+
+def test_a_queue_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    folder = connections_at(found_at(1, "rabbitmq"), tmp_path)
+    with pytest.raises(NotPrepared, match="the queues of back-end could not be made"):
+        prepare(folder)
+
+
+def test_a_connection_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("connectionType: kafak\n", encoding="utf-8")
+    with pytest.raises(NotPrepared, match=r"bad\.yaml: .*connectionType.*kafka"):
+        prepare(tmp_path)
+
+
+def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    stubborn = start([sys.executable, "-c", STUBBORN], log)
+    wait_until_sync(lambda: log.read_bytes())
+    assert end([stubborn], within=0.2) == [-signal.SIGKILL]
+
+
+def test_the_first_signal_ends_and_the_next_ones_leave_the_tidying_up_alone() -> None:
+    tidied = []
+
+    def interrupted_twice() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            tidied.append(True)
+
+    with pytest.raises(Interrupted) as interrupted, interruptible():
+        interrupted_twice()
+    assert (interrupted.value.code, tidied) == (143, [True])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_make_knows_the_programs_by_their_module() -> None:
+    """What the Makefile calls can be imported: a typing error there would be seen by users first."""
+    made = subprocess.run(
+        [sys.executable, "-c", "import examples.demo, examples.serve"], capture_output=True, text=True, check=False
+    )
+    assert (made.returncode, made.stderr) == (0, "")

@@ -1,49 +1,174 @@
-"""The demo as a user runs it, how it ends when something is wrong, and the conversation that the README shows."""
+"""The demo against real brokers: what it shows, what it ends with, that nothing of it stays. And what the README shows."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from examples import brokers as brokers_module
 from examples import demo
-from examples.brokers import Broker, NoBroker, mqtt_broker
-from examples.party import Party
+from examples import service as service_module
+from examples.brokers import Broker, Found
+from examples.conversation import NotAsPromised
+from examples.mqtt_party import MqttParty
+from examples.party import NoAnswer
+from examples.prepare import connections_at
+from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command, Program
+from examples.service import EndedBadly, service
+from tests.brokers.mosquitto import Mosquitto
+from tests.helpers import wait_until_sync
 
 ROOT = Path(__file__).parent.parent.parent
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+WIDE = {"COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
+DEADLINE = 180
+
+
+def cells(output: str) -> dict[str, str]:
+    """The rows of the summary."""
+    return {name.strip(): value.strip() for name, value in re.findall(r"^│ (.+?) │ (.+?) │$", output, re.MULTILINE)}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the demo in this process."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(demo, "RUN", tmp_path / "run")
+    monkeypatch.setattr(demo.shown.console, "_width", 160)
+    return tmp_path / "run"
 
 
 @pytest.mark.broker("mosquitto")
+@pytest.mark.broker("rabbitmq")
+@pytest.mark.broker("kafka")
 def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "examples.demo"],
         cwd=ROOT,
-        env={**os.environ, "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"},
+        env={**os.environ, **WIDE},
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=DEADLINE,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
-    reports = demo.DEVICES * demo.ROUNDS
-    assert re.search(rf"reports stored, each answered when it was on disk +│ {reports} ", ended.stdout)
-    assert re.search(rf"events replayed, three first and the rest on request +│ {demo.ROUNDS + 1} ", ended.stdout)
-    filtered = re.search(r"of them above 30 degrees, by a filter +│ (\d+) ", ended.stdout)
-    assert filtered is not None
-    assert 0 < int(filtered[1]) < demo.ROUNDS
-    assert re.search(r"a replay without permission +│ failed with 404, as it should", ended.stdout)
-    # The create and the reports of the first device, and an answer to each; nothing of the others.
-    speakers = re.findall(r"^ *(boiler-\w+-\d+) (->|<-)", ended.stdout, re.MULTILINE)
-    assert {name.rpartition("-")[2] for name, _ in speakers} == {"00"}
-    assert [arrow for _, arrow in speakers].count("<-") == demo.ROUNDS + 1
-    assert [arrow for _, arrow in speakers].count("->") == demo.ROUNDS + 1
+    told = cells(ended.stdout)
+    assert told.pop("seconds in all").isdigit()
+    filtered = int(told.pop("MQTT 5: only what was above 30 degrees").removesuffix(" events"))
+    assert 0 < filtered < demo.ROUNDS
+    assert told == {
+        "MQTT: 10 devices reported": f"{demo.DEVICES * demo.ROUNDS} times",
+        "AMQP: all of it, 5 events first": f"{demo.EVENTS} events",
+        "AMQP: a replay without permission": "failed with 404, as it should",
+        "Kafka: two pages, then stop": "40 events",
+        "MQTT: the device's own last three, two first": "3 events",
+    }
+    said = re.findall(r"^ *(\S.*?) +(MQTT 5|MQTT|AMQP|Kafka) (->|<-) (\w+)", ended.stdout, re.MULTILINE)
+    # Of ten devices one is shown, and of its reports the first.
+    assert {name.rpartition("-")[2] for name, *_ in said if name.startswith("boiler")} == {"00"}
+    assert [each[2:] for each in said if each[0].startswith("boiler")][:4] == [
+        ("->", "create"),
+        ("<-", "create"),
+        ("->", "modify"),
+        ("<-", "modify"),
+    ]
+    # Everybody asks in the same words, and stops in their own way.
+    for transport, ends in (("AMQP", ["complete", "failed"]), ("Kafka", ["cancel"]), ("MQTT 5", ["complete"])):
+        words = [word for _, over, _, word in said if over == transport]
+        assert words[:3] == ["subscribeForPersistedEvents", "created", "request"]
+        assert [word for word in words if word in ("complete", "failed", "cancel")] == ends
+    assert all(len(line) <= 130 for line in ended.stdout.splitlines() if " -> " in line or " <- " in line)
+
+
+@pytest.mark.broker("kafka")
+@pytest.mark.broker("embedded")
+@pytest.mark.parametrize("wanted", [{RABBITMQ}, {RABBITMQ, KAFKA, MOSQUITTO}], ids=["RabbitMQ", "all of them"])
+def test_the_demo_goes_on_without_a_broker_that_is_missing_and_says_what_brings_it(
+    wanted: set[Program], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Where brokers come from Docker, a machine may have none of the programs.
+    missing = wanted | {each for each in WANTED if each.find() is None}
+    there = tuple(replace(each, find=lambda: None) if each in missing else each for each in WANTED)
+    monkeypatch.setattr(brokers_module, "compose_answers", lambda: False)
+    monkeypatch.setattr(brokers_module, "WANTED", there)
+    monkeypatch.setattr(brokers_module, "MOSQUITTO", there[-1])
+    code = demo.main()
+    shown, _ = capsys.readouterr()
+    assert code == 0, shown
+    for each in missing:
+        assert f"{each.name} is not here, so the demo goes on without it. To have it: {each.brought_by}" in shown
+    left_out = {{RABBITMQ: "AMQP", KAFKA: "Kafka", MOSQUITTO: "MQTT 5"}[each] for each in missing}
+    transports = {name.partition(":")[0] for name in cells(shown)} - {"seconds in all"}
+    assert transports == {"MQTT", "MQTT 5", "AMQP", "Kafka"} - left_out
+
+
+def test_a_broker_that_does_not_start_ends_the_demo_with_1_and_its_last_words(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = replace(
+        RABBITMQ,
+        find=lambda: "sh",
+        command=lambda place, _folder, _port: Command([place, "-c", "echo [/] address in use; exit 3"]),
+    )
+    monkeypatch.setattr(brokers_module, "compose_answers", lambda: False)
+    monkeypatch.setattr(brokers_module, "WANTED", (failing, MOSQUITTO))
+    assert demo.main() == 1
+    shown, _ = capsys.readouterr()
+    assert "No demo without its brokers: RabbitMQ ended with exit code 3." in shown
+    assert "[/] address in use" in shown
+    assert "make clean" in shown
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def started() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT,
+        env={**os.environ, **WIDE},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    ) as running:
+        yield running
+        running.kill()
+
+
+@pytest.mark.broker("mosquitto")
+@pytest.mark.parametrize(
+    ("when", "number", "code"),
+    [("the brokers start", signal.SIGTERM, 143), ("create 201", signal.SIGINT, 130)],
+    ids=["while brokers start", "in the conversation"],
+)
+def test_an_interrupted_demo_leaves_nothing_running(
+    when: str, number: signal.Signals, code: int, started: subprocess.Popen[str]
+) -> None:
+    assert started.stdout is not None
+    for line in started.stdout:
+        if when in line:
+            break
+    wait_until_sync(lambda: psutil.Process(started.pid).children(), 30)
+    children = psutil.Process(started.pid).children(recursive=True)
+    started.send_signal(number)
+    rest = started.stdout.read()
+    assert started.wait(DEADLINE) == code, rest
+    assert "Everything that was started is ended." in rest
+    wait_until_sync(lambda: all(is_gone(child) for child in children), 30)
 
 
 BURNER = "/features/burner/properties/celsius"
@@ -58,67 +183,67 @@ def comparable(message: Any) -> Any:
 
 
 @pytest.mark.broker("mosquitto")
-def test_the_readme_shows_what_is_said_on_the_wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_shows_what_is_said_on_the_wire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mosquitto: Mosquitto
+) -> None:
     """Each message, with its fields in their order."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)]
     said: list[dict[str, Any]] = []
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(demo, "RUN", tmp_path)
+    broker = Broker("a test", mosquitto.port, MOSQUITTO.carries, MOSQUITTO.usual_port, mosquitto.host)
+    connections = connections_at(Found({"mosquitto": broker}, {}), tmp_path / "connections")
     name = "boiler-07"
-    with mqtt_broker(tmp_path) as broker, demo.service(broker):
-        speaks, listens = f"devices/{name}/up", f"devices/{name}/down"
-        place = {"speaks": speaks, "listens": listens}
-        with Party(name, broker.host, broker.port, **place, show=lambda *_: None) as boiler:
-            topic = f"acme.plant/{name}/things/twin/commands"
-            boiler.say(f"{topic}/create", value={"features": {"burner": {"properties": {"celsius": 70}}}})
-            assert boiler.hear()["status"] == 201
-            for _ in range(3):
-                boiler.say(f"{topic}/modify", BURNER, 71.5)
-                assert boiler.hear()["status"] == 204
-            boiler.publish(shown[0])
-            said += [shown[0], boiler.hear()]
-            shown[2]["value"]["subscriptionId"] = said[1]["value"]["subscriptionId"]
-            boiler.publish(shown[2])
-            said += [shown[2], boiler.hear()]
-            assert boiler.hear()["topic"].endswith("/next")
-            assert boiler.hears_nothing(0.2)
+    place = {"speaks": f"devices/{name}/up", "listens": f"devices/{name}/down"}
+    with service(tmp_path, connections), MqttParty(name, broker, **place) as boiler:
+        topic = f"acme.plant/{name}/things/twin/commands"
+        boiler.say(f"{topic}/create", value={"features": {"burner": {"properties": {"celsius": 70}}}})
+        assert boiler.hear()["status"] == 201
+        for _ in range(3):
+            boiler.say(f"{topic}/modify", BURNER, 71.5)
+            assert boiler.hear()["status"] == 204
+        boiler.publish(shown[0])
+        said += [shown[0], boiler.hear()]
+        shown[2]["value"]["subscriptionId"] = said[1]["value"]["subscriptionId"]
+        boiler.publish(shown[2])
+        said += [shown[2], boiler.hear()]
+        assert boiler.hear()["topic"].endswith("/next")
+        assert boiler.hears_nothing(0.2)
     assert [json.dumps(comparable(message)) for message in said] == [json.dumps(comparable(it)) for it in shown]
 
 
-def test_without_a_broker_the_demo_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(_folder: Path) -> None:
-        raise NoBroker("mosquitto.log: [/] address in use")
-
-    monkeypatch.setattr(demo, "RUN", tmp_path / "run")
-    monkeypatch.setattr(demo, "mqtt_broker", refuse)
-    assert demo.main() == 1
-    assert capsys.readouterr().out == "No broker could be started. mosquitto.log: [/] address in use\n"
-
-
-def test_a_service_that_does_not_end_is_ended() -> None:
-    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        running.stdout.readline()
-        assert demo.end(running, within=0.2) == -9
-
-
 @pytest.fixture
-def ending_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broker:
+def ending_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A service that is ready at once and does not drain when it is asked to end."""
-    monkeypatch.setattr(demo, "RUN", tmp_path)
-    monkeypatch.setattr(demo, "SERVE", (sys.executable, "-c", "import time; time.sleep(60)"))
-    monkeypatch.setattr(demo, "wait_ready", lambda *_: None)
-    return Broker("127.0.0.1", 1, "a test", speaks_mqtt_5=True)
+    monkeypatch.setattr(service_module, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(service_module, "wait_ready", lambda *_: None)
+    return tmp_path
 
 
-def test_a_service_that_ends_badly_is_a_failure(ending_badly: Broker) -> None:
-    with pytest.raises(demo.NotAsPromised, match="exit code -15, expected 0"), demo.service(ending_badly):
+def test_a_service_that_ends_badly_is_a_failure(ending_badly: Path) -> None:
+    with pytest.raises(EndedBadly, match="exit code -15, expected 0"), service(ending_badly, ending_badly):
         pass
 
 
-def test_what_went_wrong_before_the_end_counts_more(ending_badly: Broker) -> None:
-    with pytest.raises(demo.NoAnswer, match="silence"), demo.service(ending_badly):
-        raise demo.NoAnswer("silence")
+def test_what_went_wrong_before_the_end_counts_more(ending_badly: Path) -> None:
+    with pytest.raises(NoAnswer, match="silence"), service(ending_badly, ending_badly):
+        raise NoAnswer("silence")
+
+
+def test_a_service_that_does_not_get_ready_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "COMMAND", (sys.executable, "-c", "raise SystemExit('no journal')"))
+    with pytest.raises(NoAnswer, match=r"ended with exit code 1: [\s\S]*no journal"), service(tmp_path, tmp_path):
+        pass
+
+
+def test_a_conversation_that_goes_wrong_ends_the_demo_with_1_and_says_where_to_look(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play() -> None:
+        raise NotAsPromised("revisions [1] were expected, [2] came")
+
+    monkeypatch.setattr(demo, "play", play)
+    assert demo.main() == 1
+    shown, _ = capsys.readouterr()
+    assert "The demo failed: revisions [1] were expected, [2] came" in shown
+    assert f"The logs are in {run}" in shown

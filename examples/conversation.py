@@ -1,0 +1,115 @@
+"""What devices report and how their past is replayed: the same words over every broker.
+
+Each function is one scene. Raises NotAsPromised where the conversation goes another way than the documentation says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from examples.party import Party
+
+FULL = {"grant": ["READ", "WRITE"], "revoke": []}
+READ = {"grant": ["READ"], "revoke": []}
+READERS = ("demo:clients", "demo:gateways", "demo:back-end", "demo:analytics")
+HOT = 30
+EVERYTHING = 1_000
+SILENCE = 0.7
+
+
+class NotAsPromised(RuntimeError):
+    """The conversation went another way than the documentation says."""
+
+
+def topic(device: str, rest: str) -> str:
+    return f"acme.plant/{device}/things/twin/{rest}"
+
+
+def policy(*, is_open: bool) -> dict[str, Any]:
+    """Devices may do everything with their twins; the others may read, unless the twin is closed to them."""
+    everything = {"thing:/": FULL, "policy:/": FULL}
+    entries: dict[str, Any] = {"devices": {"subjects": {"demo:devices": {"type": "MQTT"}}, "resources": everything}}
+    if is_open:
+        subjects = {reader: {"type": "reader"} for reader in READERS}
+        entries["readers"] = {"subjects": subjects, "resources": {"thing:/": READ}}
+    return {"entries": entries}
+
+
+def report(devices: Sequence[Party], rounds: int, pause: float) -> None:
+    """Each device creates its twin and reports a temperature every `pause` seconds. The last one keeps others out."""
+    for device in devices:
+        twin = {"_policy": policy(is_open=device is not devices[-1]), "attributes": {"temperature": 20.0}}
+        device.say(topic(device.name, "commands/create"), value=twin)
+    for device in devices:
+        if (answer := device.hear()).get("status") != 201:
+            raise NotAsPromised(f"{device.name} could not create its twin: {answer}")
+    for turn in range(rounds):
+        for number, device in enumerate(devices):
+            temperature = round(25 + 10 * math.sin((turn + number) / 3), 1)
+            device.say(topic(device.name, "commands/modify"), "/attributes/temperature", temperature)
+        time.sleep(pause)
+    for device in devices:
+        for _ in range(rounds):
+            if (answer := device.hear()).get("status") != 204:
+                raise NotAsPromised(f"{device.name} could not report: {answer}")
+
+
+class Replay:
+    """A subscription to a device's past. `revisions` are those that came."""
+
+    def __init__(self, party: Party, device: str, bounds: dict[str, Any]) -> None:
+        self.revisions: list[int] = []
+        self._party, self._device = party, device
+        party.say(topic(device, "streaming/subscribeForPersistedEvents"), value=bounds)
+        created = party.hear()
+        if not created["topic"].endswith("/created"):
+            raise NotAsPromised(f"a created event was expected, {created} came")
+        self._id = str(created["value"]["subscriptionId"])
+
+    def next(self, demand: int) -> None:
+        """Request some and take exactly as many."""
+        self._request(demand)
+        for _ in range(demand):
+            event = self._party.hear()
+            if not event["topic"].endswith("/next"):
+                raise NotAsPromised(f"a next event was expected, {event} came")
+            self.revisions.append(int(event["value"]["item"]["revision"]))
+
+    def rest(self) -> None:
+        """Request more than there is, and take what comes until it is complete."""
+        self._request(EVERYTHING)
+        self.revisions += self._until_complete()
+
+    def pause(self) -> None:
+        """Request nothing, and get nothing."""
+        if not self._party.hears_nothing(SILENCE):
+            raise NotAsPromised("more events came than were requested")
+
+    def stop(self) -> None:
+        """Cancel, after which nothing comes."""
+        self._party.say(topic(self._device, "streaming/cancel"), value={"subscriptionId": self._id})
+        self.pause()
+
+    def expect_refusal(self) -> None:
+        """Request, and be told that there is no such twin: who may not read it is told no more."""
+        self._request(1)
+        failed = self._party.hear()
+        if failed["value"].get("error", {}).get("status") != 404:
+            raise NotAsPromised(f"a failed event with 404 was expected, {failed} came")
+
+    def expect(self, revisions: Sequence[int]) -> None:
+        if self.revisions != list(revisions):
+            raise NotAsPromised(f"revisions {list(revisions)} were expected, {self.revisions} came")
+
+    def _request(self, demand: int) -> None:
+        value = {"subscriptionId": self._id, "demand": demand}
+        self._party.say(topic(self._device, "streaming/request"), value=value)
+
+    def _until_complete(self) -> Iterator[int]:
+        while not (event := self._party.hear())["topic"].endswith("/complete"):
+            if not event["topic"].endswith("/next"):
+                raise NotAsPromised(f"next or complete was expected, {event} came")
+            yield int(event["value"]["item"]["revision"])

@@ -1,0 +1,100 @@
+"""How the demo looks on a terminal: one short line for each message. Colours where it is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from examples.party import Party
+
+MOST_OF_A_VALUE = 48
+FIRST, LAST = 5, 2
+SHOWN_REPORTS = 3
+
+console = Console(highlight=False)
+
+
+def show(party: Party, arrow: str, message: dict[str, Any]) -> None:
+    """Who, over what, which way, what."""
+    colour = "cyan" if arrow == "->" else "green"
+    action, _, _ = message["topic"].rpartition("/")[2].partition("?")
+    path = message["path"] if message["path"] != "/" else ""
+    words = [action, path, str(message.get("status", "")), brief(message.get("value"))]
+    said = escape(" ".join(word for word in words if word))
+    console.print(f"[{colour}]{party.name:>15} {party.transport:>6} {arrow}[/{colour}] {said}", soft_wrap=True)
+
+
+class Sparingly:
+    """Shows the first messages of a party, and leaves out the rest: nobody reads sixty reports."""
+
+    def __init__(self, most: int = 2 + 2 * SHOWN_REPORTS) -> None:
+        self._left = most
+
+    def __call__(self, party: Party, arrow: str, message: dict[str, Any]) -> None:
+        if self._left > 0:
+            show(party, arrow, message)
+        self._left -= 1
+
+
+class WithoutTheMiddle:
+    """Shows all but the middle of a long run of items."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[Party, str, dict[str, Any]]] = []
+        self._run = 0
+
+    def __call__(self, party: Party, arrow: str, message: dict[str, Any]) -> None:
+        if message["topic"].endswith("/next"):
+            self._run += 1
+            if self._run > FIRST:
+                self._held.append((party, arrow, message))
+                return
+        else:
+            self._catch_up()
+        show(party, arrow, message)
+
+    def _catch_up(self) -> None:
+        if (left_out := len(self._held) - LAST) > 0:
+            console.print(f"{'':>26} ... and {left_out} more ...", style="dim")
+        for held in self._held[-LAST:]:
+            show(*held)
+        self._held, self._run = [], 0
+
+
+def brief(value: Any) -> str:
+    """A value in few words: of an event only what tells it from others, of a subscription not its name."""
+    if isinstance(value, dict):
+        if isinstance(item := value.get("item"), dict):
+            path = item["path"] if item["path"] != "/" else ""
+            return f"revision {item['revision']} {path} {brief(item.get('value'))}"
+        if isinstance(error := value.get("error"), dict):
+            return f"{error.get('status')} {error.get('error')}"
+        value = {name: it for name, it in value.items() if name not in ("subscriptionId", "_policy")}
+        text = ", ".join(f"{name} {it}" for name, it in value.items())
+    else:
+        text = "" if value is None else str(value)
+    return text if len(text) <= MOST_OF_A_VALUE else f"{text[: MOST_OF_A_VALUE - 3]}..."
+
+
+def heading(text: str) -> None:
+    console.print()
+    console.rule(escape(text), align="left")
+
+
+def tell(text: str) -> None:
+    console.print(f"  {escape(text)}", soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    console.print(f"[red]{escape(text)}[/red]", soft_wrap=True)
+
+
+def summary(rows: list[tuple[str, str]]) -> None:
+    table = Table(title="What happened", show_header=False)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print()
+    console.print(table)
