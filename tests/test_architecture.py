@@ -62,7 +62,14 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("spark_store.pipeline", "spark_store.pipeline.*"),
     ),
     "connectivity": (
-        ("connectivity", "connectivity.errors", "connectivity.uri", "connectivity.hosts", "connectivity.topics"),
+        (
+            "connectivity",
+            "connectivity.errors",
+            "connectivity.uri",
+            "connectivity.hosts",
+            "connectivity.topics",
+            "connectivity.manual",
+        ),
         (
             "connectivity.lifecycle",
             "connectivity.subscription",
@@ -194,6 +201,7 @@ THIRD_PARTY_ALLOWED = {"mappings": ("msgspec",)}
 SHAPES = (
     "connectivity/errors.py",
     "connectivity/feeds.py",
+    "connectivity/manual.py",
     "mappings/codecs/base.py",
     "mappings/envelope.py",
     "mappings/errors.py",

@@ -7,32 +7,35 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from difflib import unified_diff
-from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
+
+from connectivity.settings import settings_page
+from connectivity.spec import broker_pages, reference_page
+from mappings.mappers_page import mappings_page
+from mappings.reference import placeholders_page
 
 ROOT = Path(__file__).parent.parent
 
 
 class Page(NamedTuple):
-    """A file under `docs`, and the function without arguments that returns its Markdown."""
+    """A file under `docs`, where it comes from in words, and its Markdown."""
 
     path: str
-    module: str
-    function: str
+    source: str
+    markdown: str
 
     def text(self) -> str:
-        make = cast(Callable[[], str], getattr(import_module(self.module), self.function))
-        return make().rstrip("\n") + "\n"
+        return self.markdown.rstrip("\n") + "\n"
 
 
 PAGES = (
-    Page("docs/connections.md", "connectivity.spec", "reference_page"),
-    Page("docs/settings.md", "connectivity.settings", "settings_page"),
-    Page("docs/placeholders.md", "mappings.reference", "placeholders_page"),
-    Page("docs/mappings.md", "mappings.mappers_page", "mappings_page"),
+    Page("docs/connections.md", "connectivity.spec.reference_page", reference_page()),
+    Page("docs/settings.md", "connectivity.settings.settings_page", settings_page()),
+    Page("docs/placeholders.md", "mappings.reference.placeholders_page", placeholders_page()),
+    Page("docs/mappings.md", "mappings.mappers_page.mappings_page", mappings_page()),
+    *(Page(f"docs/{file}", "connectivity.spec.broker_pages", text) for file, text in broker_pages().items()),
 )
 
 
@@ -40,9 +43,7 @@ def difference(page: Page) -> str:
     """What the file lacks, as a diff; empty where it is as it should be."""
     file = ROOT / page.path
     found = file.read_text(encoding="utf-8") if file.exists() else ""
-    lines = unified_diff(
-        found.splitlines(), page.text().splitlines(), page.path, f"{page.module}.{page.function}", lineterm=""
-    )
+    lines = unified_diff(found.splitlines(), page.text().splitlines(), page.path, page.source, lineterm="")
     return "\n".join(lines)
 
 

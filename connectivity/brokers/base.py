@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import BaseModel
 
 from connectivity.errors import ConnectivityError, LinkError, Problem
+from connectivity.manual import Manual
 from mappings.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ class BrokerType:
     """A connection type: what its documents may say, and how to connect.
 
     `connect` is None where this version of the service checks the documents of a type but does not carry it yet.
-    `example_uri` is what the reference page shows; without one it shows an address that suits MQTT.
+    `manual` is what its page in the documentation tells; `example_uri` stands in the examples there, without one it is an
+    address that suits MQTT.
     """
 
     name: str
@@ -118,6 +120,7 @@ class BrokerType:
     has_headers: bool
     connect: Connect | None
     example_uri: str | None = None
+    manual: Manual | None = None
 
 
 LONGEST_LIST = 500

@@ -1,35 +1,7 @@
-"""Kafka.
+"""Kafka: what a connection document of this type may say, and what people are told about it.
 
-**Addresses.** A source consumes topics, by name and without placeholders: 1 to 249 letters, digits, `.`, `_`, `-`, and not
-`.` or `..`. They have to exist. Targets and reply-targets publish to `topic`, `topic/key` or `topic#partition`; a `/` is
-looked for first, then a `#`. Key and partition may not be empty, a partition is a whole number; placeholders may stand in
-all parts, and a key that comes out empty is none.
-
-**Brokers.** The one of the `uri` together with `bootstrapServers`; the path of the `uri` is ignored. User name and password
-in the `uri` log in by SASL. There is no tunnel to Kafka, since its brokers name each other's addresses.
-
-**Headers** are record headers. Deliveries also have `kafka.topic`, `kafka.timestamp` (milliseconds), `kafka.key` if there
-is one, and a new `correlation-id` if there is none. A record with `creation-time` and `ttl` (milliseconds) whose time is
-over is passed over. Published records name their connection in `ditto-connection-id`. A record without a value has an empty
-payload. An enforcement's input can only be a header.
-
-**Settling.** With a source's `qos` 1 an offset is committed when its record and all before it in its partition are settled
-or dropped (at least once), with 0 or none as soon as the record is there (at most once). A record that is to come again is
-read again after a pause, with everything behind it. A delivery is named by topic id, partition and offset. Kafka has no
-mark for redeliveries: those records carry one that were there before this link got their partition, or that it had already.
-
-**Group.** A connection is a member of its group, known by its id, so it has its partitions back at once after a crash;
-another service with the same connection takes its place. Each client (`clientCount`), and each consumer of a client
-(`consumerCount`), is a member of its own; Kafka parts the partitions among them, so more members than partitions are of no
-use. One member reads a partition at a time, so its records keep their order; give an entity's commands one key. When a
-document wants fewer members than before, those that are gone keep their partitions for ten seconds. A group without
-offsets begins where `consumerOffsetReset` says; partitions that are made later are read from their beginning.
-
-**Limits.** Records are published once and in order, acknowledged by all in-sync replicas; those larger than the topic takes
-are refused one by one. 4000 messages may wait for the broker's confirm, 1000 deliveries for their end; then partitions are
-paused. Cuts shorter than five seconds are mended without a new link.
-
-The options are described in `connectivity.kafka.options`, the link in `connectivity.kafka.link`.
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/kafka.md` is printed from it. The options are
+described in `connectivity.kafka.options`, the link in `connectivity.kafka.link`.
 """
 
 from __future__ import annotations
@@ -43,8 +15,11 @@ from connectivity.hosts import EXPECTED as ALLOWED_HOST
 from connectivity.hosts import is_refused_host
 from connectivity.kafka.addresses import TOPIC, TOPIC_EXPECTED, Address, split_address
 from connectivity.kafka.connecting import connect
-from connectivity.kafka.link import KafkaLink
+from connectivity.kafka.consuming import IN_FLIGHT
+from connectivity.kafka.link import MENDED_WITHIN, WINDOW, KafkaLink
 from connectivity.kafka.options import SERVER, Options
+from connectivity.kafka.records import SENDER
+from connectivity.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 from connectivity.model import Connection
 from connectivity.rules import (
     check_enforcement_inputs,
@@ -133,6 +108,81 @@ async def _connect(connection: Connection, client: int = 0) -> KafkaLink:
     return await connect(connection, client)
 
 
+MANUAL = Manual(
+    family="Kafka",
+    title="Kafka",
+    introduction="""\
+The brokers to begin with are the one of the `uri` and those of `bootstrapServers`; the path of the `uri` is ignored. User
+name and password in the `uri` log in by SASL. There is no tunnel to Kafka, since its brokers name each other's addresses.
+""",
+    example="examples/connections/analytics.json",
+    addresses=(
+        AddressForm("source", "topic", "the topic of this name", "analytics.ask"),
+        AddressForm("target, reply-target", "topic", "any partition of the topic", "analytics.answers"),
+        AddressForm("target, reply-target", "topic/key", "the partition that the key has", "answers/{{ entity:id }}"),
+        AddressForm("target, reply-target", "topic#partition", "this partition", "answers#0"),
+    ),
+    address_rules="""\
+A topic has 1 to 249 letters, digits, `.`, `_`, `-`, and is not `.` or `..`. Those of sources have no placeholders and must
+exist. In the others placeholders may stand in all parts. A `/` is looked for first, then a `#`. Key and partition may not be
+empty, a partition is a whole number; a key that comes out empty is none.
+""",
+    headers=(
+        HeaderRule("kafka.topic", "the record's topic", "a record header"),
+        HeaderRule("kafka.key", "the record's key, if there is one", "a record header"),
+        HeaderRule("kafka.timestamp", "when it was made, in milliseconds", "a record header"),
+        HeaderRule("correlation-id", "the record header, else a new one", "a record header"),
+        HeaderRule(
+            "creation-time, ttl", "in milliseconds: a record whose time is over is passed over", "record headers"
+        ),
+        HeaderRule(SENDER, "a record header", "the connection that publishes"),
+        HeaderRule("any other", "a record header", "a record header"),
+    ),
+    header_rules="A record without a value has an empty payload. An enforcement's input can only be a header.",
+    outcomes=Outcomes(
+        settled="its offset is committed when it and all before it in its partition are settled or dropped",
+        again="it is read again after a pause, with everything behind it",
+        dropped="as settled",
+    ),
+    settling_rules="""\
+That is so with a source's `qos` 1 (at least once). With 0 or none the offset is committed as soon as the record is there
+(at most once). A delivery is named by topic id, partition and offset. Kafka has no mark for redeliveries: those records
+carry one that were there before this link got their partition, or that it had already.
+""",
+    limits=(
+        Limit("deliveries that wait for their end", f"{IN_FLIGHT}; then partitions are paused"),
+        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit(
+            "cuts that are mended without a new link; meanwhile the status says what is the matter",
+            f"shorter than {MENDED_WITHIN:.0f} s",
+        ),
+    ),
+    faults=(
+        Fault(
+            "a source's topic is missing, or is deleted",
+            "status `missing address`; the connection goes on when it has been made",
+        ),
+        Fault("a record is larger than the topic takes", "the message fails, the others do not"),
+    ),
+    notes=(
+        Note(
+            "Group and order",
+            """\
+A connection is a member of its group, known by its id, so it has its partitions back at once after a crash; another
+service with the same connection takes its place. A group without offsets begins where `consumerOffsetReset` says;
+partitions that are made later are read from their beginning.
+
+Each client (`clientCount`), and each consumer of a client (`consumerCount`), is a member of its own; Kafka parts the
+partitions among them, so more members than partitions are of no use. One member reads a partition at a time, so its records
+keep their order; give an entity's commands one key. When a document wants fewer members than before, those that are gone
+keep their partitions for ten seconds. `throttlingLimit` counts for each client.
+
+Records are published once and in order, acknowledged by all in-sync replicas.
+""",
+        ),
+    ),
+)
+
 BROKER = BrokerType(
     name="kafka",
     schemes=("tcp", "ssl"),
@@ -142,4 +192,5 @@ BROKER = BrokerType(
     has_headers=True,
     connect=_connect,
     example_uri="ssl://fleet:${env:BROKER_PASSWORD}@kafka-1.acme.example:9093",
+    manual=MANUAL,
 )

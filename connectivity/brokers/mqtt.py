@@ -1,19 +1,7 @@
-"""MQTT 3.1.1.
+"""MQTT 3.1.1: how it carries an envelope, and what people are told about it.
 
-**Addresses.** A source's addresses are topic filters (`fleet/+/cmd`, `fleet/#`); a target's or reply-target's address is a
-topic. A message goes to every source one of whose filters matches.
-
-**Headers.** MQTT 3.1.1 carries none. Deliveries have `mqtt.topic`, `mqtt.qos` and `mqtt.retain`; in messages to send the
-same three headers, set by a header mapping, take the place of the address, the QoS and "not retained"; others are dropped.
-
-**Settling.** Settled and dropped deliveries are acknowledged, in the order of arrival. One that is to come again is not
-acknowledged, so it comes again on the next link, with a mark; `reconnectForRedelivery` makes the next link come soon. A
-delivery is named by its packet identifier. With QoS 0 there is nothing to acknowledge and nothing comes again.
-
-**Limits.** One client for a connection and one consumer for a source, since this version cannot share subscriptions.
-Sources with QoS 2 subscribe with QoS 1. 100 messages may wait for the broker's confirm, 1000 deliveries for their end.
-
-The options are described in `connectivity.mqtt.options`, the link in `connectivity.mqtt.link`.
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/mqtt.md` is printed from it. The options are
+described in `connectivity.mqtt.options`, the link in `connectivity.mqtt.link`.
 """
 
 from __future__ import annotations
@@ -25,11 +13,12 @@ from paho.mqtt.properties import Properties
 
 from connectivity.brokers.base import BrokerType, Outgoing
 from connectivity.errors import PublishFailed
+from connectivity.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 from connectivity.model import Connection
 from connectivity.mqtt.checks import check_mqtt
-from connectivity.mqtt.connecting import connect
+from connectivity.mqtt.connecting import HIGHEST_SUBSCRIBED_QOS, WINDOW, connect
 from connectivity.mqtt.dialect import Arrival, Publication
-from connectivity.mqtt.link import MqttLink
+from connectivity.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.mqtt.options import Options
 from connectivity.mqtt.topics import CACHED_TOPICS, topic_fault
 
@@ -93,6 +82,54 @@ async def _connect(connection: Connection, client: int = 0) -> MqttLink:
     return await connect(connection, Mqtt311(), client)
 
 
+OUTCOMES = Outcomes(
+    settled="it is acknowledged",
+    again="it is not acknowledged, so it comes again on the next link, with a mark; `reconnectForRedelivery` makes the next "
+    "link come soon",
+    dropped="it is acknowledged",
+)
+MANUAL = Manual(
+    family="MQTT",
+    title="MQTT 3.1.1",
+    introduction="MQTT 3.1.1, for devices: messages carry no headers, so what a command has to say stands in its payload.",
+    example="examples/connections/devices.yaml",
+    addresses=(
+        AddressForm("source", "topic filter", "all topics that it matches", "fleet/+/cmd"),
+        AddressForm("target, reply-target", "topic", "whoever has subscribed to it", "fleet/{{ thing:name }}/res"),
+    ),
+    address_rules="A message goes to every source one of whose filters matches.",
+    headers=(
+        HeaderRule(TOPIC, "where it arrived", "takes the place of the address"),
+        HeaderRule(QOS, "the QoS it came with", "takes the place of the source's or target's"),
+        HeaderRule(RETAIN, "whether the broker had kept it", "`true`: the broker keeps it for later subscribers"),
+        HeaderRule("any other", "there is none", "is dropped"),
+    ),
+    header_rules="In messages to send they are set by a header mapping.",
+    outcomes=OUTCOMES,
+    settling_rules="""\
+Acknowledgements go in the order of arrival. A delivery is named by its packet identifier. With QoS 0 there is nothing to
+acknowledge and nothing comes again.
+""",
+    limits=(
+        Limit("deliveries that wait for their end", str(IN_FLIGHT)),
+        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit("the QoS that sources subscribe with", f"{HIGHEST_SUBSCRIBED_QOS}, also where they say 2"),
+        Limit(
+            "clients of a connection",
+            "one, since this version cannot share subscriptions; with `separatePublisherClient` one more",
+        ),
+    ),
+    notes=(
+        Note(
+            "Retained messages",
+            """\
+Do not publish commands with the retain flag: a broker delivers a retained message at every new subscription, so the command
+would be carried out again each time the service connects.
+""",
+        ),
+    ),
+)
+
 BROKER = BrokerType(
     name="mqtt",
     schemes=("tcp", "ssl"),
@@ -101,4 +138,5 @@ BROKER = BrokerType(
     check=check_mqtt,
     has_headers=False,
     connect=_connect,
+    manual=MANUAL,
 )

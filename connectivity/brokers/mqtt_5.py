@@ -1,22 +1,6 @@
 """MQTT 5: as MQTT 3.1.1 in `brokers/mqtt.py`, with headers.
 
-**Headers of deliveries**, besides `mqtt.topic`, `mqtt.qos` and `mqtt.retain`: `mqtt.message-expiry-interval` (seconds),
-`correlation-id` (correlation data), `reply-to` (response topic), `content-type`, and every user property by its name. A user
-property that is called like one of the others is ignored; of several with one name the last one counts.
-
-**Headers of messages to send** travel the same way back; `mqtt.message-expiry-interval` of 0 means none. Any other
-header that is not blank is a user property.
-
-**Sessions** are kept for 60 seconds after the link is gone. The broker holds back when 1000 deliveries are unacknowledged.
-Each source's subscription has a number, so that a message which comes once for each of two sources is not handled twice by
-both.
-
-**Several clients** (`clientCount`) share their subscriptions in a group that is called like the connection: each message
-comes to one of them. Their client ids are the client id with `_0`, `_1` and so on behind it. A broker that has no shared
-subscriptions delivers to the first client alone; the others publish, and the status says so. Which client gets a message
-is the broker's choice, so it promises no order between two messages of one sender, not even on one topic; and what is for a
-client whose link is gone waits for that client, for as long as its session is kept. Retained messages are not delivered
-through shared subscriptions. `consumerCount` changes nothing: a source has one subscription for each client.
+What it adds to the page `docs/mqtt.md` is said in `MANUAL`; the properties on the wire are `connectivity.mqtt.properties`.
 """
 
 from __future__ import annotations
@@ -26,14 +10,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from connectivity.brokers.base import BrokerType, Outgoing
-from connectivity.brokers.mqtt import QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
+from connectivity.brokers.mqtt import OUTCOMES, QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
 from connectivity.errors import PublishFailed
+from connectivity.manual import HeaderRule, Limit, Manual, Note
 from connectivity.model import Connection
 from connectivity.mqtt import properties as packed
 from connectivity.mqtt.checks import check_mqtt_5
 from connectivity.mqtt.connecting import connect
 from connectivity.mqtt.dialect import Arrival, Publication
-from connectivity.mqtt.link import MqttLink
+from connectivity.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.mqtt.options import Options
 
 EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
@@ -130,6 +115,49 @@ async def _connect(connection: Connection, client: int = 0) -> MqttLink:
     return await connect(connection, Mqtt5(), client)
 
 
+MANUAL = Manual(
+    family="MQTT",
+    title="MQTT 5",
+    introduction="MQTT 5: as [`mqtt`](#type-mqtt), and messages have headers, which travel as properties.",
+    example="examples/connections/gateways.json",
+    headers=(
+        HeaderRule(CORRELATION, "correlation data", "correlation data"),
+        HeaderRule(REPLY_TO, "response topic", "response topic"),
+        HeaderRule(CONTENT_TYPE, "content type", "content type"),
+        HeaderRule(EXPIRY, "seconds that were left", "seconds to keep it; 0: for ever"),
+        HeaderRule("any other", "the user property of this name", "a user property, unless it is blank"),
+    ),
+    header_rules=f"""\
+`{TOPIC}`, `{QOS}` and `{RETAIN}` are as with `mqtt`. A user property that is called like one of the others is ignored; of
+several with one name the last one counts.
+""",
+    outcomes=OUTCOMES,
+    limits=(
+        Limit("how long the broker keeps a session after its link is gone", f"{SESSION_EXPIRY} s"),
+        Limit("unacknowledged deliveries, at which the broker holds back", str(IN_FLIGHT)),
+    ),
+    notes=(
+        Note(
+            "Several clients",
+            """\
+The clients of a connection (`clientCount`) share their subscriptions in a group that is called like the connection: each
+message comes to one of them. Their client ids are the client id with `_0`, `_1` and so on behind it. A broker that has no
+shared subscriptions delivers to the first client alone; the others publish, and the status says so. Which client gets a
+message is the broker's choice, so it promises no order between two messages of one sender, not even on one topic; and what
+is for a client whose link is gone waits for that client, for as long as its session is kept. Retained messages are not
+delivered through shared subscriptions. `consumerCount` changes nothing: a source has one subscription for each client.
+""",
+        ),
+        Note(
+            "Several sources",
+            """\
+Each source's subscription has a number, so that a message which comes once for each of two sources is not handled twice by
+both.
+""",
+        ),
+    ),
+)
+
 BROKER = BrokerType(
     name="mqtt-5",
     schemes=("tcp", "ssl"),
@@ -138,4 +166,5 @@ BROKER = BrokerType(
     check=check_mqtt_5,
     has_headers=True,
     connect=_connect,
+    manual=MANUAL,
 )

@@ -3,7 +3,8 @@
     lint(document)       every problem at once: path, what was found, what was expected, nearest known name, error code
     parse(document)      the `Connection`, or DefinitionError with those problems
     json_schema()        the JSON Schema of a connection, for editors
-    reference_page()     Markdown: every field, with a short and a full example of each connection type
+    reference_page()     Markdown: every field
+    broker_pages()       Markdown: a page for each family of brokers, with addresses, headers, limits, options, examples
 
 A document is what JSON or YAML gives: an object. References to secrets in it are resolved first (`connectivity.secrets`);
 no problem shows what they stand for, nor any password or key written in the document itself. Shapes are checked by the
@@ -23,12 +24,13 @@ from connectivity.errors import DefinitionError, Problem
 from connectivity.model import Connection, migrate_mapping_context
 from connectivity.rules import ROOT, json_path
 from connectivity.secrets import Resolved, resolve
+from connectivity.spec.broker_pages import broker_pages
 from connectivity.spec.checks import check
 from connectivity.spec.reference import json_schema, reference_page
 from connectivity.spec.shape import is_within, read_shape
 from connectivity.uri import MASK
 
-__all__ = ["json_schema", "lint", "parse", "reference_page"]
+__all__ = ["broker_pages", "json_schema", "lint", "parse", "reference_page"]
 
 _LEGACY_PATH = "mappingDefinitions.javascript"
 _SHORTEST_SECRET = 3

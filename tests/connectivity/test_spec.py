@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.brokers import broker_names, load_broker
+from connectivity.documents import read_document
 from connectivity.errors import DefinitionError, Problem
 from connectivity.model import Connection
-from connectivity.spec import checks, json_schema, lint, parse, reference_page
+from connectivity.spec import broker_pages, checks, json_schema, lint, parse, reference_page
+from connectivity.spec.broker_pages import example
 from connectivity.spec.checks import document_types
-from connectivity.spec.reference import example
 from connectivity.uri import SECURE_SCHEMES
 from tests.connection_vectors import Case, base_document, load_cases
 
 SECRET = "s3cr3t-word"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -280,18 +283,45 @@ def test_every_field_is_described_with_an_example() -> None:
                 assert field.get("examples"), name
 
 
-def test_the_page_names_every_field_option_and_type() -> None:
+def test_the_page_names_every_field() -> None:
     page = reference_page()
     for model in models(json_schema()):
         assert all(f"| `{name}` |" in page for name in model["properties"])
-    for name in document_types():
-        assert f"## Type `{name}`" in page
-        assert all(f"| `{option.alias}` |" in page for option in load_broker(name).options.model_fields.values())
 
 
-def test_the_page_in_the_repository_is_the_generated_one() -> None:
-    page = Path(__file__).parents[2] / "docs" / "connections.md"
-    assert page.read_text(encoding="utf-8") == reference_page(), "run make docs"
+@pytest.mark.parametrize("name", document_types())
+def test_every_connection_type_has_its_part_of_a_page(name: str) -> None:
+    broker = load_broker(name)
+    assert broker.manual is not None
+    page = broker_pages()[broker.manual.page]
+    assert f"]({broker.manual.page})" in reference_page()
+    part = page.partition(f"## Type `{name}`\n")[2].partition("\n## ")[0]
+    assert all(f"| `{option.alias}` |" in part for option in broker.options.model_fields.values())
+    for section in ("Headers", "Settling", "Limits", "Examples"):
+        assert f"### {section} of `{name}`\n" in part
+    # MQTT 5 has the addresses of MQTT 3.1.1, on the same page.
+    assert f"### Addresses of `{name.removesuffix('-5')}`\n" in page
+
+
+def test_every_line_of_a_table_has_as_many_cells_as_its_head() -> None:
+    for page in broker_pages().values():
+        widths: list[int] = []
+        for line in page.splitlines():
+            widths = [*widths, len(re.split(r"(?<!\\)\|", line))] if line.startswith("|") else []
+            assert set(widths) <= {widths[0]} if widths else True, line
+
+
+@pytest.mark.parametrize("name", document_types())
+def test_the_example_that_a_page_names_is_of_its_type(name: str) -> None:
+    manual = load_broker(name).manual
+    assert manual is not None
+    read = read_document(ROOT / manual.example)
+    assert (read.document["connectionType"], read.problems) == (name, [])
+
+
+@pytest.mark.parametrize(("file", "page"), [("connections.md", reference_page()), *broker_pages().items()])
+def test_the_page_in_the_repository_is_the_generated_one(file: str, page: str) -> None:
+    assert (ROOT / "docs" / file).read_text(encoding="utf-8").strip() == page.strip(), "run make docs"
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["short", "full"])
