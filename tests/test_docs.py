@@ -12,10 +12,12 @@ import yaml
 
 from connectivity.settings import load_settings
 from connectivity.spec import lint
+from connectivity.spec.checks import document_types
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples" / "connections").iterdir())
+AT_COMPOSE = sorted((ROOT / "examples" / "compose").iterdir())
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -111,13 +113,13 @@ def test_yaml_in_a_page_can_be_read(block: Block) -> None:
     assert yaml.safe_load(block.text) is not None
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*EXAMPLES, *AT_COMPOSE], ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_an_example_connection_has_no_problems(file: Path) -> None:
     assert [str(problem) for problem in lint(document(file))] == []
 
 
-def test_there_are_example_connections_for_every_kind_of_mqtt() -> None:
-    assert {document(file)["connectionType"] for file in EXAMPLES} >= {"mqtt", "mqtt-5"}
+def test_there_is_an_example_connection_for_every_type() -> None:
+    assert {document(file)["connectionType"] for file in EXAMPLES} == set(document_types())
 
 
 def test_the_example_settings_can_be_used() -> None:

@@ -29,7 +29,7 @@ from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port
 from tests.brokers.runners import Container, Process, Runner
 from tests.helpers import TimedOut, wait_until_sync
 
-IMAGE = "eclipse-mosquitto:2.0"
+IMAGE = "eclipse-mosquitto:2.0.22"
 READY_WITHIN = 15.0
 
 # Brokers are packaged as system services, so their folder is often not on a user's PATH.

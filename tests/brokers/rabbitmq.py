@@ -33,7 +33,7 @@ from tests.brokers.mosquitto import Certificates
 from tests.brokers.runners import Container, Process, Runner
 from tests.helpers import TimedOut, wait_until_sync
 
-IMAGE = "rabbitmq:3.13"
+IMAGE = "rabbitmq:3.13.7"
 READY_WITHIN = 60.0
 USER, PASSWORD = "service", "right"
 
