@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from rich.console import Console
@@ -31,12 +32,13 @@ class Sparingly:
     """Shows the first messages of a party, and leaves out the rest: nobody reads sixty reports."""
 
     def __init__(self, most: int = 2 + 2 * SHOWN_REPORTS) -> None:
-        self._left = most
+        self._most = most
+        self._number = count(1)
 
     def __call__(self, party: Party, arrow: str, message: dict[str, Any]) -> None:
-        if self._left > 0:
+        # Reports and answers are shown from two threads: the number is taken in one step.
+        if next(self._number) <= self._most:
             show(party, arrow, message)
-        self._left -= 1
 
 
 class WithoutTheMiddle:
