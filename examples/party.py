@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 Show = Callable[["Party", str, dict[str, Any]], None]
 """Takes the party, an arrow, and the message."""

@@ -24,7 +24,7 @@ from connectivity.model import Connection
 from examples.brokers import Found
 from examples.programs import HERE, HOST
 
-ANSWERS_WITHIN = 30.0
+ANSWERS_WITHIN = 60.0
 
 
 class NotPrepared(RuntimeError):

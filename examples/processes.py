@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-ENDED_WITHIN = 15.0
+ENDED_WITHIN = 30.0
 LAST_WORDS = 2000
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from examples.party import NoAnswer
 from examples.processes import end, last_words, start
 
-READY_WITHIN = 60.0
+READY_WITHIN = 120.0
 COMMAND = (sys.executable, "-m", "connectivity", "serve", "--settings", "examples/settings.yaml")
 
 

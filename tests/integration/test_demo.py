@@ -157,16 +157,19 @@ def test_an_interrupted_demo_leaves_nothing_running(
     when: str, number: signal.Signals, code: int, started: subprocess.Popen[str]
 ) -> None:
     assert started.stdout is not None
+    shown = []
     for line in started.stdout:
+        shown.append(line)
         if when in line:
             break
+    assert when in shown[-1], "".join(shown)
     wait_until_sync(lambda: psutil.Process(started.pid).children(), 30)
     children = psutil.Process(started.pid).children(recursive=True)
     started.send_signal(number)
     rest = started.stdout.read()
     assert started.wait(DEADLINE) == code, rest
     assert "Everything that was started is ended." in rest
-    wait_until_sync(lambda: all(is_gone(child) for child in children), 30)
+    wait_until_sync(lambda: all(is_gone(child) for child in children), 60)
 
 
 BURNER = "/features/burner/properties/celsius"
