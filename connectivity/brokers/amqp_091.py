@@ -115,8 +115,9 @@ correlation id and its bytes.
         Fault("no queue is bound for a routing key", "the message fails, with exchange and key"),
         Fault(
             "memory or disk alarm",
-            "status `refused by broker: the broker takes no messages now` with the broker's reason, and the same in the log; "
-            "nothing is published until it is over, then everything in its order; sources slow down as their answers wait",
+            "status `refused by broker: the broker takes no messages now` with the broker's reason, and the same in the "
+            "log; nothing is published until it is over, then everything in its order; sources slow down as their answers "
+            "wait",
         ),
     ),
     notes=(

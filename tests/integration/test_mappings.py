@@ -23,7 +23,7 @@ from tests.service import ServiceProcess
 
 pytestmark = pytest.mark.broker("mosquitto")
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "connections" / "gateway.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "connections" / "onboarding.yaml"
 OWNER = "demo:gateway"
 MESSAGE = "application/vnd.eclipse.ditto+json"
 STRUCTURED = "application/cloudevents+json"
