@@ -17,6 +17,7 @@ from mappings.resolution import State
 _UNSAFE = (
     (re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"), "a line end or another control character"),
     (re.compile(r"[\ud800-\udfff]"), "half of a character"),
+    (re.compile("\ufffd"), "a character that could not be read"),
     (re.compile(r"[+#]"), "a wildcard"),
     (re.compile(r"\A\$"), "a dollar sign in front, which is kept for the broker's own addresses"),
     (re.compile(r"\.\."), "two dots in a row"),

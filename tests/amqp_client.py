@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import aio_pika
 import aiormq
-from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
+from aio_pika.abc import AbstractExchange, AbstractIncomingMessage, AbstractQueue
 
 from tests.client import PATIENCE, Party
 
@@ -32,12 +32,14 @@ class AmqpClient(Party):
     acknowledged when it is in `received`, so it may come twice.
     """
 
-    def __init__(self, uri: str, *, ask: str, answers: str, **arguments: Any) -> None:
-        """`arguments`: of the queue of answers, as `x-max-length`."""
+    def __init__(self, uri: str, *, ask: str, answers: str, says_where: bool = True, **arguments: Any) -> None:
+        """`says_where`: whether messages say in `reply-to` where answers go, unless told otherwise. `arguments`: of the
+        queue of answers, as `x-max-length`."""
         super().__init__()
         self.ask, self.answers = ask, answers
         self.messages: list[AbstractIncomingMessage] = []
         self._arguments = arguments or None
+        self._properties = {"reply_to": answers} if says_where else {}
         self._uri = uri
         self._loop = asyncio.new_event_loop()
         self._exchange: asyncio.Future[AbstractExchange] = self._loop.create_future()
@@ -59,7 +61,7 @@ class AmqpClient(Party):
     ) -> None:
         """`headers` go into the table as they are; `to` is another queue than `ask`."""
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
-        fields = {"message_id": uuid4().hex, "reply_to": self.answers, **properties}
+        fields = {"message_id": uuid4().hex, **self._properties, **properties}
         persistent = aio_pika.DeliveryMode.PERSISTENT
         message = aio_pika.Message(payload, headers=dict(headers or {}), delivery_mode=persistent, **fields)
         if wait:
@@ -100,12 +102,16 @@ class AmqpClient(Party):
                     channel = await connection.channel()
                     await channel.declare_queue(self.ask, durable=True)
                     answers = await channel.declare_queue(self.answers, durable=True, arguments=self._arguments)
+                    await self._prepare(answers)
                     await answers.consume(self._hear)
                     self._exchange.set_result(channel.default_exchange)
                     await lost.wait()
             if self._exchange.done():
                 self._exchange = self._loop.create_future()
             await asyncio.sleep(PAUSE)
+
+    async def _prepare(self, answers: AbstractQueue) -> None:
+        """What else there has to be before answers come."""
 
     async def _hear(self, message: AbstractIncomingMessage) -> None:
         self.messages.append(message)

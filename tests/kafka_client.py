@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.client import PATIENCE, Party
+
+Headers = Sequence[tuple[str, str | bytes | None]]
 
 
 class Reachable(Protocol):
@@ -39,9 +42,19 @@ class KafkaClient(Party):
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
-    def send(self, document: Any, *, wait: bool = True) -> None:
-        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
-        self._producer.produce(self.ask, payload, _entity_of(document), headers={"reply-to": self.answers})
+    def send(
+        self,
+        document: Any,
+        *,
+        wait: bool = True,
+        headers: Headers | None = None,
+        key: bytes | None = None,
+        to: str | None = None,
+    ) -> None:
+        """`headers` instead of the one that asks for answers; None for a document is a tombstone."""
+        payload = document if isinstance(document, bytes | None) else json.dumps(document).encode()
+        given = [("reply-to", self.answers)] if headers is None else list(headers)
+        self._producer.produce(to or self.ask, payload, key or _entity_of(document), headers=given)
         if wait:
             assert self._producer.flush(PATIENCE) == 0
 

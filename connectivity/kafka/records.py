@@ -1,8 +1,9 @@
 """Records and envelopes.
 
 A record's headers become the envelope's, as UTF-8; of several with one name the last one counts, one without a value is left
-out. `kafka.topic`, `kafka.timestamp` (milliseconds) and `kafka.key` stand for the record itself, and a record without
-`correlation-id` gets a new one. A record without a value (a tombstone) has an empty payload.
+out, and a name that is no UTF-8 takes all of them with it. `kafka.topic`, `kafka.timestamp` (milliseconds) and `kafka.key`
+stand for the record itself, and a record without `correlation-id` gets a new one. A record without a value (a tombstone) has
+an empty payload.
 
 A record may say how long it is good for: `creation-time` (milliseconds since 1970) and `ttl` (milliseconds). Texts that are
 no numbers say nothing.
@@ -11,12 +12,16 @@ no numbers say nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import methodcaller
 from typing import cast
 
+import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from mappings.envelope import Envelope
 from mappings.ids import new_correlation_id
+
+log = structlog.get_logger(__name__)
 
 TOPIC, TIMESTAMP, KEY = "kafka.topic", "kafka.timestamp", "kafka.key"
 CORRELATION_ID, CREATED, TTL = "correlation-id", "creation-time", "ttl"
@@ -25,12 +30,15 @@ SENDER = "ditto-connection-id"
 
 Header = tuple[str, str | bytes | None]
 
+_read_headers = methodcaller("headers")
+"""Never `message.headers()`: the library returns half of a list beside its exception, and the interpreter's fast way of
+calling a method that it has called often does not look for one. Whoever touches such a list ends the process."""
+
 
 def received(message: Message, topic: str) -> Envelope:
     """The envelope of a record."""
     headers: dict[str, str] = {}
-    found = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    for name, value in found:
+    for name, value in _headers_of(message):
         if value is not None:
             headers[name] = value.decode(errors="replace")
     if CORRELATION_ID not in headers:
@@ -44,13 +52,27 @@ def received(message: Message, topic: str) -> Envelope:
     return Envelope(message.value() or b"", headers)
 
 
+def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    """The record's own headers. None where the name of one is no UTF-8: the library cannot hand over any of them then."""
+    try:
+        return cast("list[tuple[str, bytes | None]]", _read_headers(message) or [])
+    except (SystemError, UnicodeDecodeError):
+        log.warning(
+            "the headers of a record cannot be read: a name that is not UTF-8",
+            address=message.topic(),
+            partition=message.partition(),
+            offset=message.offset(),
+        )
+        return []
+
+
 def is_expired(envelope: Envelope, now: float) -> bool:
     """Whether the record's time is over at `now` (seconds since 1970)."""
     created, ttl = envelope.headers.get(CREATED), envelope.headers.get(TTL)
     if created is None or ttl is None:
         return False
     try:
-        return now * 1000 - int(created) >= int(ttl)
+        return int(now * 1000) - int(created) >= int(ttl)
     except ValueError:
         return False
 

@@ -35,6 +35,7 @@ def test_ordinary_values_are_fit(value: str) -> None:
         ("a\x85b", "control character"),
         ("a\u2028b", "a line end"),
         ("a\ud800", "half of a character"),
+        ("a\ufffd", "could not be read"),
         ("", "an empty part"),
         ("/a", "an empty part"),
         ("a//b", "an empty part"),
