@@ -111,6 +111,16 @@ def dial_error(error: Exception) -> LinkError:
     return NotConnected(Detail.REFUSED, _words(error))
 
 
+def handshake_error(error: OSError) -> LinkError:
+    """What went wrong between reaching the broker's port and talking there over TLS.
+
+    A port that does not speak TLS hangs up, which the system may tell in several ways.
+    """
+    if isinstance(error, ssl.SSLError | TimeoutError):
+        return dial_error(error)
+    return NotConnected(Detail.REFUSED_BY_BROKER, f"TLS: it hung up ({_words(error)}); this port may not speak TLS")
+
+
 def tls_error(error: ssl.SSLError) -> LinkError:
     reason = error.reason or ""
     if any(word in reason for word in _CERTIFICATE_ALERTS):

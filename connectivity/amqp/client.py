@@ -24,7 +24,7 @@ from connectivity.amqp.faults import login_error
 from connectivity.amqp.frames import Reason
 from connectivity.amqp.options import Options, seconds
 from connectivity.amqp.traffic import Traffic
-from connectivity.dialing import check_peer, dial_error, in_thread, lost_error, tls_context
+from connectivity.dialing import check_peer, dial_error, handshake_error, in_thread, lost_error, tls_context
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.model import Connection
 
@@ -126,9 +126,12 @@ class Client:
                 # No part of the loop closes a socket that it was not given in the end.
                 with contextlib.ExitStack() as until_given:
                     until_given.callback(made.close)
-                    transport, _ = await self._loop.create_connection(
-                        lambda: self.traffic, sock=made, ssl=context, server_hostname=name
-                    )
+                    try:
+                        transport, _ = await self._loop.create_connection(
+                            lambda: self.traffic, sock=made, ssl=context, server_hostname=name
+                        )
+                    except OSError as error:  # the port is reached, so it is about TLS
+                        raise handshake_error(error) from error
                     until_given.pop_all()
         except TimeoutError:
             words = f"no answer within {patience:g} s" if patience else "no answer"

@@ -1,7 +1,8 @@
 """From a connection document to a link: names looked up, brokers asked, topics found, the group joined.
 
-Each step has an end in time, and the first word of the library that no broker can be reached ends the attempt with the
-reason that it gave before.
+Each step has an end in time. A broker is greeted before the library is set to work (`greeting`), and the first word of the
+library that no broker can be reached ends the attempt: with its own reason if that says something, else with what another
+greeting finds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from connectivity.kafka.cluster import ask_brokers, in_thread
 from connectivity.kafka.configuration import servers
 from connectivity.kafka.consuming import Consuming, Key
 from connectivity.kafka.faults import ALL_DOWN, VAGUE, link_error
+from connectivity.kafka.greeting import greet
 from connectivity.kafka.link import MENDED_WITHIN, KafkaLink
 from connectivity.kafka.options import Options
 from connectivity.kafka.publishing import Publishing
@@ -35,7 +37,8 @@ PATIENCE = 10.0
 JOINED_WITHIN = 30.0
 """Seconds for joining the group, which may have to wait until it notices that a member is gone."""
 
-REASON_WITHIN = 1.0
+REASON_WITHIN = 5.0
+"""Seconds that the library has to tell why a question of ours has failed."""
 
 Answer = TypeVar("Answer")
 
@@ -46,8 +49,11 @@ async def connect(
     """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     link = KafkaLink([source.addresses for source in connection.sources], mended_within)
+    places = servers(connection, options)
+    link.asked = partial(greet, connection, places, options.sasl_mechanism.upper())
     try:
-        await _check_hosts(servers(connection, options), patience)
+        await _check_hosts(places, patience)
+        await link.asked(patience)
         await _open(link, connection, options, client, patience)
     except BaseException:
         link.abandon()
@@ -66,7 +72,10 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
     except KafkaException as failure:
         # Nothing was sent yet: the settings themselves are wrong, and nothing of them is right but certificates.
         raise _refused_settings(failure) from failure
-    await _check_hosts(await _answer(link, ask_brokers(admin, patience), patience), patience)
+    nodes = await _answer(link, ask_brokers(admin, patience), patience)
+    await _check_hosts(nodes, patience)
+    # From here on the library goes where the brokers say that they are.
+    link.asked = partial(greet, connection, nodes, options.sasl_mechanism.upper())
     topics = _topics(connection)
     if not topics:
         return
@@ -131,7 +140,7 @@ async def _answer(link: KafkaLink, answer: Future[Any], patience: float, topic: 
             # The reason comes another way, and perhaps a moment later.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(link.down.wait(), REASON_WITHIN)
-            raise link.why() from failure
+            raise await link.reason(patience) from failure
         raise link_error(error, topic) from failure
 
 
@@ -146,7 +155,7 @@ async def _or_down(link: KafkaLink, future: asyncio.Future[Answer], patience: fl
     if future.done():
         return future.result()
     future.cancel()
-    raise link.why()
+    raise await link.reason(patience)
 
 
 def _refused_settings(failure: KafkaException) -> ConnectionRefused:

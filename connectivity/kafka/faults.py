@@ -40,7 +40,8 @@ ENDS = {
     *PRODUCER_LOST,
     *REFUSALS,
 }
-"""Errors that the library does not get over by itself."""
+"""Errors that the library does not get over by itself. These say what is the matter; of all others a greeting tells more
+(`connectivity.kafka.greeting`)."""
 
 VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 """Errors that follow from others: a refused login or certificate ends in one of these too."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
@@ -32,6 +32,10 @@ WINDOW = 4000
 MENDED_WITHIN = 5.0
 ASKED_EVERY = 0.1
 GONE_WITHIN = 5.0
+ANSWER_WITHIN = 2.0
+"""Seconds for a broker that the library cannot reach to answer a greeting, and so to be told from one that is gone."""
+
+Asked = Callable[[float], Awaitable[None]]
 
 
 class KafkaLink:
@@ -57,6 +61,8 @@ class KafkaLink:
         self._publishing: Publishing | None = None
         self._admin: AdminClient | None = None
         self._probe: asyncio.Task[None] | None = None
+        self.asked: Asked | None = None
+        """Greets the brokers, within so many seconds; raises LinkError if none of them answers."""
         self._last_error: KafkaError | None = None
         self._ending: LinkError | None = None
         self._is_made = self._is_over = False
@@ -85,12 +91,24 @@ class KafkaLink:
     @property
     def condition(self) -> str | None:
         """While the library looks for a broker, nothing comes and nothing goes."""
-        return str(self.why()) if self._is_made and self.down.is_set() else None
+        return str(self._said()) if self._is_made and self.down.is_set() else None
 
-    def why(self) -> LinkError:
-        """The reason that no broker can be reached."""
+    async def reason(self, patience: float) -> LinkError:
+        """Why no broker can be reached: as the library says it, where its words tell something, else as a greeting finds."""
         if self._ending is not None:
             return self._ending
+        if self._last_error is not None and self._last_error.code() in ENDS:
+            return link_error(self._last_error)
+        if self.asked is not None:
+            try:
+                await self.asked(patience)
+            except LinkError as error:
+                return error
+        # Whatever it was is over, or it is nothing that a greeting meets.
+        return self._said()
+
+    def _said(self) -> LinkError:
+        """The library's own reason."""
         if self._last_error is not None:
             return link_error(self._last_error)
         return NotConnected(Detail.TIMEOUT, "no answer from a broker")
@@ -222,7 +240,7 @@ class KafkaLink:
                 self.down.clear()
                 self._last_error = None
                 return
-        self._die(self.why())
+        self._die(await self.reason(ANSWER_WITHIN))
 
     async def close(self) -> None:
         if not self._is_over:

@@ -62,6 +62,8 @@ class Channel:
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self.is_paused = False
+        self.has_reached = False
+        """Whether the broker's port is reached, over TLS if so wanted."""
         client.on_connect = self._connected
         client.on_subscribe = self._have_subscribed
         client.on_disconnect = self._disconnected
@@ -73,6 +75,7 @@ class Channel:
             async with asyncio.timeout(patience):
                 await in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
                 self._attach()
+                self.has_reached = True
                 return await self._welcome
         except TimeoutError:
             self.abandon()

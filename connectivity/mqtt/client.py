@@ -36,7 +36,7 @@ from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from connectivity.dialing import check_peer
+from connectivity.dialing import check_peer, handshake_error
 from connectivity.mqtt.dialect import Arrival, Publication
 from connectivity.mqtt.properties import Malformed, pack_varint, unpack_varint
 
@@ -236,6 +236,9 @@ class LoopClient(Client):
         try:
             wrapped.settimeout(self._connect_timeout)
             wrapped.do_handshake()
+        except OSError as error:
+            wrapped.close()
+            raise handshake_error(error) from error
         except BaseException:
             wrapped.close()
             raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from connectivity.dialing import tls_context
-from connectivity.errors import Detail, NotConnected
+from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.model import Connection
 from connectivity.mqtt.channel import Channel, Welcome
 from connectivity.mqtt.client import LoopClient
@@ -89,9 +89,10 @@ async def _greet(channel: Channel, dial: Callable[[], None], connection: Connect
     except NotConnected as error:
         # A broker that wants a client certificate just hangs up: TLS 1.3 tells us only after we think that all is well.
         is_sudden = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
-        if is_sudden and connection.broker_uri.is_secure and connection.credentials is None:
-            hint = "; the broker may want a client certificate"
-            raise NotConnected(Detail.REFUSED_BY_BROKER, f"{error.words}{hint}") from error
+        is_greeted = channel.has_reached and connection.broker_uri.is_secure
+        if is_sudden and is_greeted and connection.credentials is None:
+            words = f"{error.words}; the broker may want a client certificate"
+            raise ConnectionRefused(Detail.CERTIFICATE, words) from error
         raise
 
 

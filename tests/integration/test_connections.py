@@ -50,14 +50,13 @@ DETAILS = {
     "no-password": "bad credentials: ",
     "untrusted-ca": "certificate: ",
     "wrong-host-name": "certificate: ",
-    "no-client-certificate": ("certificate: ", "refused by broker: "),
+    "no-client-certificate": "certificate: ",
     "not-authorized": "not authorized: closed/ask: ",
     "not-authorized-5": "not authorized: closed/ask: Not authorized",
     "hangs-up": "connecting: ",
-    "no-tls-there": ("connection refused: ", "refused by broker: "),
+    "no-tls-there": "refused by broker: TLS: ",
 }
-"""Connection → how its status details begin. What a broker that wants a certificate or no TLS makes of us depends on who
-notices first, so there are two ways to say it."""
+"""Connection → how its status details begin."""
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ async def test_a_refused_connection_says_more_than_one_that_was_cut(errors: tupl
     for error in errors:
         link.failed(error, "")
     assert link.down.is_set()
-    assert link.why().detail is Detail.REFUSED
+    assert (await link.reason(0)).detail is Detail.REFUSED
 
 
 @pytest.mark.parametrize("errors", [*permutations([DISCONNECTED, LOGIN, REFUSED])])
@@ -33,7 +33,7 @@ async def test_a_refused_login_says_more_than_what_follows_from_it(errors: tuple
     link = KafkaLink([])
     for error in errors:
         link.failed(error, "")
-    assert link.why().detail is Detail.BAD_CREDENTIALS
+    assert (await link.reason(0)).detail is Detail.BAD_CREDENTIALS
 
 
 async def test_of_two_that_say_as_much_the_later_one_is_told() -> None:
@@ -41,4 +41,4 @@ async def test_of_two_that_say_as_much_the_later_one_is_told() -> None:
     timed_out = KafkaError(KafkaError._TRANSPORT, "localhost:9092/1: Connection setup timed out in state CONNECT")
     link.failed(REFUSED, "")
     link.failed(timed_out, "")
-    assert link.why().detail is Detail.TIMEOUT
+    assert (await link.reason(0)).detail is Detail.TIMEOUT
