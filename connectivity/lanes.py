@@ -25,6 +25,9 @@ from connectivity.errors import ConnectivityError, PublishFailed
 MOST_BARREN = 5
 """Links that may die upon the same message."""
 
+LARGE = 4096
+"""Bytes from which on its size is thought to be why a broker hangs up upon a message."""
+
 Ended = Callable[[ConnectivityError | None], None]
 """Called once when all messages of a posting have ended, with the first failure or None."""
 
@@ -209,8 +212,12 @@ class Lane:
     def _give_up(self) -> None:
         """The oldest message was alone on each of the last links."""
         self._suspects, self._barren = max(0, self._suspects - 1), 0
-        _, posting = self._in_flight.pop(next(iter(self._in_flight)))
-        posting.confirm(PublishFailed(f"the broker ended {MOST_BARREN} links upon this message"))
+        message, posting = self._in_flight.pop(next(iter(self._in_flight)))
+        size = len(message.envelope.payload)
+        # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
+        status = 413 if size > LARGE else 503
+        words = f"the broker ended {MOST_BARREN} links upon this message of {size} bytes"
+        posting.confirm(PublishFailed(words, status=status))
 
     def _done(self, carrier: Carrier, number: int, error: ConnectivityError | None) -> None:
         if carrier is not self._carrier or (entry := self._in_flight.pop(number, None)) is None:

@@ -4,20 +4,22 @@ A `Route` is one source seen through one of its payload mappers, with everything
 templates, the reply-target. An answer leaves by the route that its command came in by. `Route.messages` decides and is
 pure; posting is the caller's. Responses pass only if the requester wants an answer and the reply-target
 expects that kind; events of subscriptions always pass (Ditto connections, reply-targets). An address that does not resolve
-drops the message, and so does one that a client's value would turn into something else than an address.
+drops the message, and so does one that a client's value would turn into something else than an address. A response that is
+larger than the broker takes is followed by an error response that says so.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 import structlog
 
 from connectivity.brokers.base import Outgoing
-from connectivity.errors import ConnectivityError
+from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
 from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import Connection, Source
@@ -25,7 +27,7 @@ from connectivity.monitor import Meter
 from connectivity.outbox import Outbox
 from mappings.addresses import resolve_address
 from mappings.envelope import Envelope
-from mappings.errors import DecodeError, MappingError
+from mappings.errors import DecodeError, Fault, MappingError
 from mappings.headers import HeaderMapping, response_required
 from mappings.placeholders import PlaceholderContext, parse
 from mappings.pointer import parse_pointer
@@ -33,6 +35,8 @@ from mappings.signals import ErrorResponse, Headers, Next, Outbound, Response
 from mappings.topic import topic_of
 
 log = structlog.get_logger(__name__)
+
+TOO_LARGE = 413
 
 ADDRESS_HEADER = "mqtt.topic"
 """What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
@@ -97,12 +101,12 @@ class Route:
         if not messages:
             return self.outbox.post((), ended)
         elements = len(signal.elements) if isinstance(signal, Next) else 0
-        told = partial(self._ended, correlation_of(signal), len(messages), elements, ended)
+        told = partial(self._ended, signal, len(messages), elements, ended)
         return self.outbox.post(messages, told, _subject_of(signal))
 
     def _ended(
         self,
-        correlation_id: str | None,
+        signal: Outbound,
         messages: int,
         elements: int,
         ended: Ended | None,
@@ -111,7 +115,12 @@ class Route:
         """The broker has confirmed all messages of a signal, or has refused one."""
         if error is not None:
             self.meter.outbound("failed")
-            self._warn("an answer was not taken", correlation_id, error)
+            self._warn("an answer was not taken", correlation_of(signal), error)
+            if isinstance(signal, Response) and (fault := _too_large(error)) is not None:
+                # Whoever asked must not wait for ever; and the error is small.
+                group = signal.entity.type.group if signal.entity is not None else "things"
+                self.post(ErrorResponse(signal.entity, group, fault, signal.headers), ended)
+                return
         else:
             self.meter.outbound("published", messages)
             if elements:
@@ -211,6 +220,14 @@ def correlation_of(signal: Outbound) -> str | None:
 def _subject_of(signal: Outbound) -> Hashable:
     """What keeps its order on the way: the entity, or the subscription where there is none."""
     return signal.entity if signal.entity is not None else getattr(signal, "key", None)
+
+
+def _too_large(error: ConnectivityError) -> Fault | None:
+    """What is answered instead of an answer that is larger than the broker takes; None where its size is not to blame."""
+    if not isinstance(error, PublishFailed) or error.fault.status != TOO_LARGE:
+        return None
+    message = f"The answer is larger than the broker takes: {error.fault.message}"
+    return replace(error.fault, message=message, description="Ask for less, for example with 'fields'.")
 
 
 def _headers_of(signal: Outbound) -> Headers:

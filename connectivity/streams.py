@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from connectivity.errors import ConnectivityError
+from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.feeds import Feed, Then
 from connectivity.lanes import Ended, Posting
 from connectivity.subscription import Emitted, Output, Subscription
@@ -321,7 +321,8 @@ class Streams:
     def _sent(self, live: Live, error: ConnectivityError | None) -> None:
         """Elements that the broker refused leave a gap: nothing may follow them but the failure."""
         if error is not None and not live.is_closed:
-            self._send(live, live.fail(INTERNAL_ERROR))
+            fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
+            self._send(live, live.fail(fault))
 
     def _cancel(self, live: Live) -> None:
         live.cancel()

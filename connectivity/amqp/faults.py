@@ -8,7 +8,7 @@ from __future__ import annotations
 from connectivity.amqp.frames import Reason
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 
-FORCED, ACCESS_REFUSED, NOT_FOUND, LOCKED, NOT_ALLOWED = 320, 403, 404, 405, 530
+FORCED, ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 320, 403, 404, 405, 406, 530
 NO_ROUTE = 312
 
 CHANNEL_DETAILS = {
@@ -44,7 +44,8 @@ def consume_error(queue: str, reason: Reason) -> LinkError:
 def refused_message(reason: Reason) -> PublishFailed:
     """Why the broker did not take a message."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
-    return PublishFailed(f"{detail.value}: {reason.words}")
+    is_too_large = reason.code == PRECONDITION_FAILED and "message size" in reason.words
+    return PublishFailed(f"{detail.value}: {reason.words}", status=413 if is_too_large else 503)
 
 
 def returned_message(reason: Reason, exchange: str, key: str) -> PublishFailed:

@@ -291,6 +291,33 @@ def test_elements_that_the_broker_does_not_take_are_seen() -> None:
     assert [(line["correlation_id"], line["error"]) for line in lines] == [("c-1", "not authorized")]
 
 
+def test_an_answer_that_is_too_large_is_followed_by_an_error_that_says_so() -> None:
+    """Whoever asked does not wait for ever, and the delivery ends with the error's outcome."""
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(response(200, **{"correlation-id": "c-7"}), ended.append)
+    link.confirm(error=PublishFailed("at most 1000 bytes", status=413))
+    assert ended == []
+    _, told = link.published
+    answer = json.loads(told.envelope.payload)
+    assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
+    assert answer["value"]["message"].endswith("larger than the broker takes: at most 1000 bytes")
+    assert (answer["topic"], answer["headers"]["correlation-id"]) == ("acme.site/lamp-7/things/twin/errors", "c-7")
+    link.confirm(error=PublishFailed("at most 10 bytes", status=413))
+    assert [type(error) for error in ended] == [PublishFailed]
+    assert len(link.published) == 2, "an error is not followed by another one"
+    assert made.count("failed") == 2
+
+
+def test_an_answer_that_is_refused_for_another_reason_is_not_followed_by_an_error() -> None:
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(response(200), ended.append)
+    link.confirm(error=PublishFailed("no such topic", status=400))
+    assert [type(error) for error in ended] == [PublishFailed]
+    assert len(link.published) == 1
+
+
 def test_a_mistake_of_our_own_while_writing_costs_that_answer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = way()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import PublishFailed
-from connectivity.lanes import MOST_BARREN
+from connectivity.lanes import LARGE, MOST_BARREN
 from connectivity.outbox import Outbox
 from mappings.envelope import Envelope
 from tests.connectivity.fakes import Link
@@ -162,6 +165,16 @@ def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it(
     outbox.attach(link)
     link.confirm()
     assert sent(link) == ["b", "c"]
+
+
+@pytest.mark.parametrize(("size", "status"), [(LARGE, 503), (LARGE + 1, 413)])
+def test_the_size_of_a_large_message_is_thought_to_be_why_a_broker_hangs_up(size: int, status: int) -> None:
+    outbox, ended = Outbox(), list[Any]()
+    outbox.post([Outgoing("out", Envelope(bytes(size)))], ended.append)
+    for _ in range(MOST_BARREN + 1):
+        outbox.attach(Link())
+        outbox.detach()
+    assert [error.fault.status for error in ended] == [status]
 
 
 def test_a_link_that_confirmed_something_says_nothing_against_what_it_left() -> None:

@@ -522,11 +522,12 @@ async def test_elements_that_the_broker_refuses_end_the_subscription() -> None:
     key = bench.subscribe()
     bench.reply.is_stalled = True
     await bench.request(key, 10)
-    bench.reply.postings[-1].confirm(PublishFailed("quota exceeded"))
+    refusal = PublishFailed("quota exceeded")
+    bench.reply.postings[-1].confirm(refusal)
     bench.reply.postings[-1].take()
     await bench.settle()
     assert bench.reply.names == ["Created", "Next", "Failed"]
-    assert bench.failures() == [INTERNAL_ERROR]
+    assert bench.failures() == [refusal.fault]
 
 
 async def test_closing_the_connection_ends_what_waits_for_its_broker() -> None:
