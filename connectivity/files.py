@@ -16,6 +16,7 @@ from connectivity.documents import SUFFIXES, read_document
 from connectivity.errors import DefinitionError, Problem
 from connectivity.model import Connection
 from connectivity.rules import ROOT, show
+from connectivity.secrets import referenced_files
 from connectivity.spec import parse
 
 EXPECTED = "a connection or a list of connections"
@@ -35,13 +36,15 @@ class FileProblem(NamedTuple):
 class LoadedFolder:
     """The usable connections by id, the file of each, and what is wrong with the rest.
 
-    `read` counts the files that were looked at. A connection that ran and whose file is now among `broken_files` was not
-    necessarily removed by its owner.
+    `read` counts the files that were looked at. `secrets` are those that connections refer to, each with its `stamp` from
+    before it was read. A connection that ran and whose file is now among `broken_files` was not necessarily removed by its
+    owner.
     """
 
     connections: dict[str, Connection] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
+    secrets: dict[Path, object] = field(default_factory=dict)
     read: int = 0
 
     @property
@@ -55,6 +58,15 @@ class _Entry(NamedTuple):
     file: Path
     path: str
     document: dict[str, Any]
+
+
+def stamp(file: Path) -> object:
+    """Time and size of a file, or why they cannot be had: a link that leads nowhere hides no other file."""
+    try:
+        status = file.stat()
+    except (OSError, RuntimeError, ValueError) as error:
+        return str(error)
+    return status.st_mtime_ns, status.st_size
 
 
 def load_folder(path: Path) -> LoadedFolder:
@@ -132,6 +144,7 @@ def _load_entry(entry: _Entry, same_id: list[_Entry], loaded: LoadedFolder) -> N
         found = f"{show(entry.document['id'])}, which is also in {other.file}{other.path and ' at ' + other.path}"
         problem = Problem(_below(entry.path, "id"), found, "an id that no other connection has")
         loaded.problems.append(FileProblem(entry.file, problem))
+    loaded.secrets.update((file, stamp(file)) for file in referenced_files(entry.document, entry.file.parent))
     try:
         connection = parse(entry.document, base=entry.file.parent)
     except DefinitionError as error:

@@ -2,7 +2,8 @@
 
 At start every usable connection of the folder gets a supervisor. Later, when a file has changed, only the connections that
 differ are touched: new ones are opened, changed ones closed and opened anew, those whose document is gone closed. A file
-that has become unusable stops nothing: what it held before goes on running as it was, and the log says what is wrong.
+that has become unusable stops nothing: what it held before goes on running as it was, and the log says what is wrong. The
+files that secrets are in count like the documents that refer to them, so that a new password is used at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from connectivity.documents import SUFFIXES
-from connectivity.files import FileProblem, LoadedFolder, load_folder
+from connectivity.files import FileProblem, LoadedFolder, load_folder, stamp
 from connectivity.model import Connection
 from connectivity.supervisor import Supervisor
 
@@ -35,6 +36,8 @@ class Registry:
         self._ended = ended
         self._supervisors: dict[str, Supervisor] = {}
         self._files: dict[str, Path] = {}
+        self._secrets: frozenset[Path] = frozenset()
+        """The files that secrets are in."""
         self._seen: object = ""
 
     def __iter__(self) -> Iterator[Supervisor]:
@@ -45,14 +48,16 @@ class Registry:
 
     async def refresh(self) -> None:
         """Look at the folder, and make the running connections what it says now. Touches none that did not change."""
-        seen = _signature(self._folder)
+        files = _signature(self._folder)
+        seen = files, {file: stamp(file) for file in self._secrets}
         if seen == self._seen:
             return
-        if seen is None:
+        if files is None:
             self._seen = seen
             log.error("the folder of connections cannot be read; what runs goes on", folder=str(self._folder))
             return
         loaded = load_folder(self._folder)
+        self._secrets = frozenset(loaded.secrets)
         for problem in loaded.problems:
             _tell(problem)
         await asyncio.gather(
@@ -66,7 +71,7 @@ class Registry:
                 self._supervisors[connection_id] = supervisor = self._make(connection)
                 if connection.connection_status == "open":
                     supervisor.open()
-        self._seen = seen
+        self._seen = files, loaded.secrets
 
     def _must_end(self, connection_id: str, loaded: LoadedFolder) -> bool:
         """Whether the document differs, or its owner took it away and did not just break it."""
@@ -94,16 +99,7 @@ def _signature(folder: Path) -> object:
         names = sorted(file for file in os.listdir(folder) if Path(file).suffix.lower() in SUFFIXES)
     except OSError:
         return None
-    return [(name, _stamp(folder / name)) for name in names]
-
-
-def _stamp(file: Path) -> object:
-    """Time and size of a file, or why they cannot be had: a link that leads nowhere hides no other file."""
-    try:
-        status = file.stat()
-    except (OSError, RuntimeError) as error:
-        return str(error)
-    return status.st_mtime_ns, status.st_size
+    return [(name, stamp(folder / name)) for name in names]
 
 
 def _tell(found: FileProblem) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -49,6 +49,23 @@ class MissingSecret(ValueError):
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(f"found {found}, expected {expected}")
         self.found, self.expected = found, expected
+
+
+def referenced_files(document: Any, base: Path | None = None) -> frozenset[Path]:
+    """The files that a document's references name, whether they can be read or not."""
+    if not isinstance(document, dict):
+        return frozenset()
+    texts = list(_texts([document.get(name) for name in PLACES]))
+    found = {match["name"] for text in texts for match in _REFERENCE.finditer(text) if match["kind"] == "file"}
+    return frozenset((base or Path()) / name for name in found)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Resolved:

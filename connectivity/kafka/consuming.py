@@ -94,6 +94,8 @@ class Consuming:
         self._stored_at = 0.0
         self._wanted = threading.Event()
         """Set when there is room again, or something else for the thread to see to."""
+        self._failure: Exception | None = None
+        """What went wrong while partitions were taken over."""
         self._is_stopping = self._is_paused = self._is_waking = False
         self.gone: Future[None] = Future()
         """Done when the thread has ended and the consumer is closed."""
@@ -132,6 +134,8 @@ class Consuming:
             self._store(self._partitions.values())
         except KafkaException as failure:
             self._tell(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
+        except TimeoutError:
+            self._tell(self._on_ended, NotConnected(Detail.TIMEOUT, "no answer about partitions and offsets"))
         except Exception as failure:  # a mistake of ours: a consumer that is silently gone would be worse
             self._tell(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
         finally:
@@ -162,7 +166,10 @@ class Consuming:
             waiting = {(partition.topic, partition.number) for _, partition in self._waiting}
             assigned = self._consumer.assignment()
             self._consumer.resume([place for place in assigned if (place.topic, place.partition) not in waiting])
-        if (first := self._consumer.poll(POLL)) is None:
+        first = self._consumer.poll(POLL)
+        if self._failure is not None:
+            raise self._failure
+        if first is None:
             return
         # `consume` with a timeout waits until it has as many as it was asked for, so the first one is waited for alone.
         more = self._consumer.consume(min(room, LONGEST_BATCH) - 1, 0) if room > 1 else []
@@ -222,6 +229,13 @@ class Consuming:
     # rebalances
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        try:
+            self._take_over(consumer, places)
+        except Exception as failure:  # raised by the turn that polls: the library hands it on as something else
+            self._failure = failure
+
+    def _take_over(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        """Begin with partitions that are ours now. Raises KafkaException, and TimeoutError where nobody answers."""
         found = self._found(places)
         begun = [partition for partition, is_new in found if is_new and partition.settled >= 0]
         if begun:

@@ -21,7 +21,16 @@ from types import TracebackType
 from typing import Self
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
@@ -50,12 +59,14 @@ JAVA = [
 
 class Kafka:
     """One private broker. Ports: `port` plain, `proxied_port` plain behind `proxy_port`, `login_port` for users; with
-    certificates `tls_port`, and `tls_login_port` for users. All are there, whether anybody uses them or not."""
+    certificates `tls_port`, `tls_login_port` for users, and `tls_own_port` for those who show a certificate of their own.
+    All are there, whether anybody uses them or not. Whoever does not log in may do everything; users too, but for what
+    `deny` takes away."""
 
     def __init__(self, folder: Path, users: Mapping[str, str], tls: Certificates | None) -> None:
         self._folder, self._users, self._tls = folder, users, tls
         self.port, self.proxied_port, self.proxy_port, self.login_port = (free_port() for _ in range(4))
-        self.tls_port, self.tls_login_port = (free_port() if tls else 0 for _ in range(2))
+        self.tls_port, self.tls_login_port, self.tls_own_port = (free_port() if tls else 0 for _ in range(3))
         self._controller_port = free_port()
         self._properties = folder / "server.properties"
         self._runner = self._made_runner()
@@ -107,7 +118,8 @@ class Kafka:
                 f"exec {tools}/kafka-server-start.sh {self._properties}\n",
                 encoding="utf-8",
             )
-            ports = [self.port, self.proxied_port, self.login_port, self.tls_port, self.tls_login_port]
+            ports = [self.port, self.proxied_port, self.login_port]
+            ports += [self.tls_port, self.tls_login_port, self.tls_own_port]
             runner: Runner = Container(IMAGE, f"bash {script}", self._folder, [port for port in ports if port])
             self._write_properties(runner.host, "")
             return runner
@@ -134,6 +146,7 @@ class Kafka:
         if self._tls is not None:
             listeners["TLS"] = (self.tls_port, self.tls_port, "SSL")
             listeners["TLSLOGIN"] = (self.tls_login_port, self.tls_login_port, "SASL_SSL")
+            listeners["TLSOWN"] = (self.tls_own_port, self.tls_own_port, "SSL")
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -162,6 +175,9 @@ class Kafka:
             "broker.heartbeat.interval.ms": "200",
             "broker.session.timeout.ms": "1000",
             "controlled.shutdown.enable": "false",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),
             **self._login_settings(),
             **self._tls_settings(),
@@ -199,6 +215,7 @@ class Kafka:
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(authority),
             "ssl.client.auth": "requested",
+            "listener.name.tlsown.ssl.client.auth": "required",
         }
 
     def start_again(self) -> None:
@@ -241,6 +258,16 @@ class Kafka:
         for future in self.admin.delete_topics(list(topics)).values():
             future.result(ANSWERS_WITHIN)
         self._wait_topics(lambda known: not known.keys() & set(topics))
+
+    def deny(self, user: str, kind: ResourceType, name: str, what: AclOperation) -> None:
+        """Take a right away from a user: `what` may not be done to the topic or group of this name."""
+        rule = AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", what, AclPermissionType.DENY)
+        # Without a rule that grants something, one that denies would take the resource from everybody.
+        others = AclBinding(
+            kind, name, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW
+        )
+        for future in self.admin.create_acls([rule, others]).values():
+            future.result(ANSWERS_WITHIN)
 
     def _wait_topics(self, condition: Callable[[dict[str, int]], bool]) -> None:
         def is_so() -> bool:

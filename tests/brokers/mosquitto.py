@@ -19,6 +19,7 @@ import tempfile
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -51,12 +52,15 @@ class Certificates:
     client_key: Path
 
     @classmethod
-    def make(cls, folder: Path, *names: str) -> Certificates:
-        """A new authority in `folder` that vouches for a broker with these host names, by default the loopback's."""
+    def make(cls, folder: Path, *names: str, until: datetime | None = None) -> Certificates:
+        """A new authority in `folder` that vouches for a broker with these host names, by default the loopback's.
+
+        `until` is when the broker's certificate ends.
+        """
         made = cls(*(folder / name for name in ("ca.pem", "broker.pem", "broker.key", "client.pem", "client.key")))
         authority = trustme.CA()
         authority.cert_pem.write_to_path(made.ca)
-        broker = authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
+        broker = authority.issue_cert(*(names or ("localhost", "127.0.0.1")), not_after=until)
         broker.cert_chain_pems[0].write_to_path(made.certificate)
         broker.private_key_pem.write_to_path(made.key)
         client = authority.issue_cert("device.test", common_name="device")

@@ -155,3 +155,19 @@ async def test_another_name_or_tag_makes_no_link_anew(bench: Bench) -> None:
     bench.write("one.json", document(name="Ground floor", tags=["site"]))
     assert await bench.changes() == []
     assert bench.registry["one"].connection.name == "Ground floor"
+
+
+async def test_a_changed_secret_opens_the_connections_anew_that_refer_to_it(bench: Bench) -> None:
+    """Nobody has to touch the document."""
+    bench.write("password", "first")
+    bench.write("a.json", document(uri="tcp://ada:${file:password}@127.0.0.1:1883"))
+    bench.write("b.json", document())
+    assert sorted(await bench.changes()) == ["open a", "open b"]
+    assert await bench.changes() == []
+    bench.write("password", "second")
+    assert await bench.changes() == ["close a", "ended a", "open a"]
+    assert await bench.changes() == []
+    (bench.folder / "password").unlink()
+    assert await bench.changes() == [], "what runs goes on with what it has"
+    bench.write("password", "third")
+    assert await bench.changes() == ["close a", "ended a", "open a"]

@@ -188,9 +188,14 @@ class MqttGround(Ground):
 
 
 class Mqtt5Ground(MqttGround):
+    """Here a header says who speaks, as on the brokers that have headers."""
+
     kind = "mqtt-5"
     has_headers = True
     version = MQTTv5
+    place = Ground.place
+    speak_for = Ground.speak_for
+    _bind = Ground._bind
 
     def carried(self, **headers: str) -> dict[str, Any]:
         properties: dict[str, Any] = {}

@@ -341,9 +341,10 @@ def narrow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ser
 
 
 def test_an_answer_that_the_broker_will_not_take_is_given_up(narrow: tuple[ServiceProcess, MqttClient]) -> None:
-    """It neither blocks what comes after it nor breaks the connection for ever."""
+    """An error comes in its place; it neither blocks what comes after it nor breaks the connection for ever."""
     service, party = narrow
-    party.command(topic("fan-1", "commands/retrieve"))
+    answer = party.ask_for(topic("fan-1", "commands/retrieve"))
+    assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
     answer = party.ask_for(topic("fan-1", "commands/retrieve"), "/attributes/n")
     assert answer["value"] == 4
     failed = {"connection": "site", "direction": "out", "outcome": "failed"}
@@ -361,6 +362,7 @@ def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: tuple[
     while answers[-1]["topic"].endswith("/next"):
         answers.append(party.next())
     assert answers[-1]["topic"].endswith("/failed")
+    assert answers[-1]["value"]["error"]["status"] == 413
     found = [answer["value"]["item"]["revision"] for answer in answers[:-1]]
     assert [revision for revision in found if revision < 7] == [1, 2, 3, 4, 5, 6]
     assert 7 not in found
