@@ -205,6 +205,6 @@ def test_rabbitmq_is_told_in_its_container(engine: list[FakeContainer], monkeypa
     with RabbitMQ.start() as broker:
         assert broker.tell("list_queues") == "told"
         monkeypatch.setattr(FakeContainer, "answers_with", 64)
-        with pytest.raises(BrokerFailed, match="rabbitmqctl list_queues: told"):
+        with pytest.raises(BrokerFailed, match="rabbitmqctl --quiet list_queues: told"):
             broker.tell("list_queues")
     assert "rabbitmqctl --quiet list_queues" in engine[0].asked

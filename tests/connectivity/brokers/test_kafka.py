@@ -1,4 +1,4 @@
-"""What documents of Kafka connections may say, and what links do against a real Kafka."""
+"""What links do against a real Kafka."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from uuid import uuid4
 import pytest
 
 from connectivity.brokers.base import Outgoing
-from connectivity.brokers.kafka import Address, split_address
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 from connectivity.kafka.configuration import consumer_settings
-from connectivity.kafka.connecting import connect, share_of
+from connectivity.kafka.connecting import connect
 from connectivity.kafka.consuming import IN_FLIGHT
 from connectivity.kafka.link import KafkaLink
 from connectivity.kafka.options import Options
@@ -28,35 +27,7 @@ from tests.brokers.kafka import Kafka
 from tests.brokers.mosquitto import Certificates
 from tests.brokers.onlooker import Onlooker
 from tests.brokers.proxy import Proxy
-from tests.connection_vectors import Case, load_cases
 from tests.helpers import wait_until
-
-
-@pytest.mark.parametrize("case", load_cases("kafka"), ids=str)
-def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
-    case.check()
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("t", Address("t")),
-        ("t/k", Address("t", key="k")),
-        ("t/k/l", Address("t", key="k/l")),
-        ("t/", Address("t", key="")),
-        ("t#3", Address("t", partition="3")),
-        ("t#3#4", Address("t", partition="3#4")),
-        ("t#a/k", Address("t#a", key="k")),
-    ],
-)
-def test_2_4_a_slash_is_looked_for_before_a_hash(address: str, parts: Address) -> None:
-    assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(("limit", "shares"), [(None, [None] * 3), (9, [3, 3, 3]), (10, [4, 3, 3]), (1, [1, 1, 1])])
-def test_case_51_the_consumers_of_a_client_share_its_limit(limit: int | None, shares: list[int | None]) -> None:
-    """No consumer is left without: a partition that it has would never be read."""
-    assert [share_of(limit, 3, member) for member in range(3)] == shares
 
 
 def test_every_consumer_of_every_client_is_a_member_of_its_own() -> None:
