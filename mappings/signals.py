@@ -1,9 +1,10 @@
 """Signals: what the parties say to each other, whatever the wire protocol.
 
-Twin signals (`Command`, `Response`, `Event`, `ErrorResponse`), those of the live channel (`Message`, `MessageResponse`,
-`LiveCommand`, `LiveResponse`), acknowledgements, and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel`
-from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads and writes them; the subscription engine and
-the store know nothing else.
+Twin signals (`Command`, `Response`, `Event`, `ErrorResponse`); the signals of the live channel, which go from one party to
+another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their answers); acknowledgements, which tell a requester
+what became of its signal elsewhere; and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the
+client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads and writes them; the rest of the service knows nothing
+else.
 
 JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
 `None` means that there is no value; JSON null is `b"null"`.
@@ -75,11 +76,7 @@ class ErrorResponse:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A live message to an entity or from it.
-
-    `direction` is `to` (the inbox) or `from` (the outbox). `path` is `/inbox/messages/<subject>` and its like, behind
-    `/features/<id>` for one feature's message. `value` is JSON text: what the content type makes of the bytes.
-    """
+    """A message to a thing or from it, or to or from one of its features. `direction`: `to` (its inbox) or `from`."""
 
     entity: EntityId
     direction: str
@@ -91,7 +88,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageResponse:
-    """The answer to a live message, by whoever took it."""
+    """The answer to a message, given by whoever received it."""
 
     entity: EntityId
     direction: str
@@ -104,7 +101,7 @@ class MessageResponse:
 
 @dataclass(frozen=True, slots=True)
 class LiveCommand:
-    """A command for the device itself, not for its twin."""
+    """A command that a device is to carry out itself; actions and paths are those of `Command`."""
 
     entity: EntityId
     action: str
@@ -116,7 +113,7 @@ class LiveCommand:
 
 @dataclass(frozen=True, slots=True)
 class LiveResponse:
-    """A device's answer to a live command."""
+    """What the device says to a live command."""
 
     entity: EntityId
     action: str
@@ -127,15 +124,37 @@ class LiveResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveEvent:
+    """What a device tells of itself, and no twin keeps. `action`: created, modified, merged or deleted."""
+
+    entity: EntityId
+    action: str
+    path: str
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """Somebody says what became of a signal, under a label of theirs. `channel`: twin or live."""
+    """What became of somebody's signal, by one label. The correlation id of `headers` says which signal that was."""
 
     entity: EntityId
     label: str
     status: int
     value: bytes | None
     headers: Headers
-    channel: str
+    channel: str = "twin"
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgements:
+    """All acknowledgements that one signal asked for, as its requester is told. A label may stand here several times."""
+
+    entity: EntityId
+    acks: tuple[Acknowledgement, ...]
+    status: int
+    headers: Headers
+    channel: str = "twin"
 
 
 class Kind(str, Enum):
@@ -244,8 +263,13 @@ class Failed:
     reason: Fault | Ending
 
 
-Live: TypeAlias = Message | MessageResponse | LiveCommand | LiveResponse | Acknowledgement
-"""What passes through the service between two parties, both ways."""
+Live: TypeAlias = Message | LiveCommand | LiveEvent
+"""What one party says to others by way of the service."""
 
-Inbound: TypeAlias = Command | Subscribe | Request | Cancel | Live
-Outbound: TypeAlias = Response | ErrorResponse | Event | Created | Next | Complete | Failed | Live
+LiveAnswer: TypeAlias = MessageResponse | LiveResponse
+
+Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe | Request | Cancel
+Answer: TypeAlias = Response | LiveAnswer | ErrorResponse | Acknowledgements
+"""What a requester is told once, at the end."""
+
+Outbound: TypeAlias = Answer | Event | Live | Acknowledgement | Created | Next | Complete | Failed

@@ -18,6 +18,7 @@ from mappings.errors import Fault, UnknownTopic
 from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
 from mappings.signals import (
     Acknowledgement,
+    Acknowledgements,
     Cancel,
     Command,
     Complete,
@@ -28,6 +29,7 @@ from mappings.signals import (
     Inbound,
     Kind,
     LiveCommand,
+    LiveEvent,
     LiveResponse,
     Message,
     MessageResponse,
@@ -209,8 +211,7 @@ def entity_topic(entity: EntityId | None, group: str, criterion: str, action: st
     return TopicPath(namespace, name, group, "twin" if group == "things" else None, criterion, action)
 
 
-def live_topic(entity: EntityId, criterion: str, action: str | None = None, *, subject: str | None = None) -> TopicPath:
-    """A topic of an entity's live channel."""
+def _live_topic(entity: EntityId, criterion: str, action: str | None = None, subject: str | None = None) -> TopicPath:
     return TopicPath(entity.namespace, entity.name, entity.type.group, "live", criterion, action, subject)
 
 
@@ -225,14 +226,16 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return entity_topic(entity, entity.type.group, "commands", action)
         case Event(entity=entity, action=action):
             return entity_topic(entity, entity.type.group, "events", action)
-        case Message(entity=entity, subject=subject) | MessageResponse(entity=entity, subject=subject):
-            return live_topic(entity, "messages", subject=subject)
         case LiveCommand(entity=entity, action=action) | LiveResponse(entity=entity, action=action):
-            return live_topic(entity, "commands", action)
-        case Acknowledgement(entity=entity, label=label, channel="live"):
-            return live_topic(entity, "acks", subject=label)
-        case Acknowledgement(entity=entity, label=label):
-            return entity_topic(entity, entity.type.group, "acks")._replace(subject=label)
+            return _live_topic(entity, "commands", action)
+        case LiveEvent(entity=entity, action=action):
+            return _live_topic(entity, "events", action)
+        case Message(entity=entity, subject=subject) | MessageResponse(entity=entity, subject=subject):
+            return _live_topic(entity, "messages", subject=subject)
+        case Acknowledgement(entity=entity, label=label, channel=channel):
+            return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks", subject=label)
+        case Acknowledgements(entity=entity, channel=channel):
+            return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks")
         case Subscribe(kind=Kind.SEARCH):
             return subscription_topic(Kind.SEARCH, None, "subscribe")
         case Subscribe(kind=kind, query=query):

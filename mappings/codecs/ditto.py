@@ -6,9 +6,9 @@ What a value has to be like, where that needs no more than the message, is check
 of a command on a thing or policy stays bytes, and those who carry it out look into it. A merge's content type is theirs to
 check too, since the source's header mapping may still fill it in.
 
-Served are commands on things and policies of the twin channel and streaming subscriptions. Errors that come in mean
-nothing here and are let pass unread, so that two services that answer each other come to rest; everything else is an
-unknown topic.
+Served are commands on things and policies of the twin channel, streaming subscriptions, the live channel of things
+(`mappings/ditto/live.py`) and acknowledgements about things. Errors that come in mean nothing here and are let pass unread,
+so that two services that answer each other come to rest; everything else is an unknown topic.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from mappings.codecs.base import HONO_NOTIFICATIONS, Codec, PayloadMapper, blocklist
 from mappings.ditto import faults
 from mappings.ditto.document import Message, compact, parse_value, read_message, refuse_nul
+from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.paths import resource
 from mappings.ditto.streaming import COMMANDS
 from mappings.ditto.topics import read_topic
@@ -76,6 +77,10 @@ def _signals(message: Message, topic: TopicPath, entity: EntityId | None, header
             return (_command(message, topic, entity, headers),)
         if topic.criterion == "streaming" and topic.action in COMMANDS:
             return (COMMANDS[topic.action](entity, message.path, parse_value(message.value), headers),)
+        if topic.criterion == "acks" and topic.group == "things":
+            return read_acknowledgements(message, topic, entity, headers)
+        if topic.channel == "live":
+            return read_live(message, topic, entity, headers)
     raise unknown_topic(message.topic)
 
 
@@ -84,14 +89,10 @@ def _command(message: Message, topic: TopicPath, entity: EntityId, headers: Head
     action = topic.action
     if action is None or action not in place.actions:
         raise unknown_topic(message.topic)
-    if _is_status(message.status):
-        raise DecodeError(faults.looks_like_response(message.status))
+    if (status := status_of(message)) is not None:
+        raise DecodeError(faults.looks_like_response(status))
     value = compact(message.value) if message.value else None
     return Command(entity, action, place.path, value, headers, message.fields)
-
-
-def _is_status(status: Any) -> bool:
-    return isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599
 
 
 CODEC: Codec = DittoCodec()

@@ -82,6 +82,35 @@ def invalid_id(group: str, text: str) -> Fault:
     )
 
 
+def invalid_label(label: str) -> Fault:
+    """A label of an acknowledgement outside its grammar."""
+    return Fault(
+        400,
+        "acknowledgement:label.invalid",
+        f"The acknowledgement label '{shortened(label)}' is not valid!",
+        "A label has 3 to 100 letters, digits and the characters - _ :",
+    )
+
+
+def invalid_subject(subject: str) -> Fault:
+    """A message whose subject is missing or holds what no subject may."""
+    return Fault(
+        400,
+        "messages:subject.invalid",
+        f"The message subject '{shortened(subject)}' is not valid!",
+        "A subject is not empty and has no control characters.",
+    )
+
+
+def too_large_payload(size: int, limit: int) -> Fault:
+    return Fault(
+        413,
+        "messages:payload.toolarge",
+        f"The payload of the message has {size} bytes, allowed are {limit}.",
+        "Send a smaller payload.",
+    )
+
+
 def looks_like_response(status: int) -> Fault:
     """A command's topic with a status: only answers have one, and nobody here waits for them."""
     return Fault(

@@ -48,6 +48,7 @@ def message(
     status: int | None = None,
     revision: int | None = None,
     timestamp: str | None = None,
+    fields: str | None = None,
 ) -> bytes:
     """A message with its members in the usual order; `value` is JSON already."""
     parts = [b'{"topic":', json_bytes(topic), b',"headers":', json_bytes(headers), b',"path":', json_bytes(path)]
@@ -59,5 +60,7 @@ def message(
         parts += (b',"revision":', json_bytes(revision))
     if timestamp is not None:
         parts += (b',"timestamp":', json_bytes(timestamp))
+    if fields is not None:
+        parts += (b',"fields":', json_bytes(fields))
     parts.append(b"}")
     return b"".join(parts)

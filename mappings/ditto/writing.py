@@ -1,14 +1,16 @@
-"""Signals as messages of the Ditto protocol: answers, errors, events, and the signals of a subscription.
+"""Signals as messages of the Ditto protocol: answers, errors, events, what is live, and the signals of a subscription.
 
 `write` has one small writer for each kind of signal; the elements of a history have a file of their own (`items`). Headers
 leave as `mappings.headers` lets them: answers and events say that they want no response, signals of a subscription repeat
-the headers of the client's command.
+the headers of the client's command. A live signal keeps its own: whoever receives it learns from them whether to answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from mappings.ditto.items import CONTENT_TYPES, next_envelopes
 from mappings.ditto.wire import JSON, MERGE_PATCH, cannot_say, json_bytes, message, transport_headers
@@ -17,6 +19,7 @@ from mappings.errors import Fault
 from mappings.headers import echoed, outgoing
 from mappings.signals import (
     Acknowledgement,
+    Acknowledgements,
     Complete,
     Created,
     Ending,
@@ -25,8 +28,8 @@ from mappings.signals import (
     Failed,
     Headers,
     Kind,
-    Live,
     LiveCommand,
+    LiveEvent,
     LiveResponse,
     Message,
     MessageResponse,
@@ -108,12 +111,48 @@ def _event(signal: Event) -> list[Envelope]:
     return _envelope(payload, {})
 
 
-def _live(signal: Live) -> list[Envelope]:
-    """What passes from one party to another keeps the headers that it came with."""
-    path = "/" if isinstance(signal, Acknowledgement) else signal.path
-    payload = message(
-        str(topic_of(signal)), echoed(signal.headers), path, signal.value, status=getattr(signal, "status", None)
-    )
+def _live_response(signal: LiveResponse) -> list[Envelope]:
+    headers = outgoing(signal.headers)
+    headers["version"] = VERSION
+    if signal.value is not None:
+        headers["content-type"] = MERGE_PATCH if signal.action == "merge" else JSON
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _message_response(signal: MessageResponse) -> list[Envelope]:
+    """The content type is the sender's: the value of a message may be any text in quotes."""
+    headers = {**outgoing(signal.headers), "version": VERSION}
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
+    headers = {**echoed(signal.headers), "version": VERSION}
+    if isinstance(signal, LiveCommand | LiveEvent) and signal.value is not None:
+        headers["content-type"] = MERGE_PATCH if signal.action in ("merge", "merged") else JSON
+    fields = signal.fields if isinstance(signal, LiveCommand) else None
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, fields=fields)
+    return _envelope(payload, signal.headers)
+
+
+def _acknowledgement(signal: Acknowledgement) -> list[Envelope]:
+    headers = {**outgoing(signal.headers), "content-type": JSON}
+    payload = message(str(topic_of(signal)), headers, "/", signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
+    """One member for each label; a list of them for a label that was answered several times."""
+    labels: dict[str, list[dict[str, Any]]] = {}
+    for ack in signal.acks:
+        member: dict[str, Any] = {"status": ack.status}
+        if ack.value is not None:
+            member["payload"] = msgspec.Raw(ack.value)
+        labels.setdefault(ack.label, []).append({**member, "headers": echoed(ack.headers)})
+    headers = {**outgoing(signal.headers), "version": VERSION, "content-type": JSON}
+    value = json_bytes({label: found[0] if len(found) == 1 else found for label, found in labels.items()})
+    payload = message(str(topic_of(signal)), headers, "/", value, status=signal.status)
     return _envelope(payload, signal.headers)
 
 
@@ -149,10 +188,12 @@ _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     ErrorResponse: _error_response,
     Event: _event,
     Message: _live,
-    MessageResponse: _live,
+    MessageResponse: _message_response,
     LiveCommand: _live,
-    LiveResponse: _live,
-    Acknowledgement: _live,
+    LiveResponse: _live_response,
+    LiveEvent: _live,
+    Acknowledgement: _acknowledgement,
+    Acknowledgements: _acknowledgements,
     Created: _subscription_event,
     Next: next_envelopes,
     Complete: _subscription_event,

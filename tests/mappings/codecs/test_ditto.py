@@ -16,6 +16,7 @@ from mappings.envelope import Envelope
 from mappings.errors import DecodeError, EncodeError, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import (
+    Acknowledgement,
     Command,
     Complete,
     Created,
@@ -23,6 +24,13 @@ from mappings.signals import (
     Failed,
     Inbound,
     Kind,
+    Live,
+    LiveAnswer,
+    LiveCommand,
+    LiveEvent,
+    LiveResponse,
+    Message,
+    MessageResponse,
     Next,
     Outbound,
     Request,
@@ -59,6 +67,21 @@ def modify(value: str) -> bytes:
 @pytest.mark.parametrize("row", READ, ids=vectors.about)
 def test_a_message_is_read(row: dict[str, Any]) -> None:
     assert list(CODEC.decode(vectors.envelope(row), None)) == [vectors.signal(row["signal"])]
+
+
+@pytest.mark.parametrize("row", vectors.load("live"), ids=vectors.about)
+def test_what_is_live_is_read(row: dict[str, Any]) -> None:
+    assert list(CODEC.decode(vectors.envelope(row), None)) == [vectors.signal(signal) for signal in row["signals"]]
+
+
+@pytest.mark.parametrize("size", [256_000, 256_001])
+def test_the_value_of_a_message_is_bounded(size: int) -> None:
+    topic, path = "acme.site/lamp-7/things/live/messages/x", "/inbox/messages/x"
+    payload = json.dumps({"topic": topic, "path": path, "value": "x" * (size - 2)}).encode()
+    if size == 256_000:
+        assert len(decode(payload)) == 1
+    else:
+        assert (refused(payload).fault.status, refused(payload).fault.error) == (413, "messages:payload.toolarge")
 
 
 @pytest.mark.parametrize("row", vectors.load("refused"), ids=vectors.about)
@@ -168,7 +191,7 @@ def test_a_signal_is_said(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", vectors.load("said"), ids=vectors.about)
 def test_members_are_written_in_the_usual_order(row: dict[str, Any]) -> None:
-    order = ["topic", "headers", "path", "value", "extra", "status", "revision", "timestamp"]
+    order = ["topic", "headers", "path", "value", "extra", "status", "revision", "timestamp", "fields"]
     for envelope in CODEC.encode(vectors.signal(row["signal"]), None):
         message = json.loads(envelope.payload)
         for written in [message, message.get("value", {}).get("item", {}) if "streaming" in message["topic"] else {}]:
@@ -238,12 +261,13 @@ class DittoClient:
 
     def say(self, signal: Inbound) -> Envelope:
         message: dict[str, Any] = {"topic": str(topic_of(signal)), "headers": dict(signal.headers), "path": "/"}
-        if isinstance(signal, Command):
-            message["path"] = signal.path
+        if isinstance(signal, Command | Live | LiveAnswer | Acknowledgement):
+            message["path"] = getattr(signal, "path", "/")
             if signal.value is not None:
                 message["value"] = json.loads(signal.value)
-            if signal.fields is not None:
-                message["fields"] = signal.fields
+            for member in ("fields", "status"):
+                if getattr(signal, member, None) is not None:
+                    message[member] = getattr(signal, member)
         elif isinstance(signal, Subscribe):
             query = signal.query
             message["value"] = {"fromHistoricalRevision": query.from_revision, "filter": query.filter}
@@ -323,6 +347,12 @@ class TestBehaviours(CodecBehaviours):
             Subscribe(Kind.HISTORY, vectors.HistoryQuery(LAMP, -5, filter="exists(attributes)"), headers),
             Request(Kind.HISTORY, "key-1", 7, headers, LAMP),
             vectors.Cancel(Kind.HISTORY, "key-1", headers, LAMP),
+            Message(LAMP, "from", "a/b", "/features/x y/outbox/messages/a/b", value, headers),
+            MessageResponse(LAMP, "to", "a", "/inbox/messages/a", 404, None, headers),
+            LiveCommand(LAMP, "retrieve", "/", None, headers, "attributes"),
+            LiveResponse(LAMP, "merge", "/attributes", 204, value, headers),
+            LiveEvent(LAMP, "deleted", "/attributes/a", None, headers),
+            Acknowledgement(LAMP, "other:seen", 200, value, headers, "live"),
         ]
 
     def answers(self) -> Sequence[Outbound]:

@@ -80,7 +80,7 @@ def test_what_passes_from_one_party_to_another_keeps_its_headers() -> None:
     (question,) = write(Message(LAMP, "to", "turn", path, b'"on"', headers))
     assert json.loads(question.payload) == {
         "topic": "acme.site/lamp-7/things/live/messages/turn",
-        "headers": headers,
+        "headers": {**headers, "version": 2},
         "path": path,
         "value": "on",
     }

@@ -1,8 +1,8 @@
 """The vector files of the Ditto protocol: messages, and what they mean.
 
-`commands.json` and `streaming.json` pair a message with the signal that it is, `refused.json` with the error that it ends
-in, `ignored.json` lists messages that mean nothing; `said.json` pairs a signal with the messages that say it. A message is
-JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are no text (`hex`).
+`commands.json` and `streaming.json` pair a message with the signal that it is, `live.json` with several, `refused.json` with
+the error that it ends in, `ignored.json` lists messages that mean nothing; `said.json` pairs a signal with the messages that
+say it. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are no text (`hex`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import (
+    Acknowledgement,
+    Acknowledgements,
     Cancel,
     Command,
     Complete,
@@ -25,6 +27,8 @@ from mappings.signals import (
     Failed,
     HistoryQuery,
     Kind,
+    LiveCommand,
+    LiveEvent,
     LiveResponse,
     Message,
     MessageResponse,
@@ -33,6 +37,10 @@ from mappings.signals import (
     Response,
     Subscribe,
 )
+
+_LIVE = {
+    each.__name__: each for each in (Message, MessageResponse, LiveCommand, LiveResponse, LiveEvent, Acknowledgement)
+}
 
 FOLDER = Path(__file__).parents[2] / "vectors" / "ditto"
 
@@ -89,14 +97,12 @@ def signal(row: dict[str, Any]) -> Any:
     match row["is"]:
         case "Command":
             return Command(**{**members, "value": raw(members["value"])})
-        case "Message":
-            return Message(**{**members, "value": raw(members["value"])})
-        case "MessageResponse":
-            return MessageResponse(**{**members, "value": raw(members["value"])})
-        case "LiveResponse":
-            return LiveResponse(**{**members, "value": raw(members["value"])})
         case "Response":
             return Response(**{**members, "value": raw(members["value"])})
+        case name if name in _LIVE:
+            return _LIVE[name](**{**members, "value": raw(members["value"])})
+        case "Acknowledgements":
+            return Acknowledgements(**{**members, "acks": tuple(map(signal, members["acks"]))})
         case "ErrorResponse":
             return ErrorResponse(**{**members, "fault": fault(members["fault"])})
         case "Subscribe":

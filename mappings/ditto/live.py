@@ -1,0 +1,139 @@
+"""The live channel and acknowledgements: what goes past the twin, and what is told about it (Ditto protocol, live channel).
+
+A topic says what kind of signal a message is, and `status` tells an answer from a question. A message's place is its
+direction, `inbox` (to the thing) or `outbox` (from it), perhaps of one feature; its subject stands in topic and path, and
+the two have to agree, since permission is asked for the path. Acknowledgements of several labels come as one message and are
+several signals here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from mappings.ditto import faults
+from mappings.ditto.document import Message as Document
+from mappings.ditto.document import compact, parse_value
+from mappings.ditto.paths import resource
+from mappings.errors import DecodeError, UnknownPath
+from mappings.headers import readable
+from mappings.ids import MAX_ID_LENGTH, EntityId, utf16_length
+from mappings.pointer import format_pointer, parse_pointer
+from mappings.signals import (
+    Acknowledgement,
+    Headers,
+    Inbound,
+    LiveCommand,
+    LiveEvent,
+    LiveResponse,
+    Message,
+    MessageResponse,
+)
+from mappings.texts import shortened
+from mappings.topic import TopicPath, unknown_topic
+
+LARGEST_PAYLOAD = 256_000
+"""The most bytes that the value of a message may have."""
+
+_DIRECTIONS = {"inbox": "to", "outbox": "from"}
+_LABEL = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_TWIN_ACTIONS = {"created": "create", "modified": "modify", "merged": "merge", "deleted": "delete"}
+"""What has to be possible at a path for an event with this action to have it."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def read_live(document: Document, topic: TopicPath, entity: EntityId, headers: Headers) -> Sequence[Inbound]:
+    """The signal of a message on the live channel. Raises DecodeError."""
+    if topic.criterion == "messages":
+        return (_message(document, topic, entity, headers),)
+    if topic.action is None or entity.name == "_":
+        raise unknown_topic(document.topic)
+    is_event = topic.criterion == "events"
+    place = resource(entity.type, document.path)
+    if (_TWIN_ACTIONS.get(topic.action) if is_event else topic.action) not in place.actions:
+        raise unknown_topic(document.topic)
+    value = compact(document.value) if document.value else None
+    if is_event:
+        return (LiveEvent(entity, topic.action, place.path, value, headers),)
+    if (status := status_of(document)) is not None:
+        return (LiveResponse(entity, topic.action, place.path, status, value, headers),)
+    return (LiveCommand(entity, topic.action, place.path, value, headers, document.fields),)
+
+
+def read_acknowledgements(
+    document: Document, topic: TopicPath, entity: EntityId, headers: Headers
+) -> Sequence[Acknowledgement]:
+    """One acknowledgement, or those that came together. Raises DecodeError."""
+    channel = topic.channel or "twin"
+    if topic.subject is None:
+        return [
+            Acknowledgement(entity, *part, channel=channel)
+            for part in _members(parse_value(document.value), dict(headers))
+        ]
+    status = status_of(document)
+    if status is None:
+        raise DecodeError(faults.field_missing("status"))
+    value = compact(document.value) if document.value else None
+    return (Acknowledgement(entity, _checked_label(topic.subject), status, value, headers, channel),)
+
+
+def status_of(document: Document) -> int | None:
+    """The status of an answer, or None for what is none."""
+    status = document.status
+    is_status = isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599
+    return status if is_status else None
+
+
+def _message(document: Document, topic: TopicPath, entity: EntityId, headers: Headers) -> Message | MessageResponse:
+    subject = topic.subject or ""
+    if not subject or _CONTROL.search(subject) is not None or utf16_length(subject) > MAX_ID_LENGTH:
+        raise DecodeError(faults.invalid_subject(subject))
+    direction, path = _place(document.path, subject)
+    value = compact(document.value) if document.value else None
+    if value is not None and len(value) > LARGEST_PAYLOAD:
+        raise DecodeError(faults.too_large_payload(len(value), LARGEST_PAYLOAD))
+    status = status_of(document)
+    if status is None:
+        return Message(entity, direction, subject, path, value, headers)
+    return MessageResponse(entity, direction, subject, path, status, value, headers)
+
+
+def _place(path: str, subject: str) -> tuple[str, str]:
+    """The direction of a message's path, and the path as it is written. Raises UnknownPath."""
+    box, _, own = path.removeprefix("/").partition("/messages/")
+    if own == subject:
+        match parse_pointer(box):
+            case (name,) if name in _DIRECTIONS:
+                return _DIRECTIONS[name], f"/{name}/messages/{subject}"
+            case ("features", feature, name) if name in _DIRECTIONS:
+                return _DIRECTIONS[name], f"{format_pointer(('features', feature, name))}/messages/{subject}"
+    raise UnknownPath(faults.unknown_path(path))
+
+
+def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes | None, Headers]]:
+    """Label, status, value and headers of each of several acknowledgements. Raises DecodeError."""
+    if not isinstance(value, dict):
+        raise DecodeError(faults.not_convertible(value, "an object"))
+    found: list[tuple[str, int, bytes | None, Headers]] = []
+    for label, members in value.items():
+        for member in members if isinstance(members, list) else [members]:
+            if not isinstance(member, dict):
+                raise DecodeError(faults.not_convertible(member, "an object"))
+            status, own = member.get("status"), member.get("headers")
+            if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
+                raise DecodeError(faults.wrong_type(f"{shortened(label)}/status", status, "Integer"))
+            payload = _encode(member["payload"]) if "payload" in member else None
+            merged = {**headers, **(readable(own) if isinstance(own, dict) else {})}
+            found.append((_checked_label(label), status, payload, merged))
+    return found
+
+
+def _checked_label(label: str) -> str:
+    if _LABEL.fullmatch(label) is None:
+        raise DecodeError(faults.invalid_label(label))
+    return label
