@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from connectivity.brokers import load_broker
-from connectivity.model import Connection
+from connectivity.model import Connection, Target
+from connectivity.topics import LIVE_TOPICS, parse_target_topic
 
 
 def refusal(connection: Connection) -> str | None:
@@ -25,11 +26,18 @@ def refusal(connection: Connection) -> str | None:
 
 def shortfalls(connection: Connection) -> Iterator[str]:
     """What the document asks for and this version leaves out."""
-    if connection.targets:
-        yield "targets: nothing is published to them"
-    for index, source in enumerate(connection.sources):
-        if source.acknowledgement_requests is not None and source.acknowledgement_requests.includes:
-            yield f"sources[{index}].acknowledgementRequests: a command is answered when it is durable"
+    for index, target in enumerate(connection.targets):
+        yield from (f"targets[{index}].{what}" for what in _left_out(target))
+
+
+def _left_out(target: Target) -> Iterator[str]:
+    """What of a target is left out: only what is live is published."""
+    topics = [parse_target_topic(text) for text in target.topics]
+    for topic in dict.fromkeys(topic.topic for topic in topics):
+        if topic not in LIVE_TOPICS:
+            yield f"topics: nothing is published of {topic}"
+    if any(topic.topic in LIVE_TOPICS and topic.extra_fields is not None for topic in topics):
+        yield "topics: extraFields are not added"
 
 
 def reservations(connection: Connection) -> Iterator[str]:

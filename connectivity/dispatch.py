@@ -1,102 +1,85 @@
-"""What is done with the signals of deliveries: twin commands to the store, subscription commands to the streams.
+"""What is done with the signals of deliveries: commands to the store, live ones to others, subscriptions to the streams.
 
 Deliveries come in batches, in order. The commands of a batch are decided one after the other, each seeing what the ones
 before it decided, and stored together; an answer is posted when what it says is durable, and a delivery is settled when
 the broker has its answers. What could not be stored, or not be decided because the store cannot be read, is handed back
 unanswered, to be taken up again. A change that no store can take costs its own command an answer of 500, and nobody else.
 
+A command that asks for acknowledgements of others holds its delivery until they have come or its time is over
+(`connectivity.exchange`, where live signals go too). Whether a delivery is settled or rejected follows from what came of its
+signals (`connectivity.acknowledgements`).
+
 A redelivered command that is known is answered again and not carried out again: its answer was stored in the transaction
 of its events. A redelivered request or cancel is remembered in memory, so that demand never doubles. One whose answers are
 still on their way is settled by those and gets no others, and one whose answer the broker has refused is settled at once:
-to send the same again would end the same way, for ever where the broker refuses by hanging up.
+to send the same again would end the same way, for ever where the broker refuses by hanging up (`connectivity.arrivals`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from hashlib import blake2b
-from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
 
-from connectivity.brokers.base import Delivery
-from connectivity.errors import ConnectivityError, TwinError
-from connectivity.inbound import Heard, Reader, Received
-from connectivity.lanes import Ended
+from connectivity.acknowledgements import NO_TIME, NOTHING, Wish, channel_of, outcome_of_error, says_nothing, wish
+from connectivity.arrivals import Arrival, Redeliveries
+from connectivity.brokers.base import Outcome
+from connectivity.collecting import Pending
+from connectivity.errors import TwinError
+from connectivity.exchange import Exchange, Sending
+from connectivity.inbound import Heard
+from connectivity.members import Member, Members
 from connectivity.outbound import Route
+from connectivity.replies import Replies
 from connectivity.store import Store
 from connectivity.streams import Peer, Streams
 from connectivity.twins.decide import Decider
-from mappings.errors import INTERNAL_ERROR
+from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.headers import essential
-from mappings.signals import Cancel, Command, ErrorResponse, Headers, Inbound, Request, Response, Subscribe
-from mappings.topic import topic_of, unknown_topic
+from mappings.signals import (
+    Acknowledgement,
+    Cancel,
+    Command,
+    ErrorResponse,
+    Headers,
+    LiveAnswer,
+    LiveCommand,
+    LiveEvent,
+    LiveResponse,
+    Message,
+    MessageResponse,
+    Request,
+    Response,
+    Subscribe,
+)
 from spark_store.errors import RevisionConflict, StoreUnavailable
-from spark_store.records import Answer, Change, DeliveryName
+from spark_store.records import Answer, Change
 
 log = structlog.get_logger(__name__)
-
-IDEMPOTENCY_KEY = "idempotency-key"
-_REMEMBERED_REQUESTS = 10_000
-_REMEMBERED_REFUSALS = 1_000
 
 _MOST_TRIES = 5
 """How often a command is decided anew because another one before it, upon which it was decided, could not be stored."""
 
 _HEADERS_TOO_LARGE = 431
 
-_numbers = count()
-
-_Place: TypeAlias = tuple[tuple[str, int], str]
-"""What names a delivery among all that are known: connection and source, then the delivery's own name."""
-
-
-class Arrival:
-    """One delivery on its way through: what it says, and how many of its answers have not ended yet.
-
-    `is_again` says that it was taken up before: a commit that failed may have been carried out all the same. `number`
-    grows with the order of arrival, `tries` with every time that it could not be stored for reasons of its own. `route`
-    stands for the source; each signal is answered by its own.
-    """
-
-    __slots__ = ("delivery", "is_again", "number", "open", "place", "received", "route", "tries")
-
-    def __init__(self, delivery: Delivery, received: Received, route: Route) -> None:
-        self.delivery = delivery
-        self.received = received
-        self.route = route
-        self.number = next(_numbers)
-        self.open = self.tries = 0
-        self.is_again = delivery.redelivered
-        self.place: _Place | None = (route.place, delivery.name) if delivery.name is not None else None
-        """What names the delivery, apart from what it says; None where nothing does."""
-
-    def __repr__(self) -> str:
-        return f"<Arrival {self.number} at {self.delivery.address}, {self.open} answers open>"
-
-    def ended(self, _error: ConnectivityError | None) -> None:
-        """One answer has reached the broker, or was refused by it. The last one settles the delivery."""
-        self.open -= 1
-        if self.open == 0:
-            self.delivery.settle()
-            self.route.meter.inbound("settled")
-
-
 Postponed = Callable[[Sequence[Arrival]], None]
 """Takes back arrivals that could not be carried out now. None of them has been answered."""
 
+_Told: TypeAlias = Response | ErrorResponse
+
 
 class _Answer(NamedTuple):
-    """An answer that may be told once what was submitted is durable, and the route by which it leaves."""
+    """An answer that may be told once what was submitted is durable: by its route, or to what collects for the requester."""
 
     arrival: Arrival
-    said: Response | ErrorResponse
+    told: _Told
     route: Route
+    pending: Pending | None = None
 
 
 _Waiting: TypeAlias = list[_Answer]
@@ -105,16 +88,19 @@ _Waiting: TypeAlias = list[_Answer]
 class Dispatcher:
     """The one place that knows which signal goes where."""
 
-    def __init__(self, store: Store, streams: Streams, decider: Decider) -> None:
+    def __init__(
+        self, store: Store, streams: Streams, decider: Decider, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` gives monotonic seconds; it says when somebody has waited long enough for acknowledgements."""
         self._store = store
         self._streams = streams
         self._decider = decider
         self._submitted: set[asyncio.Future[None]] = set()
         """What waits for the disk. Where one of these has failed, those behind it must not be faster than its return."""
-        self._requests: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
-        self._underway: dict[_Place, Arrival] = {}
-        self._refused: OrderedDict[_Place, bytes] = OrderedDict()
-        """Deliveries whose answers the broker did not take: place → payload's digest."""
+        self._memory = Redeliveries()
+        self._members = Members()
+        self._replies = Replies(self._members)
+        self._exchange = Exchange(self._members, self._replies, decider.world, self._memory, clock)
         self._peer = lru_cache(maxsize=1024)(Peer)
 
     def handle(self, arrivals: Sequence[Arrival], postponed: Postponed) -> None:
@@ -136,13 +122,25 @@ class Dispatcher:
             self._submitted.add(stored)
             stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed))
 
+    def join(self, member: Member) -> None:
+        """A connection is open: it may be sent what others bring in."""
+        self._members.join(member)
+
     def close_connection(self, connection_id: str) -> None:
-        """Nothing more comes from this connection, and nobody there waits for elements."""
+        """Nothing more comes from this connection, and nobody there waits for anything."""
+        self._members.leave(connection_id)
+        self._exchange.collecting.close_connection(connection_id)
         self._streams.close_connection(connection_id)
         self._peer.cache_clear()
-        for known in (self._underway, self._refused):
-            for place in [place for place in known if place[0][0] == connection_id]:
-                del known[place]
+        self._memory.close_connection(connection_id)
+
+    def held(self, connection_id: str) -> int:
+        """How many deliveries of a connection wait for acknowledgements."""
+        return self._exchange.collecting.held(connection_id)
+
+    def expire(self) -> None:
+        """End the waiting of those whose time is over. Happens by itself; for whoever moves the clock."""
+        self._exchange.collecting.expire()
 
     def _take_all(self, arrivals: Sequence[Arrival], waiting: _Waiting, changes: list[Change]) -> Sequence[Arrival]:
         """Carry out as many as can be; those that are left."""
@@ -157,31 +155,42 @@ class Dispatcher:
 
     def _take(self, arrival: Arrival, waiting: _Waiting, changes: list[Change]) -> None:
         """Carry out one delivery. Raises StoreUnavailable where it has to be taken up again."""
-        if arrival.delivery.redelivered:
-            if self._is_answered(arrival):
-                return
-        elif self._refused and arrival.place is not None:
-            # The name is used again, for something new.
-            self._refused.pop(arrival.place, None)
+        if self._memory.is_answered(arrival):
+            return
+        arrival.outcome = Outcome.SETTLED
         received = arrival.received
         answers: _Waiting = []
+        sendings: list[Sending] = []
         if received.error is not None:
             answers.append(_Answer(arrival, received.error, received.route or arrival.route))
         elif not received.signals:
             arrival.route.meter.inbound("dropped")
-        for heard in received.signals:
-            signal = heard.signal
-            if isinstance(signal, Command):
-                answers.append(_Answer(arrival, self._carry_out(signal, heard, arrival, changes), heard.route))
-            elif isinstance(signal, Subscribe | Request | Cancel):
-                self._stream(signal, heard, arrival)
-            else:
-                answers.append(_Answer(arrival, _not_served(signal), heard.route))
+        try:
+            for heard in received.signals:
+                signal, route = heard.signal, heard.route
+                if isinstance(signal, Command):
+                    if says_nothing(signal.headers):
+                        answers.append(_Answer(arrival, self._carry_out(signal, heard, arrival, changes), route))
+                    else:
+                        answer, pending = self._carry_out_and_hold(signal, heard, arrival, changes)
+                        answers.append(_Answer(arrival, answer, route, pending))
+                elif isinstance(signal, Subscribe | Request | Cancel):
+                    self._stream(signal, heard, arrival)
+                elif (told := self._pass_on(signal, heard, arrival)) is not None:
+                    if isinstance(told, ErrorResponse):
+                        answers.append(_Answer(arrival, told, route))
+                    else:
+                        sendings.append(told)
+        except StoreUnavailable:
+            self._drop(answers)
+            raise
         waiting += answers
-        arrival.open = len(answers) or 1
-        if not answers:
+        arrival.open = len(answers) + len(sendings) or 1
+        for send in sendings:
+            send()
+        if not answers and not sendings:
             # Streams answer for themselves, as fast as the link takes it.
-            arrival.route.outbox.behind(self._underway_until_ended(arrival))
+            arrival.route.outbox.behind(self._memory.until_ended(arrival))
 
     # answers to commands
 
@@ -192,8 +201,9 @@ class Dispatcher:
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
         if error is None:
             for answer in waiting:
-                self._post(answer)
+                self._tell(answer)
         elif isinstance(error, StoreUnavailable):
+            self._drop(waiting)
             taken = list(dict.fromkeys(answer.arrival for answer in waiting))
             for arrival in taken:
                 arrival.is_again = True
@@ -205,6 +215,7 @@ class Dispatcher:
 
     def _not_stored(self, error: BaseException, waiting: _Waiting) -> list[Arrival]:
         """Answer whoever is to blame; the others, to be taken up again."""
+        self._drop(waiting)
         found = _by_arrival(waiting)
         innocent: list[Arrival] = []
         for arrival, answers in found:
@@ -212,56 +223,32 @@ class Dispatcher:
             if (len(found) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_TRIES:
                 innocent.append(arrival)
                 continue
+            self._memory.note(arrival, Outcome.REDELIVER, is_done=False)
             for answer in answers:
-                if answer.said is arrival.received.error:
-                    self._post(answer)
+                if answer.told is arrival.received.error:
+                    self._tell(answer)
                     continue
-                log.error("a change could not be stored", exc_info=error, **_about(arrival, answer.said.headers))
-                self._post(answer._replace(said=_internal_error(answer.said)))
+                log.error("a change could not be stored", exc_info=error, **_about(arrival, answer.told.headers))
+                self._tell(_Answer(arrival, _internal_error(answer.told), answer.route))
         return innocent
 
-    def _post(self, answer: _Answer) -> None:
-        arrival, said, route = answer
-        is_unread = said is arrival.received.error
-        if isinstance(said, ErrorResponse):
-            self._tell_refusal(arrival, said, is_unread)
-        route.post(said, self._underway_until_ended(arrival), unasked=is_unread)
+    def _drop(self, waiting: _Waiting) -> None:
+        """These were not carried out: nobody collects for them."""
+        for answer in waiting:
+            if answer.pending is not None:
+                self._exchange.collecting.drop(answer.pending)
 
-    # answers on their way
-
-    def _is_answered(self, arrival: Arrival) -> bool:
-        """Whether the answers to a redelivered delivery are on their way, or are in vain. It is settled accordingly."""
-        place = arrival.place
-        if place is None:
-            return False
-        earlier = self._underway.get(place)
-        if earlier is not None and earlier.delivery.envelope.payload == arrival.delivery.envelope.payload:
-            # The link that it came by first is dead: this is the one to settle.
-            earlier.delivery = arrival.delivery
-            return True
-        if self._refused.get(place) == _digest(arrival.delivery):
-            arrival.delivery.settle()
-            arrival.route.meter.inbound("settled")
-            return True
-        return False
-
-    def _underway_until_ended(self, arrival: Arrival) -> Ended:
-        """What ends one answer to a delivery that until then is known to be on its way."""
-        place = arrival.place
-        if place is None:
-            return arrival.ended
-        self._underway[place] = arrival
-
-        def ended(error: ConnectivityError | None) -> None:
-            if error is not None:
-                self._refused[place] = _digest(arrival.delivery)
-                if len(self._refused) > _REMEMBERED_REFUSALS:
-                    self._refused.popitem(last=False)
-            arrival.ended(error)
-            if not arrival.open and self._underway.get(place) is arrival:
-                del self._underway[place]
-
-        return ended
+    def _tell(self, answer: _Answer) -> None:
+        """What was carried out is durable: tell the requester, or what collects for it."""
+        arrival, told, route, pending = answer
+        if pending is not None and isinstance(told, Response):
+            self._exchange.persisted(pending, told)
+            return
+        unasked = is_unread = told is arrival.received.error
+        if isinstance(told, ErrorResponse):
+            self._tell_refusal(arrival, told, is_unread)
+            unasked = is_unread or told.fault is NO_TIME
+        self._replies.post(route, told, self._memory.until_ended(arrival), unasked=unasked)
 
     def _tell_refusal(self, arrival: Arrival, answer: ErrorResponse, is_unread: bool) -> None:
         if answer.fault is INTERNAL_ERROR:
@@ -279,11 +266,42 @@ class Dispatcher:
 
     # commands
 
-    def _carry_out(
+    def _carry_out(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Told:
+        """Decide a command that asks for what all ask for. Raises StoreUnavailable."""
+        told = self._decide(command, heard, arrival, changes)
+        if isinstance(told, ErrorResponse):
+            self._note_refusal(told, command, channel_of(command) is not None, arrival)
+        return told
+
+    def _carry_out_and_hold(
         self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> Response | ErrorResponse:
-        """Decide a command, unless it is known. Raises StoreUnavailable."""
-        name, is_asked = self._name(command, heard, arrival)
+    ) -> tuple[_Told, Pending | None]:
+        """Decide a command that says what it asks for, and hold its delivery if that is more. Raises StoreUnavailable."""
+        channel = channel_of(command)
+        asked = wish(command.headers, channel) if channel is not None else NOTHING
+        fault = asked if isinstance(asked, Fault) else None
+        is_plain = isinstance(asked, Wish) and asked.is_plain("twin")
+        if fault is None and not is_plain:
+            fault = self._exchange.duplicate(command, arrival)
+        if fault is not None:
+            refused = ErrorResponse(command.entity, command.entity.type.group, fault, command.headers)
+            self._note_refusal(refused, command, True, arrival)
+            return refused, None
+        assert isinstance(asked, Wish)
+        told = self._decide(command, heard, arrival, changes)
+        if isinstance(told, Response):
+            return told, None if is_plain else self._exchange.hold(command, asked, heard.route, arrival)
+        self._note_refusal(told, command, bool(asked.labels), arrival)
+        return told, None
+
+    def _note_refusal(self, told: ErrorResponse, command: Command, is_asking: bool, arrival: Arrival) -> None:
+        """What a refusal means for the delivery: nothing, unless acknowledgements were asked for or we have failed."""
+        if is_asking or (told.fault is INTERNAL_ERROR and command.action != "retrieve"):
+            self._memory.note(arrival, outcome_of_error(told.fault), is_done=False)
+
+    def _decide(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Told:
+        """What a command comes to; what it changes is staged. Raises StoreUnavailable."""
+        name, is_asked = self._memory.name(command, heard, arrival)
         if name is not None and is_asked and (known := self._store.answered(name)) is not None:
             arrival.route.meter.inbound("answered_again")
             return _stored_answer(known, command)
@@ -306,6 +324,24 @@ class Dispatcher:
             changes.append(change)
         return decision.response
 
+    # what goes to others
+
+    def _pass_on(
+        self, signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement, heard: Heard, arrival: Arrival
+    ) -> ErrorResponse | Sending | None:
+        """An error to answer with, or what sends the signal when the whole delivery is judged. Raises StoreUnavailable."""
+        try:
+            if isinstance(signal, Acknowledgement):
+                return self._exchange.acknowledge(signal, arrival)
+            if isinstance(signal, MessageResponse | LiveResponse):
+                return self._exchange.answer(signal, arrival)
+            return self._exchange.prepare(signal, heard.route, arrival)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
+            return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers)
+
     # subscriptions
 
     def _stream(self, signal: Subscribe | Request | Cancel, heard: Heard, arrival: Arrival) -> None:
@@ -314,7 +350,7 @@ class Dispatcher:
         try:
             if isinstance(signal, Subscribe):
                 self._streams.subscribe(signal, peer)
-            elif self._is_known_request(signal, heard, arrival):
+            elif self._memory.is_known_request(signal, heard, arrival):
                 arrival.route.meter.inbound("answered_again")
             elif isinstance(signal, Request):
                 self._streams.request(signal, peer)
@@ -327,61 +363,9 @@ class Dispatcher:
             arrival.route.meter.inbound("failed")
             heard.route.post(ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers))
 
-    def _is_known_request(self, signal: Request | Cancel, heard: Heard, arrival: Arrival) -> bool:
-        name, is_asked = self._name(signal, heard, arrival)
-        if name is None:
-            return False
-        if is_asked and self._requests.get(name.place) == name.digest:
-            return True
-        self._requests[name.place] = name.digest
-        self._requests.move_to_end(name.place)
-        if len(self._requests) > _REMEMBERED_REQUESTS:
-            self._requests.popitem(last=False)
-        return False
-
-    # names
-
-    def _name(
-        self, signal: Command | Request | Cancel, heard: Heard, arrival: Arrival
-    ) -> tuple[DeliveryName | None, bool]:
-        """What names this signal across redeliveries, and whether it may have come before.
-
-        A key that a client has chosen is its own: it says nothing about what others send, or about another place.
-        """
-        route, delivery = arrival.route, arrival.delivery
-        if (key := _idempotency_key(signal.headers, delivery)) is not None:
-            place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
-            by = (heard.name,) if heard.name else ()
-            text = "\0".join((type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects, *by))
-            digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            return DeliveryName(route.connection_id, route.index, f"key:{key}:{digest.hex()}", b""), True
-        if delivery.name is None:
-            return None, False
-        name = delivery.name + heard.name
-        return DeliveryName(route.connection_id, route.index, name, _digest(delivery)), arrival.is_again
-
-
-def read(reader: Reader, deliveries: Sequence[Delivery]) -> list[Arrival]:
-    """Decode a batch."""
-    return [Arrival(delivery, reader.receive(delivery), reader.route) for delivery in deliveries]
-
 
 def _has_failed(stored: asyncio.Future[None]) -> bool:
     return stored.done() and (stored.cancelled() or stored.exception() is not None)
-
-
-def _digest(delivery: Delivery) -> bytes:
-    return blake2b(delivery.envelope.payload, digest_size=16).digest()
-
-
-def _idempotency_key(headers: Headers, delivery: Delivery) -> str | None:
-    """The key that a client has chosen, in any spelling of its name, in the signal or beside it."""
-    length = len(IDEMPOTENCY_KEY)
-    for among in (headers, delivery.envelope.headers):
-        for name in among:
-            if len(name) == length and name.lower() == IDEMPOTENCY_KEY:
-                return str(among[name])
-    return None
 
 
 def _answer_bytes(response: Response, command: Command) -> bytes:
@@ -399,16 +383,9 @@ def _stored_answer(known: bytes, command: Command) -> Response:
     return Response(command.entity, action, path, status, value, {**command.headers, **own})
 
 
-def _internal_error(answer: Response | ErrorResponse) -> ErrorResponse:
+def _internal_error(answer: _Told) -> ErrorResponse:
     group = answer.entity.type.group if answer.entity is not None else "things"
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
-
-
-def _not_served(signal: Inbound) -> ErrorResponse:
-    """The answer to what nobody here carries out."""
-    topic = topic_of(signal)
-    entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
-    return ErrorResponse(entity, topic.group, unknown_topic(str(topic)).fault, signal.headers)
 
 
 def _by_arrival(waiting: _Waiting) -> list[tuple[Arrival, list[_Answer]]]:

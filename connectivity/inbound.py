@@ -2,8 +2,8 @@
 
 `Reader.receive` decides and is pure. What cannot be read or is not allowed becomes an error answer, never an exception:
 the delivery is settled all the same, since another try would end the same way. The order of the steps is that of the Ditto
-connection model: decode, then the source's header mapping fills the gaps that the signal's own headers leave, then
-enforcement.
+connection model: decode, then the source's header mapping fills the gaps that the signal's own headers leave, then the
+source adds its requests for acknowledgements, then enforcement.
 
 Each payload mapper of the source reads the delivery, in order. What one of them cannot read does not touch what the others
 have read; the delivery is answered with one error, the first. What no mapper has read is answered by the Ditto protocol,
@@ -19,16 +19,19 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from connectivity.acknowledgements import SourceRequests, channel_of
 from connectivity.brokers.base import Delivery
 from connectivity.mapper import Mapper
-from connectivity.outbound import Route, feature_ids
+from connectivity.outbound import Route
+from connectivity.publication import feature_ids
+from connectivity.rules import with_connection_id
 from mappings.codecs.base import Answers
 from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
 from mappings.headers import normalise, readable, require_size
 from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
 from mappings.placeholders import PlaceholderContext, Scope, Template, parse
 from mappings.resolution import unresolved
-from mappings.signals import Command, ErrorResponse, Inbound, Subscribe
+from mappings.signals import Acknowledgement, Command, ErrorResponse, Inbound, Subscribe
 from mappings.topic import topic_of
 
 log = structlog.get_logger(__name__)
@@ -89,6 +92,14 @@ class Reader:
         self._enforced = parse(enforcement.input, Scope.ENFORCEMENT_INPUT) if enforcement else None
         self._filters: list[Template] = (
             [parse(text, Scope.ENFORCEMENT_FILTER) for text in enforcement.filters] if enforcement else []
+        )
+        requests = source.acknowledgement_requests
+        self._requests = (
+            SourceRequests(
+                [with_connection_id(text, route.connection_id) for text in requests.includes], requests.filter
+            )
+            if requests is not None
+            else None
         )
         names = route.header_mapping.names
         self._needs_topic = any(name.startswith("topic:") for name in names)
@@ -183,6 +194,10 @@ class Reader:
             if self.route.header_mapping:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
                 headers = _filled(headers, normalise(mapped, mapped=True))
+            if isinstance(signal, Acknowledgement):
+                self._attribute(headers)
+            elif self._requests is not None and (channel := channel_of(signal)) is not None:
+                self._requests.apply(headers, channel, self._context(delivery, signal, subjects))
             if not isinstance(signal, Command):
                 # Subscriptions repeat their headers with every element. (Commands are measured where they are decided.)
                 require_size(headers)
@@ -200,6 +215,19 @@ class Reader:
             # What most deliveries are, and twice as fast as `replace`.
             return Command(signal.entity, signal.action, signal.path, signal.value, headers, signal.fields)
         return replace(signal, headers=headers)
+
+    def _attribute(self, headers: dict[str, Any]) -> None:
+        """Say by which connection an acknowledgement came. Raises DecodeError where nothing says what it is about."""
+        if "correlation-id" not in headers:
+            raise DecodeError(
+                Fault(
+                    400,
+                    "acknowledgement:correlation-id.missing",
+                    "The acknowledgement has no correlation id.",
+                    "Send the 'correlation-id' of the signal that is acknowledged.",
+                )
+            )
+        headers["ditto-connection-id"] = self.route.connection_id
 
     def _enforce(self, entity: EntityId | None, identity: str) -> None:
         """Raise where none of the filters comes to the identity that the transport gives (connection model, enforcement).

@@ -12,8 +12,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Link
-from connectivity.dispatch import Arrival, Dispatcher, read
+from connectivity.dispatch import Dispatcher
 from connectivity.inbound import Reader
 from connectivity.store import Store
 from spark_store.errors import StoreUnavailable

@@ -1,4 +1,4 @@
-"""Signals on their way out: which of them are wanted, to which address, with which headers.
+"""Answers on their way out: which of them are wanted at which reply-target.
 
 A `Route` is one source seen through one of its payload mappers, with everything about it compiled: the mapper, the
 templates, the reply-target. An answer leaves by the route that its command came in by. `Route.messages` decides and is
@@ -18,6 +18,7 @@ from functools import partial
 
 import structlog
 
+from connectivity.acknowledgements import is_success
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
@@ -25,21 +26,15 @@ from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import Connection, Source
 from connectivity.monitor import Meter
 from connectivity.outbox import Outbox
-from mappings.addresses import resolve_address
-from mappings.envelope import Envelope
-from mappings.errors import DecodeError, Fault, MappingError
+from connectivity.publication import Publication, correlation_of
+from connectivity.rules import with_connection_id
+from mappings.errors import Fault, MappingError
 from mappings.headers import HeaderMapping, response_required
-from mappings.placeholders import PlaceholderContext, parse
-from mappings.pointer import parse_pointer
-from mappings.signals import ErrorResponse, Headers, Next, Outbound, Response
-from mappings.topic import topic_of
+from mappings.signals import Acknowledgements, Answer, ErrorResponse, Next, Outbound, Response
 
 log = structlog.get_logger(__name__)
 
 TOO_LARGE = 413
-
-ADDRESS_HEADER = "mqtt.topic"
-"""What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
 
 
 class Route:
@@ -66,22 +61,17 @@ class Route:
         self.now = now
         self.header_mapping = HeaderMapping(source.header_mapping)
         target = source.reply_target
-        self._address = parse(target.address) if target.enabled else None
-        mapping = dict(target.header_mapping)
-        override = mapping.pop(ADDRESS_HEADER, None)
-        self._override = parse(override) if override is not None else None
-        self._reply_mapping = HeaderMapping(mapping)
+        self._publication = (
+            Publication(target.address, target.header_mapping, connection.id, now) if target.enabled else None
+        )
         self._expected = frozenset(kind.value for kind in target.expected_response_types)
-        names = self._reply_mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
-        self._reads_topic = any(name.startswith("topic:") for name in names)
-        self._reads_features = "feature:id" in names
+        self.declared = frozenset(with_connection_id(label, connection.id) for label in source.declared_acks)
+        """The labels of acknowledgements that may come by this source."""
         self._use(mapper or mappers_of(connection, source.payload_mapping)[0])
 
     def _use(self, mapper: Mapper) -> None:
         self.mapper = mapper
         self.terminal_needs_request = mapper.codec.terminal_needs_request
-        self._needs_topic = self._reads_topic or mapper.needs_topic
-        self._needs_features = self._reads_features or mapper.needs_features
 
     def through(self, mapper: Mapper) -> Route:
         """The same source through another mapper: the same reply-target, the same outbox."""
@@ -102,7 +92,7 @@ class Route:
             return self.outbox.post((), ended)
         elements = len(signal.elements) if isinstance(signal, Next) else 0
         told = partial(self._ended, signal, len(messages), elements, ended)
-        return self.outbox.post(messages, told, _subject_of(signal))
+        return self.outbox.post(messages, told, subject_of(signal))
 
     def _ended(
         self,
@@ -130,22 +120,22 @@ class Route:
 
     def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[Outgoing]:
         """What has to be published to say `signal`; nothing where nobody wants it or no address resolves."""
-        if self._address is None:
+        if self._publication is None:
             self.meter.outbound("no_reply_target")
             return ()
-        if isinstance(signal, Response | ErrorResponse) and not self._wants(signal, unasked):
+        if isinstance(signal, Answer) and not self._wants(signal, unasked):
             self.meter.outbound("not_expected")
             return ()
         try:
-            context = self._context(signal)
-            address = resolve_address(self._address, context)
-            if address is None:
+            mapper = self.mapper
+            context = self._publication.context(
+                signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features
+            )
+            resolved = self._publication.resolve(context)
+            if resolved is None:
                 self.meter.outbound("address_unresolved")
                 return ()
-            mapped = self._reply_mapping.apply(context)
-            if self._override is not None and (override := resolve_address(self._override, context)) is not None:
-                mapped[ADDRESS_HEADER] = override
-            envelopes = self.mapper.encode(signal, context)
+            envelopes = mapper.encode(signal, context)
         except MappingError as error:
             self._warn("an answer cannot be sent", correlation_of(signal), error)
         except Exception:
@@ -159,43 +149,12 @@ class Route:
         else:
             if not envelopes:
                 self.meter.outbound("dropped")
-            if not mapped:
-                return [Outgoing(address, envelope, self.qos) for envelope in envelopes]
-            return self._with_headers(address, envelopes, mapped)
+            return resolved.outgoing(envelopes, self.qos)
         self.meter.outbound("failed")
         return ()
 
-    def _with_headers(self, address: str, envelopes: Sequence[Envelope], mapped: dict[str, str]) -> list[Outgoing]:
-        """A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them."""
-        merged: dict[int, dict[str, str]] = {}
-        messages = []
-        for envelope in envelopes:
-            headers = merged.get(id(envelope.headers))
-            if headers is None:
-                headers = merged[id(envelope.headers)] = {**envelope.headers, **mapped}
-            messages.append(Outgoing(address, Envelope(envelope.payload, headers), self.qos))
-        return messages
-
-    def _wants(self, signal: Response | ErrorResponse, unasked: bool) -> bool:
-        kind = "error" if isinstance(signal, ErrorResponse) else "response"
-        return kind in self._expected and (unasked or response_required(signal.headers))
-
-    def _context(self, signal: Outbound) -> PlaceholderContext:
-        headers = _headers_of(signal)
-        path = getattr(signal, "path", None)
-        # An answer does not name the subjects that it is for; the first of them stands in its headers.
-        originator = headers.get("ditto-originator")
-        return PlaceholderContext(
-            headers=headers,
-            entity=signal.entity,
-            topic=topic_of(signal) if self._needs_topic else None,
-            resource_path=path,
-            resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
-            feature_ids=feature_ids(path) if self._needs_features else (),
-            connection_id=self.connection_id,
-            subjects=(originator,) if originator is not None else (),
-            now=self.now,
-        )
+    def _wants(self, signal: Answer, unasked: bool) -> bool:
+        return response_type(signal) in self._expected and (unasked or response_required(signal.headers))
 
     def _warn(self, what: str, correlation_id: str | None, error: Exception) -> None:
         log.warning(
@@ -203,21 +162,16 @@ class Route:
         )
 
 
-def feature_ids(path: str | None) -> tuple[str, ...]:
-    """The feature that a path such as `/features/lamp/properties/on` leads into, or none."""
-    try:
-        segments = parse_pointer(path or "")
-    except DecodeError:
-        return ()
-    return (segments[1],) if len(segments) > 1 and segments[0] == "features" else ()
+def response_type(signal: Answer) -> str:
+    """Which of the kinds of answer this is that reply-targets choose from."""
+    if isinstance(signal, ErrorResponse):
+        return "error"
+    if isinstance(signal, Acknowledgements) and not all(is_success(ack.status) for ack in signal.acks):
+        return "nack"
+    return "response"
 
 
-def correlation_of(signal: Outbound) -> str | None:
-    """What log lines call the conversation that a signal belongs to."""
-    return _headers_of(signal).get("correlation-id")
-
-
-def _subject_of(signal: Outbound) -> Hashable:
+def subject_of(signal: Outbound) -> Hashable:
     """What keeps its order on the way: the entity, or the subscription where there is none."""
     return signal.entity if signal.entity is not None else getattr(signal, "key", None)
 
@@ -228,11 +182,6 @@ def _too_large(error: ConnectivityError) -> Fault | None:
         return None
     message = f"The answer is larger than the broker takes: {error.fault.message}"
     return replace(error.fault, message=message, description="Ask for less, for example with 'fields'.")
-
-
-def _headers_of(signal: Outbound) -> Headers:
-    """The headers of a signal. An event has none: an entry keeps text for its readers."""
-    return {} if isinstance(signal.headers, bytes) else signal.headers
 
 
 def routes_of(

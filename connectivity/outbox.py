@@ -28,16 +28,25 @@ class Outbox:
     def __len__(self) -> int:
         return sum(map(len, self._lanes))
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a link to the broker now."""
+        return bool(self._carriers)
+
     def post(self, messages: Sequence[Outgoing], ended: Ended | None = None, about: Hashable = None) -> Posting:
         """Queue messages behind those that are about the same. Without messages `ended` is called at once."""
         posting = Posting(len(messages), ended)
         if messages:
-            lanes = self._lanes
-            lane = lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
-            lane.post(messages, posting)
+            self.put(messages, posting, about)
         elif ended is not None:
             ended(None)
         return posting
+
+    def put(self, messages: Sequence[Outgoing], posting: Posting, about: Hashable = None) -> None:
+        """The same with a posting that the caller knows already, since a link may confirm within the call."""
+        lanes = self._lanes
+        lane = lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
+        lane.post(messages, posting)
 
     def behind(self, ended: Ended) -> None:
         """Call `ended` when links have taken all that waits now: what is done for it, is done at the links' pace."""

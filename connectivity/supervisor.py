@@ -24,11 +24,13 @@ from connectivity.errors import Detail
 from connectivity.inbound import Reader
 from connectivity.intake import Holding
 from connectivity.lifecycle import State, Status, overall
+from connectivity.members import Member
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
 from connectivity.store import Store
+from connectivity.targets import TargetRoute
 from spark_store.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -60,6 +62,11 @@ class Supervisor:
             Reader(*routes_of(connection, index, self._outbox, self._meter, now), max_payload=max_payload)
             for index in range(len(connection.sources))
         ]
+        targets = [
+            TargetRoute(connection, index, self._outbox, self._meter, now) for index in range(len(connection.targets))
+        ]
+        declared = frozenset().union(*(reader.route.declared for reader in readers))
+        self._member = Member(connection, targets, declared)
         holding = Holding(dispatcher, store)
         self.clients = [
             Client(connection, number, readers, holding, self._outbox, pauses=pauses, changed=self._client_changed)
@@ -95,7 +102,11 @@ class Supervisor:
         for client in self.clients:
             if client.link is not None and (condition := client.link.condition) is not None:
                 return condition
-        return f"{Detail.CONNECTED.value}: {self._reservations}" if self._reservations else Detail.CONNECTED.value
+        held = self._dispatcher.held(self.connection.id)
+        besides = [f"{held} deliveries wait for acknowledgements"] if held else []
+        if self._reservations:
+            besides.append(self._reservations)
+        return f"{Detail.CONNECTED.value}: {'; '.join(besides)}" if besides else Detail.CONNECTED.value
 
     def open(self) -> None:
         """Begin to connect."""
@@ -104,6 +115,7 @@ class Supervisor:
                 log.warning(
                     "this version does less than the document says", connection=self.connection.id, left_out=shortfall
                 )
+            self._dispatcher.join(self._member)
         for client in self.clients:
             client.open()
 

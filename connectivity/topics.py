@@ -23,6 +23,9 @@ TOPICS = {
 }
 """The topics, and the parameters that each of them knows."""
 
+LIVE_TOPICS = frozenset(topic for topic in TOPICS if "/live/" in topic)
+"""Those whose signals are published as they come, and rest nowhere."""
+
 CONNECTION_ANNOUNCEMENTS = "_/_/connections/announcements"
 
 

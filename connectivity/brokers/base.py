@@ -121,6 +121,8 @@ class BrokerType:
     connect: Connect | None
     example_uri: str | None = None
     manual: Manual | None = None
+    confirmed_status: int = 200
+    """The status of the acknowledgement that a target issues when the broker has confirmed."""
 
 
 LONGEST_LIST = 500

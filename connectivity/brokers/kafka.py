@@ -193,4 +193,5 @@ BROKER = BrokerType(
     connect=_connect,
     example_uri="ssl://fleet:${env:BROKER_PASSWORD}@kafka-1.acme.example:9093",
     manual=MANUAL,
+    confirmed_status=204,
 )

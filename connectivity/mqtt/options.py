@@ -130,8 +130,7 @@ class Options(BaseModel):
     reconnect_for_redelivery: Switch = Field(
         default=False,
         description="Reconnect after a delivery was given back, so that the broker delivers it again at once and not only "
-        "after the next reconnect. Useful with `cleanSession` `false` and QoS 1. Takes effect only where something gives "
-        "deliveries back: the service itself settles each, or holds it until it can.",
+        "after the next reconnect. Useful with `cleanSession` `false` and QoS 1.",
         examples=["true"],
     )
     reconnect_for_redelivery_delay: Annotated[Duration, AfterValidator(_at_least_a_second)] = Field(

@@ -107,6 +107,14 @@ _FAULTS: dict[str, _Words] = {
     "things:thing.notcreatable": _Words(
         400, "The thing '{id}' cannot be created: its policy '{detail}' could not be created.", "Check the policy's id."
     ),
+    "things:event.notallowed": _Words(
+        403, "The live event at '{path}' of the thing '{id}' is not allowed.", _WRITE_HINT
+    ),
+    "messages:send.notallowed": _Words(
+        403,
+        "The message to '{path}' of the thing '{id}' is not allowed.",
+        "Check whether you have WRITE permission on this message resource.",
+    ),
     "things:thing.notdeletable": _Words(403, "The thing '{id}' cannot be deleted.", _WRITE_HINT),
     "things:precondition.failed": _Words(
         412, "The precondition for '{path}' failed: {detail}.", "Read the present entity tag and try again."

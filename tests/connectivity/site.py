@@ -16,17 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Delivery, Outcome
-from connectivity.dispatch import Arrival, Dispatcher, read
+from connectivity.dispatch import Dispatcher
 from connectivity.feeds import Feed
 from connectivity.history import HistoryFeed
 from connectivity.inbound import Reader
+from connectivity.members import Member
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
+from connectivity.targets import TargetRoute
 from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
 from mappings.envelope import Envelope
@@ -93,6 +96,11 @@ def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
         "replyTarget": {"address": "out"},
         **more,
     }
+
+
+def target(*topics: str, **more: Any) -> dict[str, Any]:
+    """A target at `events` of one who may read everything."""
+    return {"address": "events", "topics": list(topics), "authorizationContext": [OWNER], **more}
 
 
 def connection(*sources: Mapping[str, Any], **more: Any) -> Connection:
@@ -181,16 +189,22 @@ class Site:
         *sources: Mapping[str, Any],
         journal: Journal | None = None,
         decider: Callable[[Store], Decider] | None = None,
+        beside: Site | None = None,
         **more: Any,
     ) -> None:
-        self.journal = journal or Disk()
-        self.store = Store(self.journal, HASTY)
-        self.clock = Clock()
-        self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
-        self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
-        self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
-        self.monitor = Monitor()
-        self.monitor.watch_subscriptions(lambda: self.streams)
+        """`beside`: another connection of the same service; this one needs an `id` of its own."""
+        self.journal = beside.journal if beside is not None else journal or Disk()
+        if beside is not None:
+            self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
+            self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
+        else:
+            self.store = Store(self.journal, HASTY)
+            self.clock = Clock()
+            self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
+            self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
+            self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now)
+            self.monitor = Monitor()
+            self.monitor.watch_subscriptions(lambda: self.streams)
         self.outbox = Outbox()
         self.link = ConfirmingLink()
         self.outbox.attach(self.link)
@@ -200,6 +214,12 @@ class Site:
             Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW))
             for index in range(len(self.connection.sources))
         ]
+        self.targets = [
+            TargetRoute(self.connection, index, self.outbox, meter, lambda: NOW)
+            for index in range(len(self.connection.targets))
+        ]
+        declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))
+        self.dispatcher.join(Member(self.connection, self.targets, declared))
         self.postponed: list[Arrival] = []
         self.outcomes: list[tuple[str | None, Outcome]] = []
         self._number = 0
@@ -286,6 +306,11 @@ class Site:
         await until(lambda: len(self.outcomes) >= number)
         assert {outcome for _, outcome in self.outcomes} == {Outcome.SETTLED}
         return [name for name, _ in self.outcomes]
+
+    async def ended(self, number: int) -> list[Outcome]:
+        """Wait until so many deliveries have ended; what became of them."""
+        await until(lambda: len(self.outcomes) >= number)
+        return [outcome for _, outcome in self.outcomes]
 
     def history(self, entity: EntityId = LAMP) -> list[Event]:
         return self.journal.events(entity, 1, 2**62, 1000, 1 << 30)

@@ -19,6 +19,8 @@ TUNNEL = {
 }
 CONDITIONAL = {"mappingEngine": "Ditto", "options": {}, "incomingConditions": {"never": "fn:delete()"}}
 TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
+LIVE = {**TARGET, "topics": ["_/_/things/live/messages"], "payloadMapping": ["Ditto"]}
+ENRICHED = {**TARGET, "topics": ["_/_/things/live/messages?extraFields=attributes/on"]}
 
 
 def document(source: dict[str, Any] | None = None, **more: Any) -> Connection:
@@ -37,6 +39,7 @@ def document(source: dict[str, Any] | None = None, **more: Any) -> Connection:
 def test_a_document_that_is_carried_out_whole_is_neither_refused_nor_commented() -> None:
     assert refusal(document()) is None
     assert list(shortfalls(document())) == []
+    assert list(shortfalls(document({"acknowledgementRequests": {"includes": ["site:seen"]}}, targets=[LIVE]))) == []
 
 
 def test_a_tunnel_is_not_gone_around() -> None:
@@ -53,10 +56,10 @@ def test_conditions_and_several_mappers_are_carried_out() -> None:
 @pytest.mark.parametrize(
     ("connection", "told"),
     [
-        (document(targets=[TARGET]), "targets"),
-        (document({"acknowledgementRequests": {"includes": ["site:seen"]}}), "sources[0].acknowledgementRequests"),
+        (document(targets=[TARGET]), "targets[0].topics"),
+        (document(targets=[LIVE, ENRICHED]), "targets[1].topics"),
     ],
-    ids=["targets", "acknowledgementRequests"],
+    ids=["twin events", "extraFields"],
 )
 def test_what_is_merely_missing_is_told(connection: Connection, told: str) -> None:
     assert refusal(connection) is None

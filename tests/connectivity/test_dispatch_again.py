@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from connectivity.brokers.base import Outcome
 from mappings.ids import EntityId, EntityType
 from spark_store.journal import SqliteJournal
 from tests.connectivity.site import (
@@ -151,6 +152,8 @@ async def test_what_nothing_names_is_executed_each_time_it_comes(site: Site) -> 
 async def test_a_refused_command_is_judged_anew_when_it_comes_again() -> None:
     site = Site()
     assert (await site.ask(turn(True)))["status"] == 404
+    assert await site.ended(1) == [Outcome.DROPPED]
+    site.forget()
     await site.has_lamp()
     assert (await site.redeliver(turn(True), "d1"))["status"] == 201
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.dispatch import Arrival
+from connectivity.arrivals import Arrival
+from connectivity.brokers.base import Outcome
 from connectivity.twins.base import Decision
 from connectivity.twins.decide import Decider
 from mappings.signals import Command
@@ -152,7 +153,7 @@ async def test_a_mistake_in_a_decision_is_a_500_answer_and_the_next_command_is_s
     await site.has_lamp()
     with capture_logs() as lines:
         site.deliver(turn(1), turn("mistake", correlation_id="c-1"), turn(2))
-    await site.settled(3)
+    assert await site.ended(3) == [Outcome.SETTLED, Outcome.REDELIVER, Outcome.SETTLED]
     assert site.statuses() == [201, 500, 204]
     assert site.answers()[1]["value"]["error"] == "internalerror"
     assert site.values() == [1, 2]
@@ -160,8 +161,8 @@ async def test_a_mistake_in_a_decision_is_a_500_answer_and_the_next_command_is_s
     assert site.count("in", "failed") == 1
 
 
-async def tried_until_settled(site: Site, number: int) -> None:
-    """Take up what is handed back, as the source's intake does, until so many deliveries are settled."""
+async def tried_until_ended(site: Site, number: int) -> None:
+    """Take up what is handed back, as the source's intake does, until so many deliveries have ended."""
     while len(site.outcomes) < number:
         await until(lambda: site.postponed or len(site.outcomes) >= number)
         await site.store.barrier()
@@ -176,7 +177,7 @@ async def test_a_change_that_cannot_be_stored_costs_its_own_command_an_answer_of
     with capture_logs() as lines:
         site.deliver(turn(1), turn("bad", correlation_id="c-1"), turn(2), turn(3, name="lamp-8"))
         site.deliver(turn(4))
-        await tried_until_settled(site, 5)
+        await tried_until_ended(site, 5)
     assert sorted(site.statuses()) == [201, 201, 204, 204, 500]
     assert site.values() == [1, 2, 4]
     told = [line for line in lines if line["event"] == "a change could not be stored"]
@@ -188,7 +189,7 @@ async def test_a_neighbour_with_a_key_is_not_told_the_success_of_a_try_that_fail
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(turn("bad"), turn(2, idempotency_key="k"))
-        await tried_until_settled(site, 2)
+        await tried_until_ended(site, 2)
     assert sorted(site.statuses()) == [201, 500]
     assert site.values() == [2]
 
@@ -200,7 +201,7 @@ async def test_what_comes_while_a_batch_fails_does_not_overtake_it(site: Site) -
         site.deliver(turn(1), turn("bad"))
         asyncio.get_running_loop().call_soon(lambda: site.deliver(turn(2)))
         await until(lambda: len(site.postponed) == 3)
-        await tried_until_settled(site, 3)
+        await tried_until_ended(site, 3)
     assert site.values() == [1, 2]
 
 
@@ -208,7 +209,7 @@ async def test_a_change_that_cannot_be_stored_alone_is_answered_at_once(site: Si
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(turn("bad"))
-        await site.settled(1)
+        assert await site.ended(1) == [Outcome.REDELIVER]
     assert (site.statuses(), site.postponed) == ([500], [])
     assert (await site.ask(turn(1)))["status"] == 201
 
@@ -218,7 +219,7 @@ async def test_several_changes_that_cannot_be_stored_cost_nobody_else_anything(s
     with capture_logs():
         for number in range(6):
             site.deliver(turn("bad" if number % 3 == 0 else number))
-        await tried_until_settled(site, 6)
+        await tried_until_ended(site, 6)
     assert sorted(site.statuses()) == [201, 204, 204, 204, 500, 500]
     assert site.values() == [1, 2, 4, 5]
 
@@ -227,7 +228,7 @@ async def test_a_batch_of_which_nothing_can_be_stored_is_answered_all_the_same(s
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(*[turn("bad", correlation_id=str(number)) for number in range(3)])
-        await tried_until_settled(site, 3)
+        await tried_until_ended(site, 3)
     assert site.statuses() == [500, 500, 500]
     assert site.values() == []
     assert (await site.ask(turn(1)))["status"] == 201

@@ -12,7 +12,7 @@ from connectivity.client import Pauses
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.lifecycle import Status
 from tests.connectivity.running import Running, numbered
-from tests.connectivity.site import pause, source, streaming, until
+from tests.connectivity.site import Site, document, pause, source, streaming, target, turn, until
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -208,3 +208,25 @@ async def test_what_keeps_a_living_link_from_its_work_is_shown_and_the_connectio
     assert running.up() == 1
     running.broker.links[1].condition = None
     assert running.supervisor.status_details == "connected"
+
+
+async def test_deliveries_that_wait_for_acknowledgements_are_shown_and_left_to_the_broker_at_the_end() -> None:
+    running = await Running.opened()
+    running.send(*[turn(number, correlation_id=str(number), requested_acks=["other:seen"]) for number in range(3)])
+    await until(lambda: running.site.dispatcher.held("site") == 3)
+    assert running.supervisor.status_details == "connected: 3 deliveries wait for acknowledgements"
+    await running.supervisor.close()
+    assert (running.unsettled(), running.site.dispatcher.held("site")) == (3, 0)
+
+
+async def test_a_running_connection_publishes_at_its_targets_what_others_send() -> None:
+    messages = "_/_/things/live/messages"
+    running = await Running.opened(id="hears", targets=[target(messages)])
+    other = Site(beside=running.site, id="asks")
+    other.deliver(document("acme.site/lamp-7/things/live/messages/x", "/inbox/messages/x", response_required=False))
+    await until(lambda: running.answers("events"))
+    assert running.answers("events")[0]["topic"] == "acme.site/lamp-7/things/live/messages/x"
+    await running.supervisor.close()
+    other.deliver(document("acme.site/lamp-7/things/live/messages/y", "/inbox/messages/y", response_required=False))
+    await other.settled(2)
+    assert len(running.answers("events")) == 1

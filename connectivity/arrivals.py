@@ -1,0 +1,214 @@
+"""Deliveries on their way through, and what names them: which of them are known already, and which come again too often.
+
+An `Arrival` is one delivery with what it says and what is still to come of it. `Redeliveries` remembers in memory what
+helps when a broker brings a delivery again: requests that were carried out (so that demand never doubles), answers that are
+still on their way, answers that the broker has refused, and how often a delivery was given back. Answers to commands are
+remembered by the store, in the transaction of their events; here is only the name under which they are found.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import count
+from typing import Any, TypeAlias
+
+from connectivity.acknowledgements import worse
+from connectivity.brokers.base import Delivery, Outcome
+from connectivity.errors import ConnectivityError
+from connectivity.inbound import Heard, Reader, Received
+from connectivity.lanes import Ended
+from connectivity.outbound import Route
+from mappings.signals import Cancel, Command, Headers, Request
+from spark_store.records import DeliveryName
+
+IDEMPOTENCY_KEY = "idempotency-key"
+MOST_REJECTIONS = 5
+"""How often a delivery is given back to come again, before it is settled all the same."""
+
+_REMEMBERED_REQUESTS = 10_000
+_REMEMBERED_REFUSALS = 1_000
+_REMEMBERED_REJECTIONS = 10_000
+
+_numbers = count()
+
+_Place: TypeAlias = tuple[tuple[str, int], str]
+"""What names a delivery among all that are known: connection and source, then the delivery's own name."""
+
+
+class Arrival:
+    """One delivery on its way through: what it says, and how many of its answers have not ended yet.
+
+    `is_again` says that it was taken up before: a commit that failed may have been carried out all the same. `number`
+    grows with the order of arrival, `tries` with every time that it could not be stored for reasons of its own. `outcome`
+    is what becomes of it when the last answer has ended. `route` stands for the source; each signal is answered by its own.
+    """
+
+    __slots__ = ("delivery", "is_again", "number", "open", "outcome", "place", "received", "route", "tries")
+
+    def __init__(self, delivery: Delivery, received: Received, route: Route) -> None:
+        self.delivery = delivery
+        self.received = received
+        self.route = route
+        self.number = next(_numbers)
+        self.open = self.tries = 0
+        self.outcome = Outcome.SETTLED
+        self.is_again = delivery.redelivered
+        self.place: _Place | None = (route.place, delivery.name) if delivery.name is not None else None
+        """What names the delivery, apart from what it says; None where nothing does."""
+
+    def __repr__(self) -> str:
+        return f"<Arrival {self.number} at {self.delivery.address}, {self.open} answers open, {self.outcome.value}>"
+
+    def ended(self, _error: ConnectivityError | None) -> None:
+        """One answer has reached the broker, or was refused by it. The last one settles the delivery, or rejects it."""
+        self.open -= 1
+        if self.open == 0:
+            if self.outcome is Outcome.SETTLED:
+                self.delivery.settle()
+                self.route.meter.inbound("settled")
+            else:
+                self.delivery.reject(self.outcome is Outcome.REDELIVER)
+                self.route.meter.inbound("given_back" if self.outcome is Outcome.REDELIVER else "rejected")
+
+
+def read(reader: Reader, deliveries: Sequence[Delivery]) -> list[Arrival]:
+    """Decode a batch."""
+    return [Arrival(delivery, reader.receive(delivery), reader.route) for delivery in deliveries]
+
+
+class Redeliveries:
+    """What is remembered of deliveries for the case that they come again. All of it is bounded."""
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
+        self._underway: dict[_Place, Arrival] = {}
+        self._refused: OrderedDict[_Place, bytes] = OrderedDict()
+        """Deliveries whose answers the broker did not take: place → payload's digest."""
+        self._rejections: OrderedDict[_Place, int] = OrderedDict()
+
+    def close_connection(self, connection_id: str) -> None:
+        for known in (self._underway, self._refused, self._rejections):
+            for place in [place for place in known if place[0][0] == connection_id]:
+                del known[place]
+
+    # answers on their way
+
+    def is_answered(self, arrival: Arrival) -> bool:
+        """Whether nothing is to be done for a delivery: the broker marks it, and its answers are on their way or in vain.
+
+        It is settled accordingly. Call this first for every delivery: one without the mark uses its name anew.
+        """
+        place = arrival.place
+        if not arrival.delivery.redelivered:
+            if (self._refused or self._rejections) and place is not None:
+                self._refused.pop(place, None)
+                self._rejections.pop(place, None)
+            return False
+        if place is None:
+            return False
+        earlier = self._underway.get(place)
+        if earlier is arrival:
+            return False  # taken up anew, since the store was away
+        if earlier is not None and earlier.delivery.envelope.payload == arrival.delivery.envelope.payload:
+            # The link that it came by first is dead: this is the one to settle.
+            earlier.delivery = arrival.delivery
+            return True
+        if self._refused.get(place) == digest(arrival.delivery):
+            arrival.delivery.settle()
+            arrival.route.meter.inbound("settled")
+            return True
+        return False
+
+    def until_ended(self, arrival: Arrival) -> Ended:
+        """What ends one answer to a delivery that until then is known to be on its way."""
+        place = arrival.place
+        if place is None:
+            return arrival.ended
+        self._underway[place] = arrival
+
+        def ended(error: ConnectivityError | None) -> None:
+            if error is not None and arrival.outcome is Outcome.SETTLED:
+                _remember(self._refused, place, digest(arrival.delivery), _REMEMBERED_REFUSALS)
+            if arrival.open == 1 and self._underway.get(place) is arrival:
+                # Before it ends: a broker may bring it again within the call.
+                del self._underway[place]
+            arrival.ended(error)
+
+        return ended
+
+    # failures
+
+    def note(self, arrival: Arrival, outcome: Outcome, *, is_done: bool) -> None:
+        """One signal of a delivery has ended so. `is_done` says that it was carried out, though it is not well.
+
+        What came again too often, or cannot be known when it comes again, is given back no more: it is settled where it
+        was carried out, else dropped.
+        """
+        if outcome is Outcome.REDELIVER and arrival.outcome is not outcome and not self._may_come_again(arrival):
+            outcome = Outcome.SETTLED if is_done else Outcome.DROPPED
+        arrival.outcome = worse(arrival.outcome, outcome)
+
+    def _may_come_again(self, arrival: Arrival) -> bool:
+        place = arrival.place
+        if place is None:
+            return not arrival.delivery.redelivered
+        rejections = self._rejections.get(place, 0)
+        if rejections >= MOST_REJECTIONS:
+            self._rejections.pop(place, None)
+            return False
+        _remember(self._rejections, place, rejections + 1, _REMEMBERED_REJECTIONS)
+        return True
+
+    # names
+
+    def name(
+        self, signal: Command | Request | Cancel, heard: Heard, arrival: Arrival
+    ) -> tuple[DeliveryName | None, bool]:
+        """What names this signal across redeliveries, and whether it may have come before.
+
+        A key that a client has chosen is its own: it says nothing about what others send, or about another place.
+        """
+        route, delivery = arrival.route, arrival.delivery
+        if (key := _idempotency_key(signal.headers, delivery)) is not None:
+            place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
+            by = (heard.name,) if heard.name else ()
+            text = "\0".join((type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects, *by))
+            hashed = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+            return DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b""), True
+        if delivery.name is None:
+            return None, False
+        name = delivery.name + heard.name
+        return DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again
+
+    def is_known_request(self, signal: Request | Cancel, heard: Heard, arrival: Arrival) -> bool:
+        """Whether this request or cancel was carried out before; if not, it is from now on."""
+        name, is_asked = self.name(signal, heard, arrival)
+        if name is None:
+            return False
+        if is_asked and self._requests.get(name.place) == name.digest:
+            return True
+        _remember(self._requests, name.place, name.digest, _REMEMBERED_REQUESTS)
+        return False
+
+
+def _remember(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)
+
+
+def digest(delivery: Delivery) -> bytes:
+    return blake2b(delivery.envelope.payload, digest_size=16).digest()
+
+
+def _idempotency_key(headers: Headers, delivery: Delivery) -> str | None:
+    """The key that a client has chosen, in any spelling of its name, in the signal or beside it."""
+    length = len(IDEMPOTENCY_KEY)
+    for among in (headers, delivery.envelope.headers):
+        for name in among:
+            if len(name) == length and name.lower() == IDEMPOTENCY_KEY:
+                return str(among[name])
+    return None

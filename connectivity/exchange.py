@@ -1,0 +1,209 @@
+"""What goes between parties: live signals and their answers, acknowledgements, and who waits for them.
+
+A requester is told once: by the answer that it waits for, by all acknowledgements together where it asked for more, or by
+an error when its time is over. The delivery that brought its request is held until then, if it asked for acknowledgements;
+what becomes of it follows from what came. The clock, the heap of those that wait, and the connections that are open belong
+to others; here is what each kind of signal means (Ditto connections, requested acknowledgements, live responses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import structlog
+
+from connectivity.acknowledgements import (
+    LIVE_RESPONSE,
+    SEARCH_PERSISTED,
+    TWIN_PERSISTED,
+    Wish,
+    command_timed_out,
+    outcome_of_error,
+    outcome_of_live_response,
+    own,
+    refusal,
+    wish,
+)
+from connectivity.arrivals import Arrival, Redeliveries
+from connectivity.brokers.base import Outcome
+from connectivity.collecting import Collecting, Pending
+from connectivity.live import LiveChannel, fits, forwarded, issued_answer, outgoing, unexpected
+from connectivity.members import Members
+from connectivity.outbound import Route
+from connectivity.replies import Replies
+from connectivity.twins.base import World
+from connectivity.twins.live import may_send
+from mappings.errors import Fault
+from mappings.signals import (
+    Acknowledgement,
+    Acknowledgements,
+    Answer,
+    Command,
+    ErrorResponse,
+    Live,
+    LiveAnswer,
+    LiveCommand,
+    LiveEvent,
+    Message,
+    Response,
+)
+from spark_store.errors import StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+Sending: TypeAlias = Callable[[], None]
+"""Sends a live signal. It ends one answer of its arrival, then or later."""
+
+_DUPLICATE = Fault(
+    409,
+    "acknowledgement:request.duplicate.correlation-id",
+    "Another signal to this entity with the same correlation id waits for acknowledgements.",
+    "Send every signal with a correlation id of its own.",
+)
+_FORGET = Wish((), False, 0.0)
+
+
+class Exchange:
+    """The one place that knows who waits for whom."""
+
+    def __init__(
+        self, members: Members, replies: Replies, world: World, memory: Redeliveries, clock: Callable[[], float]
+    ) -> None:
+        """`clock` gives monotonic seconds."""
+        self._world = world
+        self._memory = memory
+        self._replies = replies
+        self._live = LiveChannel(members, world)
+        self.collecting = Collecting(clock, self._finish)
+
+    # commands on twins
+
+    def duplicate(self, signal: Command | Message | LiveCommand, arrival: Arrival) -> Fault | None:
+        """Why a signal cannot be waited for: another one has its place. A redelivery takes the place of its forerunner."""
+        earlier = self.collecting.find(signal)
+        if earlier is None:
+            return None
+        if arrival.delivery.redelivered and earlier.arrival.route.place == arrival.route.place:
+            self.collecting.drop(earlier)
+            return None
+        return _DUPLICATE
+
+    def hold(self, command: Command, asked: Wish, route: Route, arrival: Arrival) -> Pending:
+        """Wait for what a command asks for; `persisted` tells the service's own part."""
+        return self.collecting.begin(command, asked, "twin", arrival, route, self._memory.until_ended(arrival))
+
+    def persisted(self, pending: Pending, response: Response) -> None:
+        """What the command did is durable."""
+        headers = pending.signal.headers
+        acks = [own(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
+        self.collecting.done(pending, *acks)
+
+    # live signals
+
+    def prepare(self, signal: Live, route: Route, arrival: Arrival) -> ErrorResponse | Sending:
+        """Judge a live signal: the error that it is answered with, or what sends it. Raises StoreUnavailable.
+
+        What is awaited comes back by `route`.
+        """
+        asked = _FORGET if isinstance(signal, LiveEvent) else wish(signal.headers, "live")
+        if isinstance(asked, Fault):
+            return self._refused(signal, asked, Outcome.DROPPED, arrival)
+        fault = may_send(signal, arrival.received.subjects, self._world)
+        is_awaited = bool(asked.labels) or asked.is_answered
+        if fault is None and is_awaited and not isinstance(signal, LiveEvent):
+            fault = self.duplicate(signal, arrival)
+        if fault is not None:
+            return self._refused(signal, fault, outcome_of_error(fault) if asked.labels else Outcome.SETTLED, arrival)
+        return lambda: self._send(signal, asked, route, arrival)
+
+    def _send(self, signal: Live, asked: Wish, route: Route, arrival: Arrival) -> None:
+        origin, ended = arrival.route.connection_id, self._memory.until_ended(arrival)
+        pending = None
+        if not isinstance(signal, LiveEvent) and (asked.labels or asked.is_answered):
+            held = ended if asked.labels else None
+            pending = self.collecting.begin(signal, asked, "live", arrival, route, held)
+
+        def acknowledge(ack: Acknowledgement) -> None:
+            if pending is None or pending.is_over:
+                return
+            if ack.label == LIVE_RESPONSE and not isinstance(pending.signal, Command):
+                pending.answer = issued_answer(pending.signal, ack.status)
+            self.collecting.acknowledge(pending, ack)
+
+        try:
+            postings = self._live.publish(outgoing(signal, asked), origin, asked.labels, acknowledge)
+        except StoreUnavailable:
+            if pending is not None:
+                self.collecting.drop(pending)
+            raise
+        if pending is not None:
+            pending.postings.extend(postings)
+        if not asked.labels:
+            ended(None)
+
+    def _refused(self, signal: Live, fault: Fault, outcome: Outcome, arrival: Arrival) -> ErrorResponse:
+        self._memory.note(arrival, outcome, is_done=False)
+        return ErrorResponse(signal.entity, "things", fault, signal.headers)
+
+    # what comes for those that wait
+
+    def acknowledge(self, ack: Acknowledgement, arrival: Arrival) -> ErrorResponse | None:
+        """Hand an acknowledgement to whoever asked for it; the error where its sender may not give it."""
+        fault = refusal(ack, arrival.route.declared)
+        if fault is not None:
+            return ErrorResponse(ack.entity, "things", fault, ack.headers)
+        pending = self.collecting.find(ack)
+        if pending is None or pending.collector.channel != ack.channel or not self.collecting.acknowledge(pending, ack):
+            # Too late, or never asked for: nobody is there to complain.
+            arrival.route.meter.inbound("unmatched")
+        return None
+
+    def answer(self, answer: LiveAnswer, arrival: Arrival) -> ErrorResponse | None:
+        """Hand a live answer to whoever waits for it; an error only where its sender asks for a response itself."""
+        pending = self.collecting.find(answer)
+        if pending is not None and not isinstance(pending.signal, Command) and fits(answer, pending.signal):
+            pending.answer = forwarded(answer, pending.signal)
+            if not pending.collector.wants(LIVE_RESPONSE):
+                # It waits for other labels only; nobody is told of the answer.
+                return None
+            if self.collecting.acknowledge(pending, own(LIVE_RESPONSE, answer, "live", pending.signal.headers)):
+                return None
+        arrival.route.meter.inbound("unmatched")
+        fault = unexpected(answer)
+        log.warning(
+            "a live answer cannot be delivered",
+            connection=arrival.route.connection_id,
+            source=arrival.route.index,
+            entity=str(answer.entity),
+            correlation_id=answer.headers.get("correlation-id"),
+            error=fault.error,
+        )
+        if answer.headers.get("response-required") is not True:
+            return None
+        return ErrorResponse(answer.entity, "things", fault, answer.headers)
+
+    # the end
+
+    def _finish(self, pending: Pending) -> None:
+        """Everything has come, or the time is over: tell the requester, and let go of its delivery."""
+        collector, signal = pending.collector, pending.signal
+        answer: Answer
+        outcome = collector.outcome
+        if isinstance(signal, Command) or not pending.wish.is_plain("live"):
+            answer = Acknowledgements(
+                signal.entity, collector.acks, collector.status, signal.headers, channel=collector.channel
+            )
+        elif pending.answer is not None:
+            answer = pending.answer
+            outcome = outcome_of_live_response(answer.status)
+        else:
+            answer = ErrorResponse(signal.entity, "things", command_timed_out(pending.wish.timeout), signal.headers)
+        arrival = pending.arrival
+        if pending.ended is not None:
+            self._memory.note(arrival, outcome, is_done=True)
+        self._replies.post(pending.route, answer, pending.ended or _ignore)
+
+
+def _ignore(_error: object) -> None:
+    """Nobody's delivery depends on it."""

@@ -1,0 +1,174 @@
+"""The live channel between connections: who is sent a signal, and how its answer finds back.
+
+A live signal goes to every target of the other open connections that subscribes to its kind, lets it through its filter, and
+whose subjects may read it. It rests nowhere: where a broker is away nothing is sent, since a command that arrives minutes
+later does harm; where too many wait for a broker, the next ones are lost. Whoever asked for an acknowledgement is told all
+of this, by the labels that a target issues (Ditto connections, live channel; weak acknowledgements).
+
+An answer says by its correlation id what it answers. It leaves with the headers of the request, since these lead to the
+requester, and with those that it alone has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from connectivity.acknowledgements import Wish, weak
+from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.lanes import Ended, Posting
+from connectivity.members import DIVERT_TO, DIVERTED_TYPES, Members
+from connectivity.targets import TargetRoute
+from connectivity.twins.base import World
+from connectivity.twins.live import may_receive
+from mappings.errors import Fault
+from mappings.ids import EntityId
+from mappings.signals import (
+    Acknowledgement,
+    Event,
+    Live,
+    LiveAnswer,
+    LiveCommand,
+    LiveEvent,
+    LiveResponse,
+    Message,
+    MessageResponse,
+)
+from spark_store.partial import partial_thing
+
+Acknowledge = Callable[[Acknowledgement], object]
+"""Takes what a connection says about a signal, or the service in its place."""
+
+_TOPICS: Mapping[type, str] = {
+    Message: "_/_/things/live/messages",
+    LiveCommand: "_/_/things/live/commands",
+    LiveEvent: "_/_/things/live/events",
+}
+_EVENTS = {"create": "created", "modify": "modified", "merge": "merged"}
+_OF_REQUESTS = frozenset({"response-required", "requested-acks", "timeout", "reply-to", DIVERT_TO, DIVERTED_TYPES})
+"""What only the request may say about the way of its answer."""
+
+_AWAY = PublishFailed("the broker is away")
+
+
+class LiveChannel:
+    """Sends live signals to the members. Keeps nothing."""
+
+    def __init__(self, members: Members, world: World) -> None:
+        self._members = members
+        self._world = world
+
+    def publish(self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge) -> list[Posting]:
+        """Send a signal that came from the connection `origin`, which itself is sent nothing.
+
+        `acknowledge` is told what comes of those of the `labels` that a target issues or a connection declares that is not
+        reached; it may be called during this call or later.
+        """
+        postings = []
+        for member in self._members:
+            if member.connection_id == origin:
+                continue
+            is_reached = False
+            for target in member.targets:
+                tell = _teller(signal, target, acknowledge) if target.label in labels else _nobody
+                if not self._is_for(target, signal):
+                    posting = None
+                elif target.outbox.is_attached:
+                    posting = target.post(signal, tell)
+                else:
+                    is_reached = True
+                    target.meter.outbound("failed")
+                    tell(_AWAY)
+                    continue
+                if posting is not None:
+                    is_reached = True
+                    postings.append(posting)
+                elif target.label is not None and target.label in labels:
+                    acknowledge(_weak(signal, target.label))
+            for label in labels:
+                if not is_reached and label in member.declared:
+                    acknowledge(_weak(signal, label))
+        return postings
+
+    def _is_for(self, target: TargetRoute, signal: Live) -> bool:
+        return target.wants(_TOPICS[type(signal)], signal.entity, lambda: document_of(signal)) and may_receive(
+            signal, target.subjects, self._world
+        )
+
+
+def outgoing(signal: Live, wish: Wish) -> Live:
+    """The signal as it leaves: it says what its requester waits for, also where that was left to the defaults."""
+    headers = {**signal.headers, "response-required": wish.is_answered, "requested-acks": list(wish.labels)}
+    return replace(signal, headers=headers)
+
+
+def fits(answer: LiveAnswer, request: object) -> bool:
+    """Whether an answer with the request's correlation id and entity is of the kind that the request wants."""
+    if isinstance(answer, MessageResponse):
+        return isinstance(request, Message) and (answer.subject, answer.path) == (request.subject, request.path)
+    return isinstance(request, LiveCommand) and answer.action == request.action
+
+
+def unexpected(answer: LiveAnswer) -> Fault:
+    """Why an answer is not delivered."""
+    return Fault(
+        400,
+        "signal.unsupported",
+        f"Nobody waits for this answer of '{answer.entity}'.",
+        "Check the correlation id, the topic and the path, and whether the answer came in time.",
+    )
+
+
+def forwarded(answer: LiveAnswer, request: Message | LiveCommand) -> LiveAnswer:
+    """The answer as its requester gets it. What the two have in common is the request's, apart from the content type."""
+    theirs = {name: value for name, value in answer.headers.items() if name not in _OF_REQUESTS}
+    headers: dict[str, Any] = {**theirs, **request.headers}
+    headers.pop("content-type", None)
+    if (content_type := answer.headers.get("content-type")) is not None:
+        headers["content-type"] = content_type
+    return replace(answer, headers=headers)
+
+
+def issued_answer(request: Message | LiveCommand, status: int) -> LiveAnswer:
+    """The answer that a target gives which issues `live-response`."""
+    if isinstance(request, Message):
+        return MessageResponse(
+            request.entity, request.direction, request.subject, request.path, status, None, request.headers
+        )
+    return LiveResponse(request.entity, request.action, request.path, status, None, request.headers)
+
+
+def document_of(signal: Live) -> Mapping[str, Any]:
+    """What a filter sees: the thing as far as the signal tells it. A message tells nothing of it but its id."""
+    action = signal.action if not isinstance(signal, Message) else ""
+    action = _EVENTS.get(action, action)
+    if isinstance(signal, Message) or signal.value is None or action not in ("created", "modified", "merged"):
+        return {"thingId": signal.entity.id}
+    return partial_thing(Event(signal.entity, 0, "", action, signal.path, signal.value, b"{}"))
+
+
+def _weak(signal: Live, label: str) -> Acknowledgement:
+    return weak(signal.entity, label, "live", signal.headers.get("correlation-id"))
+
+
+def _teller(signal: Live, target: TargetRoute, acknowledge: Acknowledge) -> Ended:
+    """What a target that issues a label says when its broker has confirmed, or has not."""
+    assert target.label is not None
+    entity: EntityId = signal.entity
+    label = target.label
+    headers = {"ditto-connection-id": target.connection_id}
+    if (correlation_id := signal.headers.get("correlation-id")) is not None:
+        headers["correlation-id"] = correlation_id
+
+    def tell(error: ConnectivityError | None) -> None:
+        status = target.confirmed_status
+        if error is not None:
+            status = error.fault.status if isinstance(error, PublishFailed) else 503
+        acknowledge(Acknowledgement(entity, label, status, None, headers, "live"))
+
+    return tell
+
+
+def _nobody(_error: ConnectivityError | None) -> None:
+    """Nobody waits for the broker's word."""

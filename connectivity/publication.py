@@ -1,0 +1,111 @@
+"""An address to publish to, and the headers that go with it: the templates of a reply-target or of a target, compiled.
+
+`Publication.resolve` says where a signal goes and which headers it gets beside those of its wire protocol; nothing is sent
+here. An address that does not resolve means that nothing is published, and one that a client's value would turn into
+something else than an address is an error (Ditto connections, header mapping and addresses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from connectivity.brokers.base import Outgoing
+from mappings.addresses import resolve_address
+from mappings.envelope import Envelope
+from mappings.errors import DecodeError
+from mappings.headers import HeaderMapping
+from mappings.placeholders import PlaceholderContext, parse
+from mappings.pointer import parse_pointer
+from mappings.signals import Headers, Outbound
+from mappings.topic import topic_of
+
+ADDRESS_HEADER = "mqtt.topic"
+"""What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
+
+
+class Resolved(NamedTuple):
+    """Where a signal goes, and its mapped headers."""
+
+    address: str
+    headers: Mapping[str, str]
+
+    def outgoing(self, envelopes: Sequence[Envelope], qos: int) -> list[Outgoing]:
+        """The messages to publish. A mapped header replaces one of the codec's; envelopes that share their headers go on
+        sharing them."""
+        if not self.headers:
+            return [Outgoing(self.address, envelope, qos) for envelope in envelopes]
+        merged: dict[int, dict[str, str]] = {}
+        messages = []
+        for envelope in envelopes:
+            headers = merged.get(id(envelope.headers))
+            if headers is None:
+                headers = merged[id(envelope.headers)] = {**envelope.headers, **self.headers}
+            messages.append(Outgoing(self.address, Envelope(envelope.payload, headers), qos))
+        return messages
+
+
+class Publication:
+    """One reply-target or target. Raises PlaceholderError for templates that are not understood."""
+
+    def __init__(
+        self, address: str, header_mapping: Mapping[str, str], connection_id: str, now: Callable[[], datetime]
+    ) -> None:
+        self._connection_id = connection_id
+        self._now = now
+        self._address = parse(address)
+        mapping = dict(header_mapping)
+        override = mapping.pop(ADDRESS_HEADER, None)
+        self._override = parse(override) if override is not None else None
+        self._mapping = HeaderMapping(mapping)
+        names = self._mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
+        self._needs_topic = any(name.startswith("topic:") for name in names)
+        self._needs_features = "feature:id" in names
+
+    def resolve(self, context: PlaceholderContext) -> Resolved | None:
+        """None where the address has no value. Raises UnsafeAddress, Unresolved. `context` is that of the signal."""
+        address = resolve_address(self._address, context)
+        if address is None:
+            return None
+        mapped = self._mapping.apply(context)
+        if self._override is not None and (override := resolve_address(self._override, context)) is not None:
+            mapped[ADDRESS_HEADER] = override
+        return Resolved(address, mapped)
+
+    def context(self, signal: Outbound, *, has_topic: bool = False, has_features: bool = False) -> PlaceholderContext:
+        """What templates see of a signal: its topic and features where these ask for them, or whoever else says so."""
+        headers = headers_of(signal)
+        path = getattr(signal, "path", None)
+        # A signal does not name the subjects that it is of; the first of them stands in its headers.
+        originator = headers.get("ditto-originator")
+        return PlaceholderContext(
+            headers=headers,
+            entity=signal.entity,
+            topic=topic_of(signal) if has_topic or self._needs_topic else None,
+            resource_path=path,
+            resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
+            feature_ids=feature_ids(path) if has_features or self._needs_features else (),
+            connection_id=self._connection_id,
+            subjects=(originator,) if originator is not None else (),
+            now=self._now,
+        )
+
+
+def feature_ids(path: str | None) -> tuple[str, ...]:
+    """The feature that a path such as `/features/lamp/properties/on` leads into, or none."""
+    try:
+        segments = parse_pointer(path or "")
+    except DecodeError:
+        return ()
+    return (segments[1],) if len(segments) > 1 and segments[0] == "features" else ()
+
+
+def correlation_of(signal: Outbound) -> str | None:
+    """What log lines call the conversation that a signal belongs to."""
+    return headers_of(signal).get("correlation-id")
+
+
+def headers_of(signal: Outbound) -> Headers:
+    """The headers of a signal. An event has none: an entry keeps text for its readers."""
+    return {} if isinstance(signal.headers, bytes) else signal.headers

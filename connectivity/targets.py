@@ -1,0 +1,148 @@
+"""Signals on their way to targets: which target wants a signal, and what is published to say it.
+
+A `TargetRoute` is one target of a connection with everything about it compiled: its topics with their filters, its codec,
+its templates. It decides by namespace and filter; who may read a signal is the caller's to judge, with the target's
+subjects. A signal goes to a target once, however many of its topics match (Ditto connections, targets).
+
+What others have posted here must not wait for a connection that is closed: `close` ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Outgoing
+from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.lanes import Ended, Posting
+from connectivity.mapper import mappers_of
+from connectivity.model import Connection
+from connectivity.monitor import Meter
+from connectivity.outbound import subject_of
+from connectivity.outbox import Outbox
+from connectivity.publication import Publication, correlation_of
+from connectivity.rules import with_connection_id
+from connectivity.topics import TargetTopic, parse_target_topic
+from mappings.errors import MappingError
+from mappings.ids import EntityId
+from mappings.signals import Outbound
+from spark_store import rql
+from spark_store.rql import Predicate
+
+log = structlog.get_logger(__name__)
+
+MOST_WAITING = 1000
+"""The most signals of others that wait for one target. What comes then is lost, and whoever waits for it is told."""
+
+Document = Callable[[], Mapping[str, Any]]
+"""What a filter sees of a signal, made only where there is a filter."""
+
+
+class TargetRoute:
+    """One target of a connection, ready for use."""
+
+    def __init__(
+        self, connection: Connection, index: int, outbox: Outbox, meter: Meter, now: Callable[[], datetime]
+    ) -> None:
+        target = connection.targets[index]
+        self.connection_id = connection.id
+        self.index = index
+        self.subjects = tuple(target.authorization_context)
+        self.qos = 1 if target.qos is None else target.qos
+        self.outbox = outbox
+        self.meter = meter
+        label = target.issued_acknowledgement_label
+        self.label = with_connection_id(label, connection.id) if label is not None else None
+        """The label of the acknowledgement that is given when the broker has confirmed; None for none."""
+        self.confirmed_status = load_broker(connection.connection_type).confirmed_status
+        self._now = now
+        self._topics: dict[str, list[tuple[TargetTopic, Predicate | None]]] = {}
+        for text in target.topics:
+            topic = parse_target_topic(text)
+            predicate = rql.parse(topic.filter) if topic.filter is not None else None
+            self._topics.setdefault(topic.topic, []).append((topic, predicate))
+        self._mappers = mappers_of(connection, target.payload_mapping)
+        self._has_topic = any(mapper.needs_topic for mapper in self._mappers)
+        self._has_features = any(mapper.needs_features for mapper in self._mappers)
+        self._publication = Publication(target.address, target.header_mapping, connection.id, now)
+        self._open: dict[int, tuple[Posting, Ended]] = {}
+        self._number = 0
+
+    def __repr__(self) -> str:
+        return f"<TargetRoute {self.connection_id}[{self.index}], {len(self._open)} signals on their way>"
+
+    def wants(self, topic: str, entity: EntityId, document: Document) -> bool:
+        """Whether one of the target's topics is this one and lets the signal pass."""
+        return any(
+            (not wanted.namespaces or entity.namespace in wanted.namespaces)
+            and (predicate is None or rql.evaluate(rql.resolve_times(predicate, self._now()), document()))
+            for wanted, predicate in self._topics.get(topic, ())
+        )
+
+    def messages(self, signal: Outbound) -> Sequence[Outgoing]:
+        """What has to be published to say `signal`; nothing where no address resolves or there are no words for it."""
+        try:
+            context = self._publication.context(signal, has_topic=self._has_topic, has_features=self._has_features)
+            resolved = self._publication.resolve(context)
+            if resolved is None:
+                self.meter.outbound("address_unresolved")
+                return ()
+            envelopes = [envelope for mapper in self._mappers for envelope in mapper.encode(signal, context)]
+            if not envelopes:
+                self.meter.outbound("dropped")
+            return resolved.outgoing(envelopes, self.qos)
+        except MappingError as error:
+            self._warn("a signal cannot be sent", signal, str(error))
+        except Exception:
+            # A mistake of our own costs this one signal at this one target.
+            log.exception("a signal could not be written", **self._about(signal))
+        self.meter.outbound("failed")
+        return ()
+
+    def post(self, signal: Outbound, ended: Ended) -> Posting | None:
+        """Send a signal. None where there is nothing to publish: then `ended` is never called, otherwise once."""
+        messages = self.messages(signal)
+        if not messages:
+            return None
+        if len(self._open) >= MOST_WAITING:
+            self._warn("a signal is lost", signal, f"{MOST_WAITING} of them wait for the broker already")
+            self.meter.outbound("failed")
+            ended(PublishFailed("too many signals wait for the broker"))
+            return Posting(0, None)
+        self._number += 1
+        number = self._number
+
+        def over(error: ConnectivityError | None) -> None:
+            posting, told = self._open.pop(number, (None, None))
+            if told is None:
+                return
+            if error is not None:
+                self.meter.outbound("failed")
+                self._warn("a signal was not taken", signal, str(error))
+            elif posting is None or not posting.withdrawn:
+                self.meter.outbound("published", len(messages))
+            told(error)
+
+        # A link may confirm within the call; what is open has to be known before.
+        posting = Posting(len(messages), over)
+        self._open[number] = posting, ended
+        self.outbox.put(messages, posting, subject_of(signal))
+        return posting
+
+    def close(self) -> None:
+        """The connection is closed: what has not left stays, and whoever waits for it is told."""
+        closed = PublishFailed("the connection is closed")
+        for number, (posting, ended) in list(self._open.items()):
+            del self._open[number]
+            posting.withdrawn = True
+            ended(closed)
+
+    def _warn(self, what: str, signal: Outbound, why: str) -> None:
+        log.warning(what, error=why, **self._about(signal))
+
+    def _about(self, signal: Outbound) -> dict[str, Any]:
+        return {"connection": self.connection_id, "target": self.index, "correlation_id": correlation_of(signal)}

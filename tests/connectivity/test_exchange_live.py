@@ -1,0 +1,273 @@
+"""Live signals between connections: who is sent them, and how their answers find back.
+
+Case numbers are those of the cases for connections.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.brokers.base import Outcome
+from tests.connectivity.neighbours import (
+    COMMANDS,
+    EVENTS,
+    MESSAGES,
+    NACKS,
+    SEEN,
+    acknowledgement,
+    beside,
+    collected,
+    live,
+    message,
+    with_status,
+)
+from tests.connectivity.site import Site, document, pause, source, target, turn, until
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
+
+
+async def test_case_07_a_message_finds_its_receiver_and_the_answer_its_requester() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message(value={"times": 3}, mine="x"))
+    (heard,) = other.answers()
+    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/messages/blink", "/inbox/messages/blink")
+    assert (heard["value"], heard["headers"]["mine"]) == ({"times": 3}, "x")
+    assert heard["headers"]["correlation-id"] == "c-1"
+    assert (heard["headers"]["response-required"], heard["headers"]["requested-acks"]) == (True, ["live-response"])
+    assert (site.answers(), site.outcomes) == ([], [])
+    other.deliver(with_status(message(value="done", theirs="y", content_type="text/plain"), 200))
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "done")
+    headers = answer["headers"]
+    assert (headers["correlation-id"], headers["mine"], headers["theirs"]) == ("c-1", "x", "y")
+    assert (headers["content-type"], headers["response-required"]) == ("text/plain", False)
+    assert await other.settled(1)
+    assert len(other.answers()) == 1, "a live answer causes no reply"
+
+
+async def test_case_08_without_an_answer_the_requester_is_told_408_and_the_message_comes_again() -> None:
+    site = await collected(source())
+    beside(site, target(MESSAGES))
+    site.deliver(message(timeout="2s"))
+    site.clock.advance(2)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [REDELIVER]
+    (answer,) = site.answers()
+    assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+async def test_3_9_a_device_that_refuses_has_got_the_message(status: int) -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message())
+    other.deliver(with_status(message(), status))
+    await site.settled(1)
+    assert site.statuses() == [status]
+
+
+async def test_case_58_a_live_command_is_answered_also_by_another_connection_that_wants_no_response() -> None:
+    site = await collected()
+    beside(site, target(COMMANDS))
+    third = Site(source("in"), beside=site, id="third")
+    site.deliver(live("retrieve", "/attributes/on"))
+    third.deliver(with_status(live("retrieve", "/attributes/on", True, response_required=False), 200))
+    await site.settled(1)
+    assert site.values() == []
+    assert (site.statuses(), site.answers()[0]["value"]) == ([200], True)
+    assert site.answers()[0]["topic"] == "acme.site/lamp-7/things/live/commands/retrieve"
+
+
+async def test_a_live_response_without_requested_acks_comes_and_the_delivery_does_not_wait_for_it() -> None:
+    site = await collected()
+    other = beside(site, target(COMMANDS))
+    site.deliver(live("modify", "/attributes/on", True, requested_acks=[]))
+    await site.settled(1)
+    other.deliver(with_status(live("modify", "/attributes/on"), 204))
+    await until(lambda: site.answers())
+    assert (site.statuses(), len(site.outcomes)) == ([204], 1)
+
+
+async def test_who_wants_no_response_is_settled_at_once() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message(response_required=False))
+    await site.settled(1)
+    assert other.answers()[0]["headers"]["response-required"] is False
+    other.deliver(with_status(message(), 200))
+    await other.settled(1)
+    assert site.answers() == []
+
+
+async def test_live_response_and_another_label_are_answered_together() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message(requested_acks=["live-response", SEEN]))
+    other.deliver(with_status(message(value=1), 200))
+    await other.settled(1)
+    assert site.answers() == []
+    other.deliver(acknowledgement(channel="live"))
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert (answer["topic"], answer["status"]) == ("acme.site/lamp-7/things/live/acks", 200)
+    assert {label: ack["status"] for label, ack in answer["value"].items()} == {"live-response": 200, SEEN: 200}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_asked"),
+    [
+        (message("bleep"), False),
+        (live("modify", "/attributes/on"), True),
+        (message(name="lamp-8"), True),
+        (message(correlation_id="c-2"), False),
+    ],
+    ids=["another subject", "a command's answer", "another thing", "another correlation id"],
+)
+async def test_3_10_an_answer_that_does_not_fit_is_logged_and_answered_only_on_request(
+    answer: bytes, is_asked: bool
+) -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message())
+    other.forget()
+    if is_asked:
+        document = json.loads(answer)
+        document["headers"]["response-required"] = True
+        answer = json.dumps(document).encode()
+    with capture_logs() as lines:
+        other.deliver(with_status(answer, 200))
+    await other.settled(1)
+    assert lines[0]["event"] == "a live answer cannot be delivered"
+    assert (site.answers(), other.statuses()) == ([], [400] if is_asked else [])
+
+
+async def test_a_live_event_is_forwarded_and_settled() -> None:
+    site = await collected()
+    other = beside(site, target(EVENTS))
+    site.deliver(document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1"))
+    await site.settled(1)
+    (heard,) = other.answers()
+    assert (heard["topic"], heard["value"]) == ("acme.site/lamp-7/things/live/events/modified", True)
+    assert site.values() == []
+
+
+async def test_4_6_nobody_is_sent_what_came_over_the_same_connection() -> None:
+    """Neither is there a weak acknowledgement for a label of its own."""
+    site = Site(
+        source(declaredAcks=["site:mine"], **NACKS), targets=[target(MESSAGES, issuedAcknowledgementLabel="site:sent")]
+    )
+    await site.has_lamp()
+    site.deliver(message(requested_acks=["site:mine", "site:sent"], timeout="1s"))
+    assert site.answers() == []
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [REDELIVER]
+    assert {ack["status"] for ack in site.answers()[0]["value"].values()} == {408}
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (message(), "messages:send.notallowed"),
+        (live("modify", "/attributes/on", 1), "things:attribute.notmodifiable"),
+        (live("retrieve", "/attributes/on"), "things:attribute.notfound"),
+        (message(name="lamp-9"), "things:thing.notfound"),
+    ],
+)
+async def test_who_may_not_send_is_told_and_nothing_is_sent(payload: bytes, error: str) -> None:
+    site = await collected(source(**NACKS), source("strange", "acme:stranger"))
+    other = beside(site, target(MESSAGES, COMMANDS, EVENTS))
+    site.deliver(payload, source=1)
+    assert await site.ended(1) == [DROPPED]
+    assert (site.answers()[-1]["value"]["error"], other.answers()) == (error, [])
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (target(f"{MESSAGES}?namespaces=acme.other"), "namespace"),
+        (target(f"{MESSAGES}?filter=eq(attributes/on,true)"), "filter"),
+        (target(COMMANDS), "topic"),
+        (target(MESSAGES, authorizationContext=["acme:stranger"]), "permission"),
+    ],
+    ids=["namespace", "filter", "topic", "permission"],
+)
+async def test_case_36_and_37_who_is_not_asked_answers_weakly(other: dict[str, Any], why: str) -> None:
+    site = await collected()
+    reached = beside(site, {**other, "issuedAcknowledgementLabel": "other:sent"})
+    site.deliver(message(requested_acks=[SEEN, "other:sent"]))
+    await site.settled(1)
+    assert reached.answers() == [], why
+    (answer,) = site.answers()
+    assert answer["status"] == 200
+    assert [ack["headers"]["ditto-weak-ack"] for ack in answer["value"].values()] == [True, True]
+
+
+async def test_case_39_a_target_acknowledges_when_its_broker_has_confirmed() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="{{ connection:id }}:sent"))
+    other.link.confirms = False
+    site.deliver(message(requested_acks=["other:sent"]))
+    await pause()
+    assert (len(other.answers()), site.outcomes) == (1, [])
+    other.link.confirm()
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert answer["value"]["other:sent"]["status"] == 200
+    assert answer["value"]["other:sent"]["headers"]["ditto-connection-id"] == "other"
+
+
+async def test_a_target_that_issues_live_response_answers_for_the_device() -> None:
+    site = await collected()
+    beside(site, target(MESSAGES, COMMANDS, issuedAcknowledgementLabel="live-response"))
+    site.deliver(message())
+    site.deliver(live("modify", "/attributes/on", True, correlation_id="c-2"))
+    await site.settled(2)
+    assert site.statuses() == [200, 200]
+    assert [answer["topic"].split("/")[4] for answer in site.answers()] == ["messages", "commands"]
+
+
+async def test_where_a_broker_is_away_nothing_waits_for_it() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))
+    other.outbox.detach()
+    site.deliver(message(requested_acks=["other:sent"]))
+    assert await site.ended(1) == [REDELIVER]
+    assert site.answers()[0]["value"]["other:sent"]["status"] == 503
+    other.outbox.attach(other.link)
+    assert other.answers() == []
+
+
+async def test_what_no_link_has_taken_in_its_time_is_not_sent() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    other.link.window, other.link.confirms = 1, False
+    site.deliver(message(), message(correlation_id="c-2", timeout="1s"))
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    other.link.confirm()
+    await pause()
+    assert other.correlations() == ["c-1"]
+
+
+async def test_a_mistake_in_passing_on_is_answered_and_the_next_delivery_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = await collected()
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a mistake of our own")
+
+    monkeypatch.setattr(site.dispatcher._exchange, "prepare", fail)
+    with capture_logs():
+        site.deliver(message(), turn(1))
+    await site.settled(2)
+    assert site.statuses() == [500, 201]

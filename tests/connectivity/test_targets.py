@@ -1,0 +1,152 @@
+"""Which target wants a signal, and what is published to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity import targets
+from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.monitor import Monitor
+from connectivity.outbox import Outbox
+from connectivity.targets import TargetRoute
+from mappings.signals import Event, Message, Request
+from mappings.signals import Kind as SubscriptionKind
+from tests.connectivity.fakes import Link
+from tests.connectivity.site import LAMP, NOW, connection, target
+
+MESSAGES, COMMANDS = "_/_/things/live/messages", "_/_/things/live/commands"
+BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlation-id": "c-1", "desk": "d-4"})
+
+
+class Way:
+    """A target with an outbox, a link that confirms when told, and its counters."""
+
+    def __init__(self, *topics: str, type: str = "memory", **more: Any) -> None:
+        self.monitor = Monitor()
+        self.outbox, self.link = Outbox(), Link()
+        self.outbox.attach(self.link)  # type: ignore[arg-type]
+        made = connection(targets=[target(*topics, **more)], connectionType=type)
+        self.route = TargetRoute(made, 0, self.outbox, self.monitor.meter("site"), lambda: NOW)
+        self.ended: list[ConnectivityError | None] = []
+
+    def count(self, outcome: str) -> float:
+        labels = {"connection": "site", "direction": "out", "outcome": outcome}
+        return self.monitor.registry.get_sample_value("connectivity_deliveries_total", labels) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("topics", "wanted"),
+    [
+        ([MESSAGES], True),
+        ([COMMANDS], False),
+        ([], False),
+        ([f"{MESSAGES}?namespaces=acme.other"], False),
+        ([f"{MESSAGES}?namespaces=acme.other,acme.site"], True),
+        ([f"{MESSAGES}?filter=gt(attributes/n,4)"], True),
+        ([f"{MESSAGES}?filter=gt(attributes/n,5)"], False),
+        ([f"{MESSAGES}?filter=gt(attributes/n,5)", f"{MESSAGES}?filter=lt(attributes/n,6)"], True),
+        ([f"{MESSAGES}?namespaces=acme.other&filter=gt(attributes/n,4)"], False),
+        ([f"{MESSAGES}?filter=gt(_modified,time:now-1h)"], True),
+    ],
+)
+def test_a_target_wants_what_its_topics_say(topics: list[str], wanted: bool) -> None:
+    document = {"attributes": {"n": 5}, "_modified": "2030-01-15T07:00:00.000000Z"}
+    assert Way(*topics).route.wants(MESSAGES, LAMP, lambda: document) is wanted
+
+
+def test_a_document_is_made_only_for_a_filter() -> None:
+    def document() -> dict[str, Any]:
+        raise AssertionError("no filter asks for it")
+
+    assert Way(MESSAGES).route.wants(MESSAGES, LAMP, document)
+    assert not Way(COMMANDS).route.wants(MESSAGES, LAMP, document)
+
+
+def test_case_17_the_address_and_the_headers_are_resolved_for_the_signal() -> None:
+    mapping = {"subject": "{{ topic:subject }}", "desk": "{{ header:desk | fn:upper() }}", "no": "{{ header:no }}"}
+    way = Way(MESSAGES, address="to/{{ thing:name }}/{{ topic:channel }}", headerMapping=mapping, qos=2)
+    (message,) = way.route.messages(BLINK)
+    assert (message.address, message.qos) == ("to/lamp-7/live", 2)
+    assert message.envelope.headers == {
+        "content-type": "application/vnd.eclipse.ditto+json",
+        "correlation-id": "c-1",
+        "subject": "blink",
+        "desk": "D-4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("address", "outcome"), [("{{ header:no }}", "address_unresolved"), ("{{ header:desk }}/x", "failed")]
+)
+def test_without_an_address_nothing_is_published(address: str, outcome: str) -> None:
+    way = Way(MESSAGES, address=address)
+    with capture_logs():
+        assert way.route.post(Message(*_blink_at("a/#")), way.ended.append) is None
+    assert (way.link.published, way.ended, way.count(outcome)) == ([], [], 1)
+
+
+def _blink_at(desk: str) -> tuple[Any, ...]:
+    return LAMP, "to", "blink", "/inbox/messages/blink", None, {"desk": desk}
+
+
+def test_a_signal_without_words_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    way = Way(MESSAGES)
+    with capture_logs():
+        assert way.route.messages(Request(SubscriptionKind.HISTORY, "k", 1, {}, LAMP)) == ()  # type: ignore[arg-type]
+    assert way.count("failed") == 1
+
+
+def test_an_event_of_a_twin_can_be_written_too() -> None:
+    event = Event(LAMP, 7, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/on", b"true", b"{}")
+    (message,) = Way(address="{{ topic:channel }}/{{ topic:action }}").route.messages(event)
+    assert message.address == "twin/modified"
+
+
+def test_whoever_waits_is_told_once() -> None:
+    way = Way(MESSAGES)
+    way.route.post(BLINK, way.ended.append)
+    assert way.ended == []
+    way.link.confirm()
+    assert (way.ended, way.count("published")) == ([None], 1)
+    refused = PublishFailed("not authorized")
+    way.route.post(BLINK, way.ended.append)
+    with capture_logs() as lines:
+        way.link.confirm(error=refused)
+    assert (way.ended, way.count("failed")) == ([None, refused], 1)
+    assert (lines[0]["target"], lines[0]["correlation_id"]) == (0, "c-1")
+
+
+def test_a_full_target_loses_signals_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "MOST_WAITING", 2)
+    way = Way(MESSAGES)
+    with capture_logs():
+        for _ in range(3):
+            way.route.post(BLINK, way.ended.append)
+    assert [type(error) for error in way.ended] == [PublishFailed]
+    way.link.confirm()
+    assert way.ended[1:] == [None, None]
+
+
+def test_a_closed_target_ends_what_waits_and_sends_nothing_more() -> None:
+    way = Way(MESSAGES)
+    way.link.window = 1
+    for _ in range(2):
+        way.route.post(BLINK, way.ended.append)
+    way.route.close()
+    assert [str(error) for error in way.ended] == ["the connection is closed"] * 2
+    way.link.confirm()
+    assert len(way.ended) == 2
+    assert len(way.link.published) == 1
+
+
+@pytest.mark.parametrize(("type", "status"), [("memory", 200), ("kafka", 204), ("mqtt", 200), ("amqp-091", 200)])
+def test_a_confirm_has_the_status_of_its_broker(type: str, status: int) -> None:
+    assert Way(type=type).route.confirmed_status == status
+
+
+def test_a_label_may_hold_the_connections_id() -> None:
+    assert Way(issuedAcknowledgementLabel="{{ connection:id }}:sent").route.label == "site:sent"
+    assert repr(Way().route) == "<TargetRoute site[0], 0 signals on their way>"
