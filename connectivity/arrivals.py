@@ -87,6 +87,8 @@ class Redeliveries:
         self._refused: OrderedDict[_Place, bytes] = OrderedDict()
         """Deliveries whose answers the broker did not take: place → payload's digest."""
         self._rejections: OrderedDict[_Place, int] = OrderedDict()
+        self.has_failures = False
+        """Whether a name that is used anew may have been refused or rejected before."""
 
     def close_connection(self, connection_id: str) -> None:
         for known in (self._underway, self._refused, self._rejections):
@@ -98,13 +100,15 @@ class Redeliveries:
     def is_answered(self, arrival: Arrival) -> bool:
         """Whether nothing is to be done for a delivery: the broker marks it, and its answers are on their way or in vain.
 
-        It is settled accordingly. Call this first for every delivery: one without the mark uses its name anew.
+        It is settled accordingly. Ask first for every delivery that is marked, and for every other one while this
+        `has_failures`: it uses its name anew.
         """
         place = arrival.place
         if not arrival.delivery.redelivered:
-            if (self._refused or self._rejections) and place is not None:
+            if place is not None:
                 self._refused.pop(place, None)
                 self._rejections.pop(place, None)
+            self.has_failures = bool(self._refused or self._rejections)
             return False
         if place is None:
             return False
@@ -131,6 +135,7 @@ class Redeliveries:
         def ended(error: ConnectivityError | None) -> None:
             if error is not None and arrival.outcome is Outcome.SETTLED:
                 _remember(self._refused, place, digest(arrival.delivery), _REMEMBERED_REFUSALS)
+                self.has_failures = True
             if arrival.open == 1 and self._underway.get(place) is arrival:
                 # Before it ends: a broker may bring it again within the call.
                 del self._underway[place]
@@ -159,6 +164,7 @@ class Redeliveries:
             self._rejections.pop(place, None)
             return False
         _remember(self._rejections, place, rejections + 1, _REMEMBERED_REJECTIONS)
+        self.has_failures = True
         return True
 
     # names

@@ -155,7 +155,7 @@ class Dispatcher:
 
     def _take(self, arrival: Arrival, waiting: _Waiting, changes: list[Change]) -> None:
         """Carry out one delivery. Raises StoreUnavailable where it has to be taken up again."""
-        if self._memory.is_answered(arrival):
+        if (arrival.delivery.redelivered or self._memory.has_failures) and self._memory.is_answered(arrival):
             return
         arrival.outcome = Outcome.SETTLED
         received = arrival.received
@@ -169,11 +169,14 @@ class Dispatcher:
             for heard in received.signals:
                 signal, route = heard.signal, heard.route
                 if isinstance(signal, Command):
+                    pending = None
                     if says_nothing(signal.headers):
-                        answers.append(_Answer(arrival, self._carry_out(signal, heard, arrival, changes), route))
+                        answer = self._decide(signal, heard, arrival, changes)
+                        if isinstance(answer, ErrorResponse):
+                            self._note_refusal(answer, signal, channel_of(signal) is not None, arrival)
                     else:
-                        answer, pending = self._carry_out_and_hold(signal, heard, arrival, changes)
-                        answers.append(_Answer(arrival, answer, route, pending))
+                        answer, pending = self._carry_out(signal, heard, arrival, changes)
+                    answers.append(_Answer(arrival, answer, route, pending))
                 elif isinstance(signal, Subscribe | Request | Cancel):
                     self._stream(signal, heard, arrival)
                 elif (told := self._pass_on(signal, heard, arrival)) is not None:
@@ -266,14 +269,7 @@ class Dispatcher:
 
     # commands
 
-    def _carry_out(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Told:
-        """Decide a command that asks for what all ask for. Raises StoreUnavailable."""
-        told = self._decide(command, heard, arrival, changes)
-        if isinstance(told, ErrorResponse):
-            self._note_refusal(told, command, channel_of(command) is not None, arrival)
-        return told
-
-    def _carry_out_and_hold(
+    def _carry_out(
         self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
     ) -> tuple[_Told, Pending | None]:
         """Decide a command that says what it asks for, and hold its delivery if that is more. Raises StoreUnavailable."""

@@ -194,11 +194,11 @@ class Reader:
             if self.route.header_mapping:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
                 headers = _filled(headers, normalise(mapped, mapped=True))
-            if isinstance(signal, Acknowledgement):
-                self._attribute(headers)
-            elif self._requests is not None and (channel := channel_of(signal)) is not None:
+            if self._requests is not None and (channel := channel_of(signal)) is not None:
                 self._requests.apply(headers, channel, self._context(delivery, signal, subjects))
             if not isinstance(signal, Command):
+                if isinstance(signal, Acknowledgement):
+                    self._attribute(headers)
                 # Subscriptions repeat their headers with every element. (Commands are measured where they are decided.)
                 require_size(headers)
             if identity is not None:

@@ -164,6 +164,8 @@ class Route:
 
 def response_type(signal: Answer) -> str:
     """Which of the kinds of answer this is that reply-targets choose from."""
+    if isinstance(signal, Response):
+        return "response"
     if isinstance(signal, ErrorResponse):
         return "error"
     if isinstance(signal, Acknowledgements) and not all(is_success(ack.status) for ack in signal.acks):

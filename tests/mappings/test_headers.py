@@ -256,7 +256,8 @@ def test_any_headers_are_normalised_or_refused(headers: dict[str, object], mappe
     found = readable(headers, mapped=mapped)
     assert normalise(found) == found
     assert not set(outgoing(found)) & {*INTERNAL, *READ_ONLY}
-    if len(found) == len({name.lower() for name, value in headers.items() if value is not None}):
+    # Of two spellings of one name the second may be refused though the first can be read.
+    if len(found) == sum(value is not None for value in headers.values()):
         assert normalise(headers, mapped=mapped) == found
 
 
