@@ -64,8 +64,9 @@ class ImplicitThingCreationCodec(TemplateMapper):
         Option(
             "commandHeaders",
             templates,
-            "Headers of the command: name to template; one without a value is left out. `if-none-match: *` is there unless "
-            "something else is said.",
+            "Headers of the command: name to template; one without a value is left out. `if-none-match: *` and "
+            "empty `requested-acks` are there unless something else is said: a thing that exists is no reason to reject a "
+            "delivery.",
             {"if-none-match": "*", "origin": "{{ header:gateway_id }}"},
             ONLY_NEW,
         ),
@@ -93,7 +94,8 @@ class ImplicitThingCreationCodec(TemplateMapper):
         if entity is None:
             raise DecodeError(faults.invalid_id("things", thing["thingId"]))
         own = {**ONLY_NEW, **self._headers.apply(context)}
-        headers = {**normalise(own, mapped=True), "allow-policy-lockout": self._allows_lockout}
+        # Nobody's delivery is rejected because a thing is there already.
+        headers = {"requested-acks": [], **normalise(own, mapped=True), "allow-policy-lockout": self._allows_lockout}
         return (Command(entity, "create", "/", json_bytes(thing), headers),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002

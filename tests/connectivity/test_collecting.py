@@ -30,7 +30,9 @@ class Waiting:
     def begin(self, correlation_id: str, seconds: float, *, is_held: bool = True) -> Pending:
         signal = Message(LAMP, "to", "x", "/inbox/messages/x", None, {"correlation-id": correlation_id})
         ended = self.arrival.ended if is_held else None
-        return self.collecting.begin(signal, Wish(("live-response",), True, seconds), "live", self.arrival, ended)
+        return self.collecting.begin(
+            signal, Wish(("live-response",), True, seconds), "live", self.arrival, self.arrival.route, ended
+        )
 
 
 async def test_those_whose_time_is_over_end_in_the_order_of_their_times() -> None:

@@ -30,7 +30,7 @@ def test_an_answer_finds_back_by_the_headers_of_its_request() -> None:
         "content-type": "text/plain",
         "more": "x",
     }
-    answer = forwarded(MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", b'"ok"', said, 200), BLINK)
+    answer = forwarded(MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', said), BLINK)
     assert answer.headers == {**BLINK.headers, "content-type": "text/plain", "more": "x"}
 
 

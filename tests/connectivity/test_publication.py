@@ -14,9 +14,9 @@ EVENT = LiveEvent(LAMP, "modified", "/features/bulb/properties/on", b"1", {"desk
 
 
 def resolved(address: str, **mapping: str) -> Resolved | None:
-    return Publication(
-        address, {name.replace("_", "."): text for name, text in mapping.items()}, "site", lambda: NOW
-    ).resolve(EVENT)
+    names = {name.replace("_", "."): text for name, text in mapping.items()}
+    publication = Publication(address, names, "site", lambda: NOW)
+    return publication.resolve(publication.context(EVENT))
 
 
 def test_templates_see_the_signal_and_its_connection() -> None:
