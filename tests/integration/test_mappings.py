@@ -24,7 +24,7 @@ from tests.service import ServiceProcess
 pytestmark = pytest.mark.broker("mosquitto")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connections" / "onboarding.yaml"
-OWNER = "demo:gateway"
+OWNER = "demo:onboarding"
 MESSAGE = "application/vnd.eclipse.ditto+json"
 STRUCTURED = "application/cloudevents+json"
 EMPTY = "application/vnd.eclipse-hono-empty-notification"
@@ -113,8 +113,8 @@ def test_case_55_a_gateway_s_device_gets_its_thing_and_its_status(
     mosquitto: Mosquitto, plain: Device, name: str
 ) -> None:
     told = {"device_id": f"acme.site:{name}", "gateway_id": "g-1"}
-    with Bystander(mosquitto.host, mosquitto.port, f"gateway/{name}/down", is_5=True) as bystander:
-        device = Device(bystander, f"gateway/{name}/up")
+    with Bystander(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bystander:
+        device = Device(bystander, f"onboarding/{name}/up")
 
         def report(value: int, **more: str) -> dict[str, Any]:
             said = document(name, "modify", "/attributes/level", value)
@@ -153,8 +153,8 @@ def test_case_11_what_a_gateway_says_for_another_device_is_refused(
 ) -> None:
     plain.send(document(name, "create", value={"_policy": policy_for(OWNER), "attributes": {"level": 0}}))
     assert plain.answer()["status"] == 201
-    with Bystander(mosquitto.host, mosquitto.port, f"gateway/{name}/down", is_5=True) as bystander:
-        device = Device(bystander, f"gateway/{name}/up")
+    with Bystander(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bystander:
+        device = Device(bystander, f"onboarding/{name}/up")
         said = document(name, "modify", "/attributes/level", 1)
         device.send(said, {"device_id": f"acme.site:{name}-2"})
         refused = device.answer()
