@@ -8,6 +8,7 @@ ConnectivityError
 │   │   └── Renewed         on purpose: the next link gets again what this one could not take
 │   └── ConnectionRefused   credentials, certificate, rights, configuration: an operator must act
 ├── PublishFailed           the broker did not take a message; `retry` says whether it might later
+├── ScriptFailed            a mapping script that gave no results; the text says why
 └── TwinError               a twin command that is refused; `fault` is the answer
 """
 
@@ -103,6 +104,12 @@ class PublishFailed(ConnectivityError):
     def __init__(self, words: str, *, status: int = 503) -> None:
         super().__init__(words)
         self.fault = Fault(status, "connectivity:message.sending.failed", words)
+
+
+class ScriptFailed(ConnectivityError):
+    """A mapping script that gave no results: an error of its own, or a bound that it met. The text says which."""
+
+    status = 400
 
 
 class TwinError(ConnectivityError):

@@ -27,12 +27,13 @@ from connectivity.rules import (
     show,
     with_connection_id,
 )
+from connectivity.scripts.checking import script_problems
 from connectivity.spec.shape import problem_of
 from connectivity.tls import is_certificate_with_key, is_certificates, is_key
 from connectivity.topics import CONNECTION_ANNOUNCEMENTS, TargetTopic, UnknownTopic, parse_target_topic
 from connectivity.uri import mask_uri, parse_tunnel_uri
 from mappings.codecs import Codec, load_codec, mapper_names
-from mappings.options import OptionsRefused
+from mappings.options import FAILED, OptionsRefused
 from mappings.placeholders import Scope
 from spark_store import rql
 from spark_store.errors import QueryError, RqlSyntaxError
@@ -168,6 +169,7 @@ def _check_bare_mapper(path: str, name: str, definitions: Sequence[str]) -> Iter
         yield _unknown_mapper(path, name, definitions)
     elif codec.needs_definition:
         needed = ", ".join(option.name for option in codec.options if option.is_required)
+        needed = needed or " or ".join(option.name for option in codec.options if option.default is None)
         expected = f"the name of a definition in mappingDefinitions that says {needed} to {name}"
         yield Problem(path, show(name), expected, code=MAPPER_INVALID)
 
@@ -177,7 +179,7 @@ def _check_definition(path: str, definition: MappingDefinition) -> Iterator[Prob
         yield _unknown_mapper(f"{path}.mappingEngine", definition.mapping_engine)
         return
     try:
-        codec.configured(definition.options)
+        scripts = codec.configured(definition.options).scripts
     except OptionsRefused as error:
         for problem in error.problems:
             place = json_path(*problem.steps)
@@ -187,6 +189,9 @@ def _check_definition(path: str, definition: MappingDefinition) -> Iterator[Prob
                 found = f"{found}: {problem.reason}"
             hint = f"did you mean {problem.nearest}?" if problem.nearest else None
             yield Problem(place, found, problem.expected, hint, problem.code)
+        return
+    for option, wrong in script_problems(scripts) if scripts is not None else ():
+        yield Problem(f"{path}.options.{option}", wrong, "a script that can be loaded", code=FAILED)
 
 
 def _codec(name: str) -> Codec | None:

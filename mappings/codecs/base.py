@@ -20,6 +20,7 @@ from mappings.options import Option, names, read_options
 from mappings.placeholder_values import PlaceholderContext
 from mappings.placeholders import Template
 from mappings.resolution import unresolved
+from mappings.scripted import Scripts
 from mappings.signals import Inbound, Outbound
 
 
@@ -56,6 +57,9 @@ class Codec(ABC):
 
     blocked: frozenset[str] = frozenset()
     """Content types of envelopes that are none of its business."""
+
+    scripts: Scripts | None = None
+    """What has to be run upon an envelope before it is read, and upon those that were written."""
 
     def configured(self, options: Mapping[str, Any]) -> Self:
         """The codec with these options, as a definition has them. Raises OptionsRefused."""
