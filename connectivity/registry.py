@@ -46,6 +46,11 @@ class Registry:
     def __getitem__(self, connection_id: str) -> Supervisor:
         return self._supervisors[connection_id]
 
+    @property
+    def has_looked(self) -> bool:
+        """Whether the folder has been looked at: until then there are connections that nobody knows of."""
+        return self._seen != ""
+
     async def refresh(self) -> None:
         """Look at the folder, and make the running connections what it says now. Touches none that did not change."""
         files = _signature(self._folder)
@@ -56,7 +61,8 @@ class Registry:
             self._seen = seen
             log.error("the folder of connections cannot be read; what runs goes on", folder=str(self._folder))
             return
-        loaded = load_folder(self._folder)
+        # Scripts are loaded on trial, each in a process of its own; what runs meanwhile goes on.
+        loaded = await asyncio.to_thread(load_folder, self._folder)
         self._secrets = frozenset(loaded.secrets)
         for problem in loaded.problems:
             _tell(problem)

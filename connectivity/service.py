@@ -109,7 +109,8 @@ class Service:
     def readiness(self) -> tuple[bool, Mapping[str, Any]]:
         """Whether the service is ready, and what each connection says."""
         wanted = [running for running in self.registry if running.connection.connection_status == "open"]
-        is_ready = self.store.is_available and all(supervisor.attempted.is_set() for supervisor in wanted)
+        has_tried = self.registry.has_looked and all(supervisor.attempted.is_set() for supervisor in wanted)
+        is_ready = self.store.is_available and has_tried
         return is_ready, {
             "status": "ready" if is_ready else "not ready",
             "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",

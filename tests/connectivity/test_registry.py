@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from connectivity import registry as module
+from connectivity.files import LoadedFolder, load_folder
 from connectivity.model import Connection
 from connectivity.registry import Registry
+from tests.helpers import wait_until
 
 
 class FakeSupervisor:
@@ -171,3 +176,22 @@ async def test_a_changed_secret_opens_the_connections_anew_that_refer_to_it(benc
     assert await bench.changes() == [], "what runs goes on with what it has"
     bench.write("password", "third")
     assert await bench.changes() == ["close a", "ended a", "open a"]
+
+
+async def test_what_runs_goes_on_while_documents_are_checked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts in documents are loaded on trial, which takes its time."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def load_slowly(folder: Path) -> LoadedFolder:
+        begun.set()
+        assert may_end.wait(60)
+        return load_folder(folder)
+
+    monkeypatch.setattr(module, "load_folder", load_slowly)
+    bench.write("one.json", document())
+    changes = asyncio.ensure_future(bench.changes())
+    await wait_until(begun.is_set, 60)
+    assert (changes.done(), bench.registry.has_looked) == (False, False)
+    may_end.set()
+    assert await changes == ["open one"]
+    assert bench.registry.has_looked

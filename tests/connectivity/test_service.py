@@ -71,6 +71,7 @@ async def test_a_subscribe_with_an_unreadable_filter_has_a_fault_for_a_feed(serv
 
 
 async def test_a_service_without_connections_is_ready(service: Service) -> None:
+    assert service.readiness()[0] is False, "nobody has looked yet"
     await service.registry.refresh()
     assert service.readiness() == (True, {"status": "ready", "store": "writable", "connections": {}})
 
