@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import count
+from itertools import count, repeat
 from typing import Any, TypeAlias
 
 from connectivity.acknowledgements import worse
 from connectivity.brokers.base import Delivery, Outcome
 from connectivity.errors import ConnectivityError
-from connectivity.inbound import Heard, Reader, Received
+from connectivity.inbound import NOTHING, Heard, Preparation, Reader, Received
 from connectivity.lanes import Ended
 from connectivity.outbound import Route
 from mappings.signals import Cancel, Command, Headers, Request
@@ -73,9 +73,10 @@ class Arrival:
                 self.route.meter.inbound("given_back" if self.outcome is Outcome.REDELIVER else "rejected")
 
 
-def read(reader: Reader, deliveries: Sequence[Delivery]) -> list[Arrival]:
-    """Decode a batch."""
-    return [Arrival(delivery, reader.receive(delivery), reader.route) for delivery in deliveries]
+def read(reader: Reader, deliveries: Sequence[Delivery], prepared: Sequence[Preparation] = ()) -> list[Arrival]:
+    """Decode a batch; `prepared` is what `reader.prepare` has made of it."""
+    each = zip(deliveries, prepared or repeat(NOTHING), strict=False)
+    return [Arrival(delivery, reader.receive(delivery, made), reader.route) for delivery, made in each]
 
 
 class Redeliveries:

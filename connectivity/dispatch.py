@@ -193,7 +193,7 @@ class Dispatcher:
             send()
         if not answers and not sendings:
             # Streams answer for themselves, as fast as the link takes it.
-            arrival.route.outbox.behind(self._memory.until_ended(arrival))
+            arrival.route.outbox.behind(self._memory.until_ended(arrival), arrival.route.place)
 
     # answers to commands
 

@@ -1,9 +1,10 @@
 """Deliveries on their way in: decoded, headers mapped, checked that the sender may speak for the entity.
 
-`Reader.receive` decides and is pure. What cannot be read or is not allowed becomes an error answer, never an exception:
-the delivery is settled all the same, since another try would end the same way. The order of the steps is that of the Ditto
-connection model: decode, then the source's header mapping fills the gaps that the signal's own headers leave, then the
-source adds its requests for acknowledgements, then enforcement.
+`Reader.receive` decides and is pure; `prepare` comes before it for mappers with scripts, which take their time. What cannot
+be read or is not allowed becomes an error answer, never an exception: the delivery is settled all the same, since another
+try would end the same way. The order of the steps is that of the Ditto connection model: decode, then the source's header
+mapping fills the gaps that the signal's own headers leave, then the source adds its requests for acknowledgements, then
+enforcement.
 
 Each payload mapper of the source reads the delivery, in order. What one of them cannot read does not touch what the others
 have read; the delivery is answered with one error, the first. What no mapper has read is answered by the Ditto protocol,
@@ -12,16 +13,17 @@ unless the wire protocol answers for itself; what was read and is not allowed, b
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 
 from connectivity.acknowledgements import SourceRequests, channel_of
 from connectivity.brokers.base import Delivery
-from connectivity.mapper import Mapper
+from connectivity.mapper import Mapper, Prepared
 from connectivity.outbound import Route
 from connectivity.publication import feature_ids
 from connectivity.rules import with_connection_id
@@ -73,12 +75,19 @@ class _Unreadable(NamedTuple):
     route: Route
 
 
+Preparation: TypeAlias = Mapping[Route, Prepared]
+"""What scripts have made of a delivery, for each route that has some."""
+
+NOTHING: Preparation = {}
+
+
 class Reader:
     """How one source's deliveries are read: a route for each of its mappers, the templates of authorization and
     enforcement. `route` is the first one, which stands for the source."""
 
     def __init__(self, *routes: Route, max_payload: int = MAX_PAYLOAD) -> None:
         self._named = list(zip(routes, _prefixes(routes), strict=True))
+        self._scripted = [route for route in routes if route.mapper.must_prepare]
         self.route = route = routes[0]
         source = route.source
         default = next((route for route in routes if route.mapper.is_default), None)
@@ -105,8 +114,30 @@ class Reader:
         self._needs_topic = any(name.startswith("topic:") for name in names)
         self._needs_features = "feature:id" in names
 
-    def receive(self, delivery: Delivery) -> Received:
-        """Read one delivery. Never raises for anything a sender can do."""
+    async def prepare(self, deliveries: Sequence[Delivery]) -> Sequence[Preparation]:
+        """What scripts make of deliveries, in their order; nothing where the source has none."""
+        if not self._scripted:
+            return ()
+        return await asyncio.gather(*map(self._prepare, deliveries))
+
+    async def _prepare(self, delivery: Delivery) -> Preparation:
+        try:
+            self._check_size(delivery)
+            subjects, _ = self._sender(delivery)
+        except MappingError:
+            # No mapper will get to read it.
+            return {}
+        prepared: dict[Route, Prepared] = {}
+        for route in self._scripted:
+            context = self._context(delivery, None, subjects) if route.mapper.reads_context else None
+            try:
+                prepared[route] = await route.mapper.prepare(delivery.envelope, context)
+            except Exception as error:
+                prepared[route] = error
+        return prepared
+
+    def receive(self, delivery: Delivery, prepared: Preparation = NOTHING) -> Received:
+        """Read one delivery, or what scripts have made of it. Never raises for anything a sender can do."""
         heard: list[Heard] = []
         unreadable: _Unreadable | None = None
         try:
@@ -119,7 +150,7 @@ class Reader:
             try:
                 mapper = route.mapper
                 context = self._context(delivery, None, subjects) if mapper.reads_context else None
-                decoded = mapper.decode(delivery.envelope, context)
+                decoded = mapper.decode(delivery.envelope, context, prepared.get(route))
                 is_read = True
                 signals = [self._complete(signal, delivery, subjects, identity) for signal in decoded]
             except Exception as error:

@@ -97,6 +97,8 @@ class Intake:
         self._holding.enter(self)
         try:
             async for deliveries in link.consume(self._reader.route.index):
-                await self._holding.handle(read(self._reader, deliveries), self)
+                # Scripts take their time; the source waits for them, so that its deliveries stay in order.
+                prepared = await self._reader.prepare(deliveries)
+                await self._holding.handle(read(self._reader, deliveries, prepared), self)
         finally:
             self._holding.leave(self)

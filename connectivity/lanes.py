@@ -10,13 +10,16 @@ refused. Otherwise it would stop all behind it for ever. A link that fell silent
 
 Several lanes may share a link, and then its window (`Carrier`). A lane that is to go over to another living link first
 waits until nothing of it is in flight, so that nothing is overtaken.
+
+Messages that are still being made hold their place: what the same party posts behind them waits with them, what others post
+goes by.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from connectivity.brokers.base import Link, Outgoing
@@ -78,6 +81,16 @@ class Posting:
             self._over.set_result(None)
 
 
+class _Place:
+    """A posting whose messages are not known yet, or which waits behind such. A message that is None is a mere mark."""
+
+    __slots__ = ("messages", "posting")
+
+    def __init__(self, posting: Posting, messages: Sequence[Outgoing | None] | None = None) -> None:
+        self.posting = posting
+        self.messages = messages
+
+
 class Carrier:
     """A living link, as the lanes on it share it."""
 
@@ -110,10 +123,12 @@ class Carrier:
 class Lane:
     """Messages that keep their order."""
 
-    __slots__ = ("_barren", "_carrier", "_empty", "_in_flight", "_number", "_suspects", "_waiting", "_wanted")
+    __slots__ = ("_barren", "_carrier", "_empty", "_held", "_in_flight", "_number", "_suspects", "_waiting", "_wanted")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Outgoing | None, Posting]] = deque()
+        self._held: dict[Hashable, deque[_Place]] = {}
+        """Party → what it has posted, from the first place on whose messages are not known."""
         self._in_flight: dict[int, tuple[Outgoing, Posting]] = {}
         self._number = 0
         self._carrier: Carrier | None = None
@@ -130,27 +145,51 @@ class Lane:
         return f"<Lane {len(self._waiting)} waiting, {len(self._in_flight)} in flight, link {link!r}>"
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._in_flight)
+        return len(self._waiting) + len(self._in_flight) + sum(map(len, self._held.values()))
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether there is something that no link has taken."""
-        return bool(self._waiting)
+    def is_waiting(self, party: Hashable = None) -> bool:
+        """Whether there is something that no link has taken, be it only known to this party."""
+        return bool(self._waiting) or party in self._held
 
     @property
     def is_suspect(self) -> bool:
         """Whether links seem to die of what this lane sends."""
         return self._barren > 1
 
-    def post(self, messages: Sequence[Outgoing], posting: Posting) -> None:
+    def post(self, messages: Sequence[Outgoing], posting: Posting, party: Hashable = None) -> None:
         """Queue messages behind those that are there."""
+        if self._held and party in self._held:
+            self._held[party].append(_Place(posting, messages))
+            return
         self._waiting.extend([(message, posting) for message in messages])
         if self._carrier is not None:
             self._carrier.flush()
 
-    def mark(self, posting: Posting) -> None:
+    def hold(self, posting: Posting, party: Hashable) -> None:
+        """Queue a posting of one message that is not known yet. `fill` follows."""
+        self._held.setdefault(party, deque()).append(_Place(posting))
+
+    def fill(self, messages: Sequence[Outgoing], posting: Posting, party: Hashable) -> None:
+        """The messages of a posting that was held, however many they are."""
+        places = self._held[party]
+        # Without messages the place alone goes its way.
+        next(place for place in places if place.posting is posting).messages = messages or (None,)
+        posting.untaken = posting.unconfirmed = len(messages) or 1
+        while places and (known := places[0].messages) is not None:
+            place = places.popleft()
+            self._waiting.extend([(message, place.posting) for message in known])
+        if not places:
+            del self._held[party]
+        if self._carrier is not None:
+            self._carrier.flush()
+        self._tell_if_empty()
+
+    def mark(self, posting: Posting, party: Hashable = None) -> None:
         """Queue no message, but a place behind those that are there: it ends when it is reached."""
-        self._waiting.append((None, posting))
+        if party in self._held:
+            self._held[party].append(_Place(posting, (None,)))
+        else:
+            self._waiting.append((None, posting))
 
     def use(self, carrier: Carrier | None) -> None:
         """Go on over this link, as soon as what is in flight on another living one is confirmed."""
@@ -228,6 +267,9 @@ class Lane:
         if self._wanted is not carrier and not self._in_flight:
             self._go_over()
         carrier.flush()
+        self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
         if self._empty is not None and not len(self):
             # Who waited may have given up.
             if not self._empty.done():

@@ -3,14 +3,20 @@
 A mapper reads a delivery only if the codec's block-list does not name its content type and every incoming condition keeps
 its value, and writes a signal only if every outgoing one does (Ditto connections, invocation rules). What it is not meant
 for comes to nothing, which is no fault. Neither method waits or talks to anybody.
+
+Where a mapper has scripts, they make messages of its protocol of a delivery before it is read (`prepare`), and what is sent
+of the messages that were written (`finish`). That takes its time, in the connection's script process.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from connectivity.model import Connection, MappingDefinition
+from connectivity.scripts.host import ScriptHost
+from connectivity.scripts.hosted import HostedScripts
 from mappings.codecs import load_codec
 from mappings.codecs.base import Codec
 from mappings.envelope import Envelope
@@ -19,6 +25,9 @@ from mappings.placeholders import PlaceholderContext, Template, parse
 from mappings.signals import Inbound, Next, Outbound
 
 DEFAULT_MAPPER = "Ditto"
+
+Prepared: TypeAlias = Sequence[Envelope] | Exception
+"""What scripts have made of a delivery, or why they have not."""
 
 _CONTENT_TYPE = "content-type"
 
@@ -31,16 +40,30 @@ def condition(functions: str) -> str:
 class Mapper:
     """A wire protocol by its name, or a definition of one under another name.
 
-    Raises OptionsRefused and PlaceholderError for a definition that no check has seen.
+    `host` runs its scripts, where it has some. Raises OptionsRefused and PlaceholderError for a definition that no check
+    has seen.
     """
 
-    def __init__(self, name: str = DEFAULT_MAPPER, definition: MappingDefinition | None = None) -> None:
+    def __init__(
+        self,
+        name: str = DEFAULT_MAPPER,
+        definition: MappingDefinition | None = None,
+        host: ScriptHost | None = None,
+    ) -> None:
         self.name = name
         self.is_default = name == DEFAULT_MAPPER and definition is None
         codec = load_codec(definition.mapping_engine if definition is not None else name)
         self.codec: Codec = codec if definition is None else codec.configured(definition.options)
         self.session = self.codec.session()
         self.answers = self.codec.answers
+        self._scripts: HostedScripts | None = None
+        if (scripts := self.codec.scripts) is not None:
+            assert host is not None, "scripts run nowhere else"
+            self._scripts = HostedScripts(scripts, host)
+        self.must_prepare = scripts is not None and bool(scripts.incoming)
+        """Whether deliveries are prepared before they are read."""
+        self.must_finish = scripts is not None and bool(scripts.outgoing)
+        """Whether what was written is finished before it is sent."""
         self._incoming = _conditions(definition.incoming_conditions.values() if definition is not None else ())
         self._outgoing = _conditions(definition.outgoing_conditions.values() if definition is not None else ())
         self._blocked = self.codec.blocked
@@ -55,18 +78,28 @@ class Mapper:
     def __repr__(self) -> str:
         return f"<Mapper {self.name}>"
 
-    def decode(self, envelope: Envelope, context: PlaceholderContext | None) -> Sequence[Inbound]:
+    async def prepare(self, envelope: Envelope, context: PlaceholderContext | None) -> Sequence[Envelope]:
+        """What scripts make of an envelope, to be read in its place. Raises like `decode`."""
+        assert self._scripts is not None, "only scripts prepare"
+        return await self._scripts.incoming(envelope) if self._is_meant(envelope, context) else ()
+
+    def decode(
+        self, envelope: Envelope, context: PlaceholderContext | None, prepared: Prepared | None = None
+    ) -> Sequence[Inbound]:
         """The signals of an envelope. Raises DecodeError, and PlaceholderError for values that a template cannot use.
 
-        `context` tells what is known of the delivery; it is there where the mapper `reads_context`.
+        `context` tells what is known of the delivery; it is there where the mapper `reads_context`. `prepared` came of
+        `prepare`: it is read, and an error raised, in place of the envelope.
         """
-        if not self._blocked.isdisjoint(envelope.headers.values()) and self._is_blocked(envelope):
+        if isinstance(prepared, Exception):
+            raise prepared
+        if prepared is not None:
+            signals: Sequence[Inbound] = [
+                signal for each in prepared for signal in self.codec.decode(each, self.session)
+            ]
+        elif not self._is_meant(envelope, context):
             return ()
-        if context is not None and not _all_hold(self._incoming, context):
-            return ()
-        if not envelope.payload and not self._reads_empty:
-            raise DecodeError(mapping_failed("As payload was absent or empty, nothing can be read."))
-        if context is None or not self._has_templates:
+        elif context is None or not self._has_templates:
             signals = self.codec.decode(envelope, self.session)
         else:
             signals = self.codec.decode_with(envelope, self.session, context)
@@ -89,6 +122,21 @@ class Mapper:
                 raise EncodeError(self._too_many(len(envelopes), most))
         return envelopes
 
+    async def finish(self, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
+        """What scripts make of the envelopes that were written. Raises EncodeError."""
+        assert self._scripts is not None, "only scripts finish"
+        return await self._scripts.outgoing(envelopes)
+
+    def _is_meant(self, envelope: Envelope, context: PlaceholderContext | None) -> bool:
+        """Whether there is something to read for this mapper. Raises DecodeError for a payload that is missing."""
+        if not self._blocked.isdisjoint(envelope.headers.values()) and self._is_blocked(envelope):
+            return False
+        if context is not None and not _all_hold(self._incoming, context):
+            return False
+        if not envelope.payload and not self._reads_empty:
+            raise DecodeError(mapping_failed("As payload was absent or empty, nothing can be read."))
+        return True
+
     def _is_blocked(self, envelope: Envelope) -> bool:
         return envelope.header(_CONTENT_TYPE) in self._blocked
 
@@ -98,10 +146,10 @@ class Mapper:
         )
 
 
-def mappers_of(connection: Connection, payload_mapping: Sequence[str]) -> list[Mapper]:
+def mappers_of(connection: Connection, payload_mapping: Sequence[str], host: ScriptHost | None = None) -> list[Mapper]:
     """The mappers that a `payloadMapping` names, in order: definitions count before wire protocols; none is `Ditto`."""
     definitions = connection.mapping_definitions
-    return [Mapper(name, definitions.get(name)) for name in payload_mapping or (DEFAULT_MAPPER,)]
+    return [Mapper(name, definitions.get(name), host) for name in payload_mapping or (DEFAULT_MAPPER,)]
 
 
 def _conditions(texts: Iterable[str]) -> list[Template]:

@@ -5,11 +5,13 @@ templates, the reply-target. An answer leaves by the route that its command came
 pure; posting is the caller's. Responses pass only if the requester wants an answer and the reply-target
 expects that kind; events of subscriptions always pass (Ditto connections, reply-targets). An address that does not resolve
 drops the message, and so does one that a client's value would turn into something else than an address. A response that is
-larger than the broker takes is followed by an error response that says so.
+larger than the broker takes is followed by an error response that says so. Where scripts have the last word about the
+messages, the posting holds its place until they are known.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -26,8 +28,10 @@ from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import Connection, Source
 from connectivity.monitor import Meter
 from connectivity.outbox import Outbox
-from connectivity.publication import Publication, correlation_of
+from connectivity.publication import Publication, Resolved, correlation_of
 from connectivity.rules import with_connection_id
+from connectivity.scripts.host import ScriptHost
+from mappings.envelope import Envelope
 from mappings.errors import Fault, MappingError
 from mappings.headers import HeaderMapping, response_required
 from mappings.signals import Acknowledgements, Answer, ErrorResponse, Next, Outbound, Response
@@ -87,18 +91,49 @@ class Route:
 
         `ended` is told how it went; counting and logging is done here.
         """
+        if self.mapper.must_finish:
+            return self._post_unfinished(signal, ended, unasked)
         messages = self.messages(signal, unasked=unasked)
         if not messages:
             return self.outbox.post((), ended)
-        elements = len(signal.elements) if isinstance(signal, Next) else 0
-        told = partial(self._ended, signal, len(messages), elements, ended)
-        return self.outbox.post(messages, told, subject_of(signal))
+        told = partial(self._ended, signal, len(messages), ended)
+        return self.outbox.post(messages, told, subject_of(signal), self.place)
+
+    def _post_unfinished(self, signal: Outbound, ended: Ended | None, unasked: bool) -> Posting:
+        """Send what scripts will make of a signal, in the place that the signal has now."""
+        written = self._write(signal, unasked)
+        if written is None or not written[1]:
+            return self.outbox.post((), ended)
+        messages: list[Outgoing] = []
+
+        def told(error: ConnectivityError | None) -> None:
+            if messages:
+                self._ended(signal, len(messages), ended, error)
+            elif ended is not None:
+                ended(error)
+
+        posting = Posting(1, told)
+        making = asyncio.ensure_future(self._finish(signal, *written, messages))
+        self.outbox.hold(making, posting, subject_of(signal), self.place)
+        return posting
+
+    async def _finish(
+        self, signal: Outbound, resolved: Resolved, envelopes: Sequence[Envelope], messages: list[Outgoing]
+    ) -> Sequence[Outgoing]:
+        """Put the messages that scripts make of what was written into the list, and return it."""
+        try:
+            messages += resolved.outgoing(await self.mapper.finish(envelopes), self.qos)
+        except Exception as error:
+            self._not_written(signal, error)
+        else:
+            if not messages:
+                self.meter.outbound("dropped")
+        return messages
 
     def _ended(
         self,
         signal: Outbound,
         messages: int,
-        elements: int,
         ended: Ended | None,
         error: ConnectivityError | None,
     ) -> None:
@@ -113,19 +148,24 @@ class Route:
                 return
         else:
             self.meter.outbound("published", messages)
-            if elements:
-                self.meter.events_sent(elements)
+            if isinstance(signal, Next):
+                self.meter.events_sent(len(signal.elements))
         if ended is not None:
             ended(error)
 
     def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[Outgoing]:
         """What has to be published to say `signal`; nothing where nobody wants it or no address resolves."""
+        written = self._write(signal, unasked)
+        return written[0].outgoing(written[1], self.qos) if written is not None else ()
+
+    def _write(self, signal: Outbound, unasked: bool) -> tuple[Resolved, Sequence[Envelope]] | None:
+        """Where a signal goes, and the envelopes as the mapper has written them."""
         if self._publication is None:
             self.meter.outbound("no_reply_target")
-            return ()
+            return None
         if isinstance(signal, Answer) and not self._wants(signal, unasked):
             self.meter.outbound("not_expected")
-            return ()
+            return None
         try:
             mapper = self.mapper
             context = self._publication.context(
@@ -134,24 +174,27 @@ class Route:
             resolved = self._publication.resolve(context)
             if resolved is None:
                 self.meter.outbound("address_unresolved")
-                return ()
+                return None
             envelopes = mapper.encode(signal, context)
-        except MappingError as error:
-            self._warn("an answer cannot be sent", correlation_of(signal), error)
-        except Exception:
-            # A mistake of our own costs this one answer; whoever waits for others must not notice.
-            log.exception(
-                "an answer could not be written",
-                connection=self.connection_id,
-                source=self.index,
-                correlation_id=correlation_of(signal),
-            )
-        else:
-            if not envelopes:
-                self.meter.outbound("dropped")
-            return resolved.outgoing(envelopes, self.qos)
+        except Exception as error:
+            self._not_written(signal, error)
+            return None
+        if not envelopes:
+            self.meter.outbound("dropped")
+        return resolved, envelopes
+
+    def _not_written(self, signal: Outbound, error: Exception) -> None:
+        """A mistake of our own costs this one answer, as that of a script does; whoever waits for others must not notice."""
         self.meter.outbound("failed")
-        return ()
+        if isinstance(error, MappingError):
+            self._warn("an answer cannot be sent", correlation_of(signal), error)
+            return
+        log.exception(
+            "an answer could not be written",
+            connection=self.connection_id,
+            source=self.index,
+            correlation_id=correlation_of(signal),
+        )
 
     def _wants(self, signal: Answer, unasked: bool) -> bool:
         return response_type(signal) in self._expected and (unasked or response_required(signal.headers))
@@ -187,9 +230,14 @@ def _too_large(error: ConnectivityError) -> Fault | None:
 
 
 def routes_of(
-    connection: Connection, index: int, outbox: Outbox, meter: Meter, now: Callable[[], datetime]
+    connection: Connection,
+    index: int,
+    outbox: Outbox,
+    meter: Meter,
+    now: Callable[[], datetime],
+    host: ScriptHost | None = None,
 ) -> list[Route]:
-    """A source's routes: one for each entry of its `payloadMapping`, in order."""
-    first, *others = mappers_of(connection, connection.sources[index].payload_mapping)
+    """A source's routes: one for each entry of its `payloadMapping`, in order. `host` runs their scripts."""
+    first, *others = mappers_of(connection, connection.sources[index].payload_mapping, host)
     route = Route(connection, index, outbox, meter, now, first)
     return [route, *(route.through(mapper) for mapper in others)]

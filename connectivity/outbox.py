@@ -5,10 +5,14 @@ same lane: so the answers about an entity, and the events of a subscription, lea
 though the connection has several links. Each lane goes over its own client's link. While that client has none, its lane
 goes over the link of another client, and returns later: one dead link holds nobody up. A lane of whose messages links seem
 to die waits for its own client, so that it takes no other link down.
+
+Messages that scripts are still making hold their place: what the same party (a source or a target) posts behind them waits
+with them, what others post goes by.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable, Sequence
 
 from connectivity.brokers.base import Link, Outgoing
@@ -21,6 +25,7 @@ class Outbox:
     def __init__(self, clients: int = 1) -> None:
         self._lanes = [Lane() for _ in range(clients)]
         self._carriers: dict[int, Carrier] = {}
+        self._making: set[asyncio.Future[Sequence[Outgoing]]] = set()
 
     def __repr__(self) -> str:
         return f"<Outbox {self._lanes!r}>"
@@ -33,27 +38,50 @@ class Outbox:
         """Whether there is a link to the broker now."""
         return bool(self._carriers)
 
-    def post(self, messages: Sequence[Outgoing], ended: Ended | None = None, about: Hashable = None) -> Posting:
+    def post(
+        self,
+        messages: Sequence[Outgoing],
+        ended: Ended | None = None,
+        about: Hashable = None,
+        party: Hashable = None,
+    ) -> Posting:
         """Queue messages behind those that are about the same. Without messages `ended` is called at once."""
         posting = Posting(len(messages), ended)
         if messages:
-            self.put(messages, posting, about)
+            self.put(messages, posting, about, party)
         elif ended is not None:
             ended(None)
         return posting
 
-    def put(self, messages: Sequence[Outgoing], posting: Posting, about: Hashable = None) -> None:
+    def put(
+        self, messages: Sequence[Outgoing], posting: Posting, about: Hashable = None, party: Hashable = None
+    ) -> None:
         """The same with a posting that the caller knows already, since a link may confirm within the call."""
-        lanes = self._lanes
-        lane = lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
-        lane.post(messages, posting)
+        self._lane(about).post(messages, posting, party)
 
-    def behind(self, ended: Ended) -> None:
-        """Call `ended` when links have taken all that waits now: what is done for it, is done at the links' pace."""
-        if busy := [lane for lane in self._lanes if lane.is_waiting]:
+    def hold(
+        self, making: asyncio.Future[Sequence[Outgoing]], posting: Posting, about: Hashable, party: Hashable
+    ) -> None:
+        """The same with messages that are still being made, however many they will be. `posting` is of one until then."""
+        lane = self._lane(about)
+        lane.hold(posting, party)
+        self._making.add(making)
+
+        def made(making: asyncio.Future[Sequence[Outgoing]]) -> None:
+            self._making.discard(making)
+            lane.fill(() if making.cancelled() else making.result(), posting, party)
+
+        making.add_done_callback(made)
+
+    def behind(self, ended: Ended, party: Hashable = None) -> None:
+        """Call `ended` when links have taken all that waits now: what is done for it, is done at the links' pace.
+
+        What is still being made counts if it is this party's.
+        """
+        if busy := [lane for lane in self._lanes if lane.is_waiting(party)]:
             posting = Posting(len(busy), ended)
             for lane in busy:
-                lane.mark(posting)
+                lane.mark(posting, party)
         else:
             ended(None)
 
@@ -76,6 +104,10 @@ class Outbox:
         """Wait until every message has ended."""
         for lane in self._lanes:
             await lane.drained()
+
+    def _lane(self, about: Hashable) -> Lane:
+        lanes = self._lanes
+        return lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
 
     def _place_lanes(self) -> None:
         for home, lane in enumerate(self._lanes):

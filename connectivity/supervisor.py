@@ -29,6 +29,7 @@ from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
+from connectivity.scripts.host import ScriptHost
 from connectivity.store import Store
 from connectivity.targets import TargetRoute
 from spark_store.errors import StoreUnavailable
@@ -57,13 +58,15 @@ class Supervisor:
         self._store = store
         self._meter = monitor.meter(connection.id)
         self._outbox = Outbox(connection.client_count)
+        self._host = ScriptHost()
         self._reservations = "; ".join(reservations(connection))
         readers = [
-            Reader(*routes_of(connection, index, self._outbox, self._meter, now), max_payload=max_payload)
+            Reader(*routes_of(connection, index, self._outbox, self._meter, now, self._host), max_payload=max_payload)
             for index in range(len(connection.sources))
         ]
         targets = [
-            TargetRoute(connection, index, self._outbox, self._meter, now) for index in range(len(connection.targets))
+            TargetRoute(connection, index, self._outbox, self._meter, now, self._host)
+            for index in range(len(connection.targets))
         ]
         declared = frozenset().union(*(reader.route.declared for reader in readers))
         self._member = Member(connection, targets, declared)
@@ -128,6 +131,7 @@ class Supervisor:
         if drain and links:
             await self._drain(links, drain)
         await asyncio.gather(*(client.close() for client in self.clients))
+        await self._host.close()
 
     async def _drain(self, links: list[Link], seconds: float) -> None:
         """Wait for what is on its way, as long as there is somebody to take it."""

@@ -4,14 +4,18 @@ A `TargetRoute` is one target of a connection with everything about it compiled:
 its templates. It decides by namespace and filter; who may read a signal is the caller's to judge, with the target's
 subjects. A signal goes to a target once, however many of its topics match (Ditto connections, targets).
 
+Where scripts have the last word about the messages, the posting holds its place until they are known; if they make none, it
+ends as if the broker had confirmed, like a signal that there are no words for.
+
 What others have posted here must not wait for a connection that is closed: `close` ends it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -19,14 +23,16 @@ from connectivity.brokers import load_broker
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
-from connectivity.mapper import mappers_of
+from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import Connection
 from connectivity.monitor import Meter
 from connectivity.outbound import subject_of
 from connectivity.outbox import Outbox
-from connectivity.publication import Publication, correlation_of
+from connectivity.publication import Publication, Resolved, correlation_of
 from connectivity.rules import with_connection_id
+from connectivity.scripts.host import ScriptHost
 from connectivity.topics import TargetTopic, parse_target_topic
+from mappings.envelope import Envelope
 from mappings.errors import MappingError
 from mappings.ids import EntityId
 from mappings.signals import Outbound
@@ -34,6 +40,9 @@ from spark_store import rql
 from spark_store.rql import Predicate
 
 log = structlog.get_logger(__name__)
+
+_Written: TypeAlias = tuple[Resolved, Sequence[tuple[Mapper, Sequence[Envelope]]]]
+"""Where a signal goes, and the envelopes as each mapper has written them."""
 
 MOST_WAITING = 1000
 """The most signals of others that wait for one target. What comes then is lost, and whoever waits for it is told."""
@@ -46,8 +55,15 @@ class TargetRoute:
     """One target of a connection, ready for use."""
 
     def __init__(
-        self, connection: Connection, index: int, outbox: Outbox, meter: Meter, now: Callable[[], datetime]
+        self,
+        connection: Connection,
+        index: int,
+        outbox: Outbox,
+        meter: Meter,
+        now: Callable[[], datetime],
+        host: ScriptHost | None = None,
     ) -> None:
+        """`host` runs the scripts of its mappers."""
         target = connection.targets[index]
         self.connection_id = connection.id
         self.index = index
@@ -65,7 +81,8 @@ class TargetRoute:
             topic = parse_target_topic(text)
             predicate = rql.parse(topic.filter) if topic.filter is not None else None
             self._topics.setdefault(topic.topic, []).append((topic, predicate))
-        self._mappers = mappers_of(connection, target.payload_mapping)
+        self._mappers = mappers_of(connection, target.payload_mapping, host)
+        self._must_finish = any(mapper.must_finish for mapper in self._mappers)
         self._has_topic = any(mapper.needs_topic for mapper in self._mappers)
         self._has_features = any(mapper.needs_features for mapper in self._mappers)
         self._publication = Publication(target.address, target.header_mapping, connection.id, now)
@@ -85,29 +102,58 @@ class TargetRoute:
 
     def messages(self, signal: Outbound) -> Sequence[Outgoing]:
         """What has to be published to say `signal`; nothing where no address resolves or there are no words for it."""
+        written = self._write(signal)
+        return self._outgoing(written) if written is not None else ()
+
+    def _outgoing(self, written: _Written) -> list[Outgoing]:
+        resolved, parts = written
+        return resolved.outgoing([envelope for _, envelopes in parts for envelope in envelopes], self.qos)
+
+    def _write(self, signal: Outbound) -> _Written | None:
         try:
             context = self._publication.context(signal, has_topic=self._has_topic, has_features=self._has_features)
             resolved = self._publication.resolve(context)
             if resolved is None:
                 self.meter.outbound("address_unresolved")
-                return ()
-            envelopes = [envelope for mapper in self._mappers for envelope in mapper.encode(signal, context)]
-            if not envelopes:
+                return None
+            parts = [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
+        except Exception as error:
+            self._not_written(signal, error)
+            return None
+        if not any(envelopes for _, envelopes in parts):
+            self.meter.outbound("dropped")
+            return None
+        return resolved, parts
+
+    async def _finish(self, signal: Outbound, written: _Written, messages: list[Outgoing]) -> Sequence[Outgoing]:
+        """Put the messages that scripts make of what was written into the list, and return it."""
+        resolved, parts = written
+        try:
+            for mapper, envelopes in parts:
+                made = await mapper.finish(envelopes) if mapper.must_finish else envelopes
+                messages += resolved.outgoing(made, self.qos)
+        except Exception as error:
+            messages.clear()
+            self._not_written(signal, error)
+        else:
+            if not messages:
                 self.meter.outbound("dropped")
-            return resolved.outgoing(envelopes, self.qos)
-        except MappingError as error:
-            self._warn("a signal cannot be sent", signal, str(error))
-        except Exception:
-            # A mistake of our own costs this one signal at this one target.
-            log.exception("a signal could not be written", **self._about(signal))
+        return messages
+
+    def _not_written(self, signal: Outbound, error: Exception) -> None:
+        """A mistake of our own costs this one signal at this one target, as that of a script does."""
         self.meter.outbound("failed")
-        return ()
+        if isinstance(error, MappingError):
+            self._warn("a signal cannot be sent", signal, str(error))
+        else:
+            log.exception("a signal could not be written", **self._about(signal))
 
     def post(self, signal: Outbound, ended: Ended) -> Posting | None:
         """Send a signal. None where there is nothing to publish: then `ended` is never called, otherwise once."""
-        messages = self.messages(signal)
-        if not messages:
+        written = self._write(signal)
+        if written is None:
             return None
+        messages = self._outgoing(written) if not self._must_finish else []
         if len(self._open) >= MOST_WAITING:
             self._warn("a signal is lost", signal, f"{MOST_WAITING} of them wait for the broker already")
             self.meter.outbound("failed")
@@ -123,14 +169,18 @@ class TargetRoute:
             if error is not None:
                 self.meter.outbound("failed")
                 self._warn("a signal was not taken", signal, str(error))
-            elif posting is None or not posting.withdrawn:
+            elif messages and (posting is None or not posting.withdrawn):
                 self.meter.outbound("published", len(messages))
             told(error)
 
         # A link may confirm within the call; what is open has to be known before.
-        posting = Posting(len(messages), over)
+        posting = Posting(len(messages) or 1, over)
         self._open[number] = posting, ended
-        self.outbox.put(messages, posting, subject_of(signal))
+        if self._must_finish:
+            making = asyncio.ensure_future(self._finish(signal, written, messages))
+            self.outbox.hold(making, posting, subject_of(signal), self)
+        else:
+            self.outbox.put(messages, posting, subject_of(signal), self)
         return posting
 
     def close(self) -> None:

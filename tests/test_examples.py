@@ -33,6 +33,7 @@ ALL = {
     "doorbells.yaml",
     "gateways.json",
     "onboarding.yaml",
+    "sensors.yaml",
 }
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 

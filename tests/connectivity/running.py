@@ -31,7 +31,7 @@ class Running:
     def __init__(self, *sources: dict[str, Any], pauses: Pauses = AT_ONCE, **more: Any) -> None:
         name = f"broker-{next(_names)}"
         self.broker = MemoryBroker.named(name)
-        self.site = Site(*sources)
+        self.site = Site(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
         self.connection = connection(*sources, uri=f"memory://{name}:1", **more)
         self.supervisor = Supervisor(
             self.connection,

@@ -27,6 +27,7 @@ from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
+from connectivity.scripts.host import ScriptHost
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.targets import TargetRoute
@@ -210,12 +211,13 @@ class Site:
         self.outbox.attach(self.link)
         self.connection = connection(*sources, **more)
         meter = self.monitor.meter(self.connection.id)
+        host = ScriptHost()
         self.readers = [
-            Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW))
+            Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host))
             for index in range(len(self.connection.sources))
         ]
         self.targets = [
-            TargetRoute(self.connection, index, self.outbox, meter, lambda: NOW)
+            TargetRoute(self.connection, index, self.outbox, meter, lambda: NOW, host)
             for index in range(len(self.connection.targets))
         ]
         declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))

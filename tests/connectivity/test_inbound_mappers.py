@@ -6,6 +6,7 @@ Case numbers are those of the cases for connections.
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from connectivity.inbound import Reader, Received
 from connectivity.monitor import Monitor
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
+from connectivity.scripts.host import ScriptHost
+from connectivity.scripts.protocol import Limits
 from mappings.envelope import Envelope
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, Message
@@ -31,6 +34,21 @@ DEFINITIONS = {
         "mappingEngine": "Ditto",
         "options": {},
         "incomingConditions": {"isAlarm": "fn:filter(header:kind,'eq','alarm')"},
+    },
+}
+SETTING = """
+function mapToDittoProtocolMsg(headers, textPayload) {
+    if (textPayload === 'bad') throw new Error('bad');
+    return Ditto.buildDittoProtocolMsg(
+        'acme.site', 'lamp-7', 'things', 'twin', 'commands', 'modify', '/attributes/on', {}, textPayload);
+}
+"""
+SCRIPTED = {
+    "first": {"mappingEngine": "JavaScript", "options": {"incomingScript": SETTING}},
+    "second": {
+        "mappingEngine": "JavaScript",
+        "options": {"incomingScript": SETTING, "content-type-blocklist": "image/png"},
+        "incomingConditions": {"isReading": "fn:filter(header:kind,'eq','reading')"},
     },
 }
 GATEWAY = ["creating", "status", "Ditto"]
@@ -190,3 +208,62 @@ def test_a_raw_message_is_heard_as_one() -> None:
 def test_a_command_is_still_a_command_behind_the_mapping() -> None:
     (only,) = receive(reader("Ditto"), turn(True)).signals
     assert isinstance(only.signal, Command)
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[ScriptHost]:
+    made = ScriptHost(Limits(seconds=10.0))
+    yield made
+    await made.close()
+
+
+async def prepared(host: ScriptHost, payload: bytes, headers: dict[str, str], **more: Any) -> Received:
+    """What a source hears whose scripts stand anywhere in its list."""
+    made = connection(
+        source(payloadMapping=["first", "status", "second"], **more), mappingDefinitions={**DEFINITIONS, **SCRIPTED}
+    )
+    by = Reader(*routes_of(made, 0, Outbox(), Monitor().meter("site"), lambda: NOW, host))
+    delivery = Delivery(Envelope(payload, headers), "in", "d1", False, lambda *_: None)
+    (preparation,) = await by.prepare([delivery])
+    return by.receive(delivery, preparation)
+
+
+async def test_scripts_stand_anywhere_in_the_list_and_the_results_come_in_its_order(host: ScriptHost) -> None:
+    received = await prepared(host, b"21", device(kind="reading"))
+    assert received.error is None
+    assert heard(received) == [
+        ("modify", "first", "#first"),
+        ("modify", "status", "#status"),
+        ("modify", "second", "#second"),
+    ]
+
+
+@pytest.mark.parametrize("headers", [device(kind="other"), device(kind="reading", **{"content-type": "image/png"})])
+async def test_a_script_whose_mapper_is_left_out_is_not_run(host: ScriptHost, headers: dict[str, str]) -> None:
+    received = await prepared(host, b"21", headers)
+    assert received.error is None
+    assert [name for _, name, _ in heard(received)] == ["first", "status"]
+
+
+async def test_a_script_that_fails_does_not_touch_what_others_read_and_the_ditto_protocol_answers(
+    host: ScriptHost,
+) -> None:
+    received = await prepared(host, b"bad", device())
+    assert [name for _, name, _ in heard(received)] == ["status"]
+    assert received.error is not None
+    assert received.error.fault.error == "connectivity:message.mapping.failed"
+    assert received.route is not None
+    assert received.route.mapper.name == "Ditto"
+
+
+async def test_what_a_script_has_made_and_the_source_does_not_allow_its_mapper_answers(host: ScriptHost) -> None:
+    received = await prepared(host, b"21", device(OTHER), **ENFORCED)
+    assert received.error is not None
+    assert received.error.fault.error == "connectivity:connection.id.enforcement.failed"
+    assert received.route is not None
+    assert received.route.mapper.name == "first"
+
+
+async def test_a_source_without_scripts_prepares_nothing() -> None:
+    delivery = Delivery(Envelope(turn(True), {}), "in", "d1", False, lambda *_: None)
+    assert await reader("Ditto").prepare([delivery]) == ()

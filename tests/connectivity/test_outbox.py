@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import PublishFailed
-from connectivity.lanes import LARGE, MOST_BARREN
+from connectivity.lanes import LARGE, MOST_BARREN, Posting
 from connectivity.outbox import Outbox
 from mappings.envelope import Envelope
 from tests.connectivity.fakes import Link
@@ -330,3 +331,102 @@ async def test_drained_waits_for_every_lane() -> None:
     assert not waiting.done()
     second.confirm()
     await asyncio.wait_for(waiting, 1)
+
+
+class Making:
+    """Places that are held, in their order, and what comes of them."""
+
+    def __init__(self, outbox: Outbox, party: str = "slow") -> None:
+        self._outbox, self._party = outbox, party
+        self.ended: list[object] = []
+
+    def hold(self, about: str | None = None) -> tuple[Posting, asyncio.Future[Sequence[Outgoing]]]:
+        posting = Posting(1, self.ended.append)
+        making: asyncio.Future[Sequence[Outgoing]] = asyncio.get_running_loop().create_future()
+        self._outbox.hold(making, posting, about, self._party)
+        return posting, making
+
+
+async def made(making: asyncio.Future[Sequence[Outgoing]], *names: str) -> None:
+    making.set_result(messages(*names))
+    # What is called when a future is done, is called soon.
+    await asyncio.sleep(0)
+
+
+async def test_a_held_place_keeps_those_of_its_party_behind_it_and_lets_others_by() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    slow = Making(outbox)
+    (_, first), (_, second) = slow.hold(), slow.hold()
+    await made(second, "c")
+    outbox.post(messages("d"), party="slow")
+    outbox.post(messages("x"), party="quick")
+    assert sent(link) == ["x"]
+    await made(first, "a", "b")
+    assert sent(link) == ["x", "a", "b", "c", "d"]
+
+
+async def test_a_held_place_is_taken_and_over_when_all_of_its_messages_are() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    slow = Making(outbox)
+    posting, making = slow.hold()
+    assert posting.untaken == 1
+    await made(making, "a", "b")
+    assert (posting.untaken, posting.unconfirmed) == (1, 2)
+    link.confirm(1)
+    assert (posting.untaken, slow.ended) == (0, [])
+    link.confirm()
+    assert slow.ended == [None]
+
+
+async def test_a_held_place_that_stays_empty_ends_in_its_turn() -> None:
+    outbox, link, ended = Outbox(), Link(), list[str]()
+    outbox.attach(link)
+    slow = Making(outbox)
+    (_, first), (_, second) = slow.hold(), slow.hold()
+    outbox.behind(lambda _: ended.append("behind"), "slow")
+    outbox.behind(lambda _: ended.append("quick"), "quick")
+    assert ended == ["quick"]
+    await made(second)
+    assert (ended, slow.ended) == (["quick"], [])
+    first.cancel()
+    await asyncio.sleep(0)
+    assert (ended, slow.ended) == (["quick", "behind"], [None, None])
+    assert len(outbox) == 0
+
+
+async def test_an_outbox_is_drained_when_what_was_held_is_gone() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    _, making = Making(outbox).hold()
+    drained = asyncio.ensure_future(outbox.drained())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    await made(making)
+    await drained
+
+
+async def test_a_withdrawn_place_is_not_published() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    posting, making = Making(outbox).hold()
+    posting.withdrawn = True
+    await made(making, "a")
+    assert sent(link) == []
+    assert len(outbox) == 0
+
+
+async def test_a_held_place_is_in_the_lane_of_what_it_is_about_and_keeps_its_place_over_links() -> None:
+    outbox, first, second = two_links()
+    name, other = about(outbox, first), about(outbox, second)
+    first.confirm()
+    second.confirm()
+    second.published.clear()
+    _, making = Making(outbox).hold(name)
+    outbox.post(messages("behind"), about=name, party="slow")
+    outbox.post(messages("elsewhere"), about=other, party="slow")
+    assert sent(second) == ["elsewhere"]
+    outbox.detach(0)
+    await made(making, "held")
+    assert sent(second) == ["elsewhere", "held", "behind"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,14 +13,29 @@ from connectivity import targets
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitor import Monitor
 from connectivity.outbox import Outbox
+from connectivity.scripts.host import ScriptHost
 from connectivity.targets import TargetRoute
 from mappings.signals import Event, Message, Request
 from mappings.signals import Kind as SubscriptionKind
 from tests.connectivity.fakes import Link
 from tests.connectivity.site import LAMP, NOW, connection, target
+from tests.helpers import wait_until
 
 MESSAGES, COMMANDS = "_/_/things/live/messages", "_/_/things/live/commands"
 BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlation-id": "c-1", "desk": "d-4"})
+
+LINES = {
+    "mappingEngine": "JavaScript",
+    "options": {
+        "outgoingScript": """
+            function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, action, path, headers, value) {
+                if (value === null) return null;
+                if (value === 'bad') throw new Error('bad');
+                return [value, value + 1].map((line) => Ditto.buildExternalMsg({}, `${line}`, null, 'text/plain'));
+            }
+        """
+    },
+}
 
 
 class Way:
@@ -28,8 +45,9 @@ class Way:
         self.monitor = Monitor()
         self.outbox, self.link = Outbox(), Link()
         self.outbox.attach(self.link)  # type: ignore[arg-type]
-        made = connection(targets=[target(*topics, **more)], connectionType=type)
-        self.route = TargetRoute(made, 0, self.outbox, self.monitor.meter("site"), lambda: NOW)
+        made = connection(targets=[target(*topics, **more)], connectionType=type, mappingDefinitions={"lines": LINES})
+        self.host = ScriptHost()
+        self.route = TargetRoute(made, 0, self.outbox, self.monitor.meter("site"), lambda: NOW, self.host)
         self.ended: list[ConnectivityError | None] = []
 
     def count(self, outcome: str) -> float:
@@ -150,3 +168,49 @@ def test_a_confirm_has_the_status_of_its_broker(type: str, status: int) -> None:
 def test_a_label_may_hold_the_connections_id() -> None:
     assert Way(issuedAcknowledgementLabel="{{ connection:id }}:sent").route.label == "site:sent"
     assert repr(Way().route) == "<TargetRoute site[0], 0 signals on their way>"
+
+
+def texts(way: Way) -> list[str]:
+    return [message.envelope.payload.decode() for message in way.link.published]
+
+
+@pytest.fixture
+async def scripted() -> AsyncIterator[Way]:
+    made = Way(MESSAGES, payloadMapping=["lines", "RawMessage"])
+    yield made
+    await made.host.close()
+
+
+async def test_scripts_make_messages_in_the_order_of_the_list_and_of_the_signals(scripted: Way) -> None:
+    for value in (b"1", b"3"):
+        assert scripted.route.post(replace(BLINK, value=value), scripted.ended.append) is not None
+    assert texts(scripted) == []
+    await wait_until(lambda: len(texts(scripted)) == 6, 60)
+    assert texts(scripted) == ["1", "2", "1", "3", "4", "3"]
+    scripted.link.confirm()
+    assert (scripted.ended, scripted.count("published")) == ([None, None], 6)
+
+
+@pytest.mark.parametrize(
+    ("value", "mapping", "outcome"),
+    [
+        (b"null", ["lines"], "dropped"),
+        (b'"bad"', ["lines"], "failed"),
+        (b'"bad"', ["RawMessage", "lines"], "failed"),
+    ],
+)
+async def test_of_what_scripts_make_nothing_nobody_waits(value: bytes, mapping: list[str], outcome: str) -> None:
+    way = Way(MESSAGES, payloadMapping=mapping)
+    way.route.post(replace(BLINK, value=value), way.ended.append)
+    await wait_until(lambda: way.ended, 60)
+    await way.host.close()
+    assert (way.ended, texts(way), way.count(outcome)) == ([None], [], 1)
+    assert way.count("published") == 0
+
+
+async def test_what_scripts_still_make_when_the_connection_is_closed_stays(scripted: Way) -> None:
+    scripted.route.post(BLINK, scripted.ended.append)
+    scripted.route.close()
+    assert [str(error) for error in scripted.ended] == ["the connection is closed"]
+    await wait_until(lambda: len(scripted.outbox) == 0, 60)
+    assert (texts(scripted), len(scripted.ended)) == ([], 1)
