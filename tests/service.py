@@ -131,8 +131,9 @@ class ServiceProcess:
         return self.log_file.read_text(encoding="utf-8")[-8000:]
 
     def records(self) -> list[dict[str, Any]]:
-        """Every line of the log since the first start, as JSON. Raises ValueError for a line that is none."""
-        return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+        """Every whole line of the log since the first start, as JSON. Raises ValueError for a line that is none."""
+        whole, _, _ = self.log_file.read_text(encoding="utf-8").rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     @property
     def pid(self) -> int:

@@ -90,6 +90,8 @@ def consumer_settings(connection: Connection, options: Options, client: int = 0,
         "auto.commit.interval.ms": COMMIT_INTERVAL,
         # Where a group without offsets begins is decided at assignment. This is about offsets whose records are gone.
         "auto.offset.reset": "earliest",
+        # How late a deleted topic is noticed, which the broker tells of only when it is asked.
+        "topic.metadata.refresh.interval.ms": 10_000,
         "queued.min.messages": PREFETCHED_RECORDS,
         "queued.max.messages.kbytes": PREFETCHED_KIB,
         # With that much read ahead it looks again after a second by default, and would run dry meanwhile.
