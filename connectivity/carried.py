@@ -7,10 +7,11 @@ and its status says why. What is merely missing is told in the log when the conn
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from connectivity.brokers import load_broker
 from connectivity.model import Connection, Target
-from connectivity.topics import LIVE_TOPICS, parse_target_topic
+from connectivity.topics import LIVE_TOPICS, TOPICS, parse_target_topic
 
 
 def refusal(connection: Connection) -> str | None:
@@ -36,6 +37,9 @@ def _left_out(target: Target) -> Iterator[str]:
     for topic in dict.fromkeys(topic.topic for topic in topics):
         if topic not in LIVE_TOPICS:
             yield f"topics: nothing is published of {topic}"
+    for name in dict.fromkeys(name for topic in topics for name in topic.ignored):
+        near = get_close_matches(name, TOPICS[topics[0].topic], 1)
+        yield f"topics: the parameter {name} is unknown and ignored" + (f"; did you mean {near[0]}?" if near else "")
     if any(topic.topic in LIVE_TOPICS and topic.extra_fields is not None for topic in topics):
         yield "topics: extraFields are not added"
 

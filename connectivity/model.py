@@ -62,7 +62,8 @@ __all__ = [
 ]
 
 DEFAULT_REPLY_ADDRESS = "{{header:reply-to}}"
-_REPLY_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id", "content-type")}
+DEFAULT_CONTENT_TYPE = "{{header:content-type}}"
+_REPLY_HEADERS = {"correlation-id": "{{header:correlation-id}}", "content-type": DEFAULT_CONTENT_TYPE}
 _SOURCE_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id", "content-type", "reply-to")}
 _WITHOUT_HEADERS = frozenset({"mqtt"})
 _READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})

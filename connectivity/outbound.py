@@ -25,7 +25,7 @@ from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
 from connectivity.mapper import Mapper, mappers_of
-from connectivity.model import Connection, Source
+from connectivity.model import DEFAULT_CONTENT_TYPE, Connection, Source
 from connectivity.monitor import Meter
 from connectivity.outbox import Outbox
 from connectivity.publication import Publication, Resolved, correlation_of
@@ -64,11 +64,8 @@ class Route:
         self.meter = meter
         self.now = now
         self.header_mapping = HeaderMapping(source.header_mapping)
-        target = source.reply_target
-        self._publication = (
-            Publication(target.address, target.header_mapping, connection.id, now) if target.enabled else None
-        )
-        self._expected = frozenset(kind.value for kind in target.expected_response_types)
+        self._has_told = False
+        self._expected = frozenset(kind.value for kind in source.reply_target.expected_response_types)
         self.declared = frozenset(with_connection_id(label, connection.id) for label in source.declared_acks)
         """The labels of acknowledgements that may come by this source."""
         self._use(mapper or mappers_of(connection, source.payload_mapping)[0])
@@ -76,6 +73,17 @@ class Route:
     def _use(self, mapper: Mapper) -> None:
         self.mapper = mapper
         self.terminal_needs_request = mapper.codec.terminal_needs_request
+        self._publication = self._published_through(mapper)
+
+    def _published_through(self, mapper: Mapper) -> Publication | None:
+        """The reply-target. A content type that its author has not asked for does not replace that of a protocol."""
+        target = self.source.reply_target
+        if not target.enabled:
+            return None
+        mapping = dict(target.header_mapping)
+        if mapper.codec.owns_content_type and mapping.get("content-type") == DEFAULT_CONTENT_TYPE:
+            del mapping["content-type"]
+        return Publication(target.address, mapping, self.connection_id, self.now)
 
     def through(self, mapper: Mapper) -> Route:
         """The same source through another mapper: the same reply-target, the same outbox."""
@@ -174,6 +182,7 @@ class Route:
             resolved = self._publication.resolve(context)
             if resolved is None:
                 self.meter.outbound("address_unresolved")
+                self._tell_unresolved(signal)
                 return None
             envelopes = mapper.encode(signal, context)
         except Exception as error:
@@ -182,6 +191,19 @@ class Route:
         if not envelopes:
             self.meter.outbound("dropped")
         return resolved, envelopes
+
+    def _tell_unresolved(self, signal: Outbound) -> None:
+        """Loud the first time: a whole source may be without answers, because a header is not mapped."""
+        tell = log.debug if self._has_told else log.warning
+        self._has_told = True
+        tell(
+            "an answer has no address",
+            connection=self.connection_id,
+            source=self.index,
+            correlation_id=correlation_of(signal),
+            address=self.source.reply_target.address,
+            hint="its headers are those of the signal: map what the address needs in the source's headerMapping",
+        )
 
     def _not_written(self, signal: Outbound, error: Exception) -> None:
         """A mistake of our own costs this one answer, as that of a script does; whoever waits for others must not notice."""

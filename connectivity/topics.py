@@ -1,8 +1,8 @@
 """Which signals a target receives: `topic?namespaces=a,b&filter=<RQL>&extraFields=<selector>`.
 
 The parameters are split at `&`, then at the first `=`, and each side is URL-decoded, so `&`, `+` and `%` inside a filter
-are percent-encoded. Parameters that a topic does not know are ignored, as clients of other services write them too. The
-filter stays text here: `connectivity.spec` checks it, and whoever publishes parses it once.
+are percent-encoded. Parameters that a topic does not know are ignored, as clients of other services write them too; which
+they were is told. The filter stays text here: `connectivity.spec` checks it, and whoever publishes parses it once.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class TargetTopic(NamedTuple):
     namespaces: tuple[str, ...] = ()
     filter: str | None = None
     extra_fields: str | None = None
+    ignored: tuple[str, ...] = ()
+    """Names of parameters that the topic does not know."""
 
 
 class UnknownTopic(ValueError):
@@ -52,14 +54,18 @@ def parse_target_topic(text: str) -> TargetTopic:
     if topic not in TOPICS:
         raise UnknownTopic(topic)
     parameters: dict[str, str] = {}
+    ignored: list[str] = []
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
         if (name := unquote_plus(name)) in TOPICS[topic]:
             parameters.setdefault(name, unquote_plus(value))
+        elif name:
+            ignored.append(name)
     namespaces = parameters.get("namespaces", "").split(",")
     return TargetTopic(
         topic=topic,
         namespaces=tuple(filter(None, map(str.strip, namespaces))),
         filter=parameters.get("filter"),
         extra_fields=parameters.get("extraFields"),
+        ignored=tuple(ignored),
     )

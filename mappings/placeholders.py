@@ -48,10 +48,10 @@ class Scope(Enum):
     """Where a template stands, and the prefixes that are allowed there."""
 
     COMMON = (
-        "addresses of targets and reply-targets, header mappings, conditions",
+        "addresses of targets and reply-targets, header mappings, outgoing conditions",
         "header entity thing thing-json feature topic resource time request connection",
     )
-    MAPPER = ("options of payload mappings", "header request time connection")
+    MAPPER = ("options and incoming conditions of payload mappings", "header request time connection")
     AUTHORIZATION = ("the authorization context of a source", "header")
     ENFORCEMENT_INPUT = ("the enforcement input of a broker with headers and topics (MQTT 5)", "header source")
     ENFORCEMENT_INPUT_HEADER = ("the enforcement input of a broker with headers (AMQP 0.9.1, Kafka)", "header")

@@ -12,7 +12,7 @@ def split_address(address: str) -> tuple[str, str]:
     """`exchange/routingKey` → both. Raises ValueError that says what was expected."""
     exchange, *keys = address.rstrip("/").split("/")
     if len(keys) != 1:
-        raise ValueError("the format exchange/routingKey")
+        raise ValueError("the format exchange/routingKey, or /queue for a queue by its name")
     return exchange, keys[0]
 
 

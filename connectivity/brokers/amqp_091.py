@@ -74,7 +74,8 @@ AMQP 0.9.1, as RabbitMQ speaks it. The path of the `uri` is the virtual host, pe
 A source's addresses have no placeholders, and its queues must exist. Between exchange and routing key there is exactly one
 `/`; the exchange may be empty, the key may not, and a `/` at the end is ignored. A target's address is judged as it is
 written, so its expressions must not contain a `/`. A reply-target's address is judged when something is published to it,
-since it mostly comes with the request. Names and keys have up to {MOST_BYTES} bytes.
+since it mostly comes with the request. The usual client names its queue in `reply-to`, which is no address by itself:
+`/{{{{ header:reply-to }}}}` makes one of it, as in the first example below. Names and keys have up to {MOST_BYTES} bytes.
 """,
     headers=(
         HeaderRule("content-type", "the property, else the table", "table and property"),
@@ -155,4 +156,14 @@ BROKER = BrokerType(
     connect=_connect,
     example_uri="amqps://fleet:${env:BROKER_PASSWORD}@broker.acme.example:5671/fleet",
     manual=MANUAL,
+    example_source={
+        "headerMapping": {
+            "reply-to": "{{ header:reply-to }}",
+            "correlation-id": "{{ header:correlation-id }}",
+        },
+        "replyTarget": {
+            "address": "/{{ header:reply-to }}",
+            "headerMapping": {"correlation-id": "{{ header:correlation-id }}"},
+        },
+    },
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
@@ -121,6 +121,8 @@ class BrokerType:
     connect: Connect | None
     example_uri: str | None = None
     manual: Manual | None = None
+    example_source: Mapping[str, Any] = field(default_factory=dict)
+    """What the shortest useful source says besides, as on the broker's page."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
 

@@ -141,7 +141,8 @@ class Options(BaseModel):
     )
     keep_alive: Annotated[Duration, AfterValidator(_check_keep_alive)] = Field(
         default=timedelta(seconds=60),
-        description="After how much silence the link is checked; whole seconds from 0 (never) to 65535. Needs a unit.",
+        description="After how much silence the link is checked; whole seconds from 0 (never) to 65535. Needs a unit: a "
+        "bare number is milliseconds, so that 30 means never.",
         examples=["30s"],
     )
     last_will_topic: Annotated[str, AfterValidator(_check_topic)] | None = Field(

@@ -61,9 +61,9 @@ _EXAMPLE_MAPPING = {
 
 
 def _example_source(broker: BrokerType, full: bool) -> dict[str, Any]:
-    source = {"addresses": ["commands"], "qos": 1, "authorizationContext": ["integration:depot-7"]}
+    source: dict[str, Any] = {"addresses": ["commands"], "qos": 1, "authorizationContext": ["integration:depot-7"]}
     if not full:
-        return source
+        return {**source, **broker.example_source}
     sender = "{{ header:device }}" if broker.has_headers else "{{ source:address }}"
     headers = {"correlation-id": "{{ header:correlation-id }}"} if broker.has_headers else {"mqtt.qos": "1"}
     return source | {

@@ -26,6 +26,7 @@ from connectivity.rules import (
     json_path,
     show,
     with_connection_id,
+    with_dummies,
 )
 from connectivity.scripts.checking import script_problems
 from connectivity.spec.shape import problem_of
@@ -35,6 +36,7 @@ from connectivity.uri import mask_uri, parse_tunnel_uri
 from mappings.codecs import Codec, load_codec, mapper_names
 from mappings.options import FAILED, OptionsRefused
 from mappings.placeholders import Scope
+from mappings.selection import SelectorRefused, parse_fields
 from spark_store import rql
 from spark_store.errors import QueryError, RqlSyntaxError
 
@@ -104,6 +106,14 @@ def _check_topic(path: str, topic: TargetTopic, connection: Connection) -> Itera
         yield from _check_filter(path, topic.filter)
     if topic.extra_fields is not None:
         yield from check_template(path, topic.extra_fields, Scope.COMMON)
+        yield from _check_selector(path, topic.extra_fields)
+
+
+def _check_selector(path: str, text: str) -> Iterator[Problem]:
+    try:
+        parse_fields(with_dummies(text))
+    except SelectorRefused as error:
+        yield Problem(path, f"extraFields {show(text)}: {error}", "a field selector, such as attributes(site,serial)")
 
 
 def _check_filter(path: str, text: str) -> Iterator[Problem]:
@@ -143,7 +153,8 @@ def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
         for field in ("incomingConditions", "outgoingConditions"):
             conditions = definition.model_dump(by_alias=True, include={"incoming_conditions", "outgoing_conditions"})
             for called, functions in conditions[field].items():
-                yield json_path("mappingDefinitions", name, field, called), condition(functions), Scope.COMMON
+                scope = Scope.MAPPER if field == "incomingConditions" else Scope.COMMON
+                yield json_path("mappingDefinitions", name, field, called), condition(functions), scope
 
 
 def _each(path: str, templates: Mapping[str, str]) -> Iterator[tuple[str, str, Scope]]:

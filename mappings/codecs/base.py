@@ -58,6 +58,9 @@ class Codec(ABC):
     blocked: frozenset[str] = frozenset()
     """Content types of envelopes that are none of its business."""
 
+    owns_content_type: ClassVar[bool] = True
+    """Whether its content type is a part of the protocol: what a reply-target maps by default leaves it alone."""
+
     scripts: Scripts | None = None
     """What has to be run upon an envelope before it is read, and upon those that were written."""
 

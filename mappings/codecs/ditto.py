@@ -40,6 +40,7 @@ class DittoCodec(PayloadMapper):
     """
 
     options = (blocklist(*HONO_NOTIFICATIONS),)
+    owns_content_type = False
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """The signal of a message. Raises DecodeError, which says about whom and with which headers to answer."""

@@ -20,6 +20,7 @@ TUNNEL = {
 CONDITIONAL = {"mappingEngine": "Ditto", "options": {}, "incomingConditions": {"never": "fn:delete()"}}
 TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
 LIVE = {**TARGET, "topics": ["_/_/things/live/messages"], "payloadMapping": ["Ditto"]}
+MISSPELT = {**LIVE, "topics": ["_/_/things/live/messages?namespace=acme.site"]}
 ENRICHED = {**TARGET, "topics": ["_/_/things/live/messages?extraFields=attributes/on"]}
 
 
@@ -58,12 +59,18 @@ def test_conditions_and_several_mappers_are_carried_out() -> None:
     [
         (document(targets=[TARGET]), "targets[0].topics"),
         (document(targets=[LIVE, ENRICHED]), "targets[1].topics"),
+        (document(targets=[MISSPELT]), "targets[0].topics"),
     ],
-    ids=["twin events", "extraFields"],
+    ids=["twin events", "extraFields", "an unknown parameter"],
 )
 def test_what_is_merely_missing_is_told(connection: Connection, told: str) -> None:
     assert refusal(connection) is None
     assert [text.partition(":")[0] for text in shortfalls(connection)] == [told]
+
+
+def test_an_unknown_parameter_is_told_with_the_nearest_known_one() -> None:
+    (told,) = shortfalls(document(targets=[MISSPELT]))
+    assert told == "targets[0].topics: the parameter namespace is unknown and ignored; did you mean namespaces?"
 
 
 def test_8_13_8_24_what_a_connection_is_not_stands_in_its_status() -> None:

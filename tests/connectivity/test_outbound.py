@@ -177,6 +177,18 @@ def test_an_unresolved_address_drops_the_message_and_counts_it(template: str) ->
     assert lost.count("address_unresolved") == 6
 
 
+def test_an_answer_without_an_address_is_told_once_with_its_template() -> None:
+    lost = way({"address": "{{ header:reply-to }}"})
+    with capture_logs() as lines:
+        for _ in range(3):
+            lost.publishes(response())
+    assert [(line["log_level"], line["address"]) for line in lines] == [
+        ("warning", "{{ header:reply-to }}"),
+        ("debug", "{{ header:reply-to }}"),
+        ("debug", "{{ header:reply-to }}"),
+    ]
+
+
 @pytest.mark.parametrize("value", ["$SYS/x", "a/#", "a/+/b", "a\nb", "a//b", "/a", "a/"])
 def test_an_unsafe_reply_address_is_refused_logged_and_never_published(value: str) -> None:
     unsafe = way({"address": "{{ header:reply-to }}"})
@@ -245,6 +257,13 @@ def test_the_default_mapping_sends_the_content_type_of_the_signal() -> None:
     default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER]}))
     (message,) = default.publishes(response(reply_to="desk/4", content_type="application/json"))
     assert message.envelope.headers == {"content-type": "application/json", "correlation-id": "c-1"}
+
+
+def test_the_default_mapping_leaves_the_content_type_of_other_protocols_alone() -> None:
+    """A cloud event is known by its content type, so that its reader would not take it for one under another."""
+    default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER], "payloadMapping": ["CloudEvents"]}))
+    (message,) = default.publishes(response(reply_to="desk/4", content_type="application/json"))
+    assert message.envelope.headers["content-type"] == "application/cloudevents+json"
 
 
 def test_elements_that_are_sent_together_share_their_headers() -> None:
