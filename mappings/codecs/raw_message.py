@@ -20,6 +20,7 @@ from mappings.codecs.ditto import CODEC as DITTO
 from mappings.content_types import ContentType, parse_content_type
 from mappings.ditto import faults
 from mappings.ditto.document import NOT_JSON, is_sound
+from mappings.ditto.live import checked_payload, checked_subject
 from mappings.ditto.wire import MESSAGE, json_bytes
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError, mapping_failed
@@ -133,6 +134,7 @@ def _message(found: Mapping[str, str], payload: bytes, content_type: ContentType
     subject = found.get(SUBJECT)
     if not subject:
         raise _missing(SUBJECT)
+    checked_subject(subject)
     direction = found.get(DIRECTION, "").lower()
     if direction not in _BOXES:
         raise _odd(DIRECTION, direction, "TO or FROM")
@@ -140,7 +142,7 @@ def _message(found: Mapping[str, str], payload: bytes, content_type: ContentType
     feature = found.get(FEATURE)
     place = format_pointer(("features", feature)) if feature else ""
     path = f"{place}/{_BOXES[direction]}/messages/{subject}"
-    value = _value(payload, content_type)
+    value = checked_payload(_value(payload, content_type))
     if (status := found.get(STATUS)) is None:
         return Message(entity, direction, subject, path, value, headers)
     return MessageResponse(entity, direction, subject, path, _status(status), value, headers)

@@ -89,14 +89,24 @@ def status_of(document: Document) -> int | None:
     return status if is_status else None
 
 
-def _message(document: Document, topic: TopicPath, entity: EntityId, headers: Headers) -> Message | MessageResponse:
-    subject = topic.subject or ""
+def checked_subject(subject: str) -> str:
+    """The subject of a message, whatever it was written in. Raises DecodeError."""
     if not subject or _CONTROL.search(subject) is not None or utf16_length(subject) > MAX_ID_LENGTH:
         raise DecodeError(faults.invalid_subject(subject))
-    direction, path = _place(document.path, subject)
-    value = compact(document.value) if document.value else None
+    return subject
+
+
+def checked_payload(value: bytes | None) -> bytes | None:
+    """The value of a message as JSON text, whatever it was written in. Raises DecodeError."""
     if value is not None and len(value) > LARGEST_PAYLOAD:
         raise DecodeError(faults.too_large_payload(len(value), LARGEST_PAYLOAD))
+    return value
+
+
+def _message(document: Document, topic: TopicPath, entity: EntityId, headers: Headers) -> Message | MessageResponse:
+    subject = checked_subject(topic.subject or "")
+    direction, path = _place(document.path, subject)
+    value = checked_payload(compact(document.value) if document.value else None)
     status = status_of(document)
     if status is None:
         return Message(entity, direction, subject, path, value, headers)
