@@ -21,6 +21,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from time import monotonic
 
 from connectivity.brokers.base import Link, Outgoing
 from connectivity.errors import ConnectivityError, PublishFailed
@@ -31,6 +32,8 @@ MOST_BARREN = 5
 LARGE = 4096
 """Bytes from which on its size is thought to be why a broker hangs up upon a message."""
 
+_TIMED_OUT = 408
+
 Ended = Callable[[ConnectivityError | None], None]
 """Called once when all messages of a posting have ended, with the first failure or None."""
 
@@ -38,15 +41,17 @@ Ended = Callable[[ConnectivityError | None], None]
 class Posting:
     """Messages that were posted together. `error` is the first refusal among those that have ended.
 
-    Setting `withdrawn` keeps those back that the link has not taken yet.
+    Setting `withdrawn` keeps those back that the link has not taken yet; the `deadline`, in monotonic seconds, does so by
+    itself, and is told as a failure.
     """
 
-    __slots__ = ("_ended", "_over", "_taken", "error", "unconfirmed", "untaken", "withdrawn")
+    __slots__ = ("_ended", "_over", "_taken", "deadline", "error", "unconfirmed", "untaken", "withdrawn")
 
-    def __init__(self, count: int, ended: Ended | None) -> None:
+    def __init__(self, count: int, ended: Ended | None, deadline: float | None = None) -> None:
         self.untaken = self.unconfirmed = count
         self.error: ConnectivityError | None = None
         self.withdrawn = False
+        self.deadline = deadline
         self._ended = ended
         self._taken: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
@@ -182,7 +187,6 @@ class Lane:
             del self._held[party]
         if self._carrier is not None:
             self._carrier.flush()
-        self._tell_if_empty()
 
     def mark(self, posting: Posting, party: Hashable = None) -> None:
         """Queue no message, but a place behind those that are there: it ends when it is reached."""
@@ -232,7 +236,10 @@ class Lane:
             message, posting = self._waiting.popleft()
             posting.take()
             if message is None or posting.withdrawn:
-                posting.confirm(None)
+                self._end(posting, None)
+                continue
+            if posting.deadline is not None and monotonic() > posting.deadline:
+                self._end(posting, PublishFailed("no link has taken it in its time", status=_TIMED_OUT))
                 continue
             self._number += 1
             in_flight[self._number] = message, posting
@@ -256,20 +263,21 @@ class Lane:
         # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
         status = 413 if size > LARGE else 503
         words = f"the broker ended {MOST_BARREN} links upon this message of {size} bytes"
-        posting.confirm(PublishFailed(words, status=status))
+        self._end(posting, PublishFailed(words, status=status))
 
     def _done(self, carrier: Carrier, number: int, error: ConnectivityError | None) -> None:
         if carrier is not self._carrier or (entry := self._in_flight.pop(number, None)) is None:
             return
         carrier.in_flight -= 1
         self._suspects, self._barren = max(0, self._suspects - 1), 0
-        entry[1].confirm(error)
+        self._end(entry[1], error)
         if self._wanted is not carrier and not self._in_flight:
             self._go_over()
         carrier.flush()
-        self._tell_if_empty()
 
-    def _tell_if_empty(self) -> None:
+    def _end(self, posting: Posting, error: ConnectivityError | None) -> None:
+        """One message of a posting has ended, which may have been the lane's last one."""
+        posting.confirm(error)
         if self._empty is not None and not len(self):
             # Who waited may have given up.
             if not self._empty.done():

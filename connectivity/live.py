@@ -2,8 +2,9 @@
 
 A live signal goes to every target of the other open connections that subscribes to its kind, lets it through its filter, and
 whose subjects may read it. It rests nowhere: where a broker is away nothing is sent, since a command that arrives minutes
-later does harm; where too many wait for a broker, the next ones are lost. Whoever asked for an acknowledgement is told all
-of this, by the labels that a target issues (Ditto connections, live channel; weak acknowledgements).
+later does harm; what no link has taken in its time stays; where too many wait for a broker, the next ones are lost. Whoever
+asked for an acknowledgement is told all of this, by the labels that a target issues. A weak one is given only in the place
+of one that nobody who was reached can give (Ditto connections, live channel; weak acknowledgements).
 
 An answer says by its correlation id what it answers. It leaves with the headers of the request, since these lead to the
 requester, and with those that it alone has.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from connectivity.acknowledgements import Wish, weak
+from connectivity.acknowledgements import LIVE_RESPONSE, Wish, weak
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
 from connectivity.members import DIVERT_TO, DIVERTED_TYPES, Members
@@ -50,6 +51,7 @@ _OF_REQUESTS = frozenset({"response-required", "requested-acks", "timeout", "rep
 """What only the request may say about the way of its answer."""
 
 _AWAY = PublishFailed("the broker is away")
+_UNSENT = Posting(0, None)
 
 
 class LiveChannel:
@@ -66,29 +68,35 @@ class LiveChannel:
         reached; it may be called during this call or later.
         """
         postings = []
+        unasked: list[str] = []
+        promised: set[str | None] = set()
         for member in self._members:
             if member.connection_id == origin:
                 continue
             is_reached = False
             for target in member.targets:
-                tell = _teller(signal, target, acknowledge) if target.label in labels else _nobody
+                label = target.label if target.label in labels else None
+                tell = _teller(signal, target, label, acknowledge) if label is not None else _nobody
                 if not self._is_for(target, signal):
                     posting = None
                 elif target.outbox.is_attached:
                     posting = target.post(signal, tell)
                 else:
-                    is_reached = True
+                    posting = _UNSENT
                     target.meter.outbound("failed")
                     tell(_AWAY)
-                    continue
                 if posting is not None:
                     is_reached = True
+                    # Who was asked may still answer, as the device or as the target that issues the label.
+                    promised |= {LIVE_RESPONSE, label}
                     postings.append(posting)
-                elif target.label is not None and target.label in labels:
-                    acknowledge(_weak(signal, target.label))
-            for label in labels:
-                if not is_reached and label in member.declared:
-                    acknowledge(_weak(signal, label))
+                elif label is not None:
+                    unasked.append(label)
+            if not is_reached:
+                unasked += [label for label in labels if label in member.declared]
+        for label in dict.fromkeys(unasked):
+            if label not in promised:
+                acknowledge(_weak(signal, label))
         return postings
 
     def _is_for(self, target: TargetRoute, signal: Live) -> bool:
@@ -152,11 +160,9 @@ def _weak(signal: Live, label: str) -> Acknowledgement:
     return weak(signal.entity, label, "live", signal.headers.get("correlation-id"))
 
 
-def _teller(signal: Live, target: TargetRoute, acknowledge: Acknowledge) -> Ended:
+def _teller(signal: Live, target: TargetRoute, label: str, acknowledge: Acknowledge) -> Ended:
     """What a target that issues a label says when its broker has confirmed, or has not."""
-    assert target.label is not None
     entity: EntityId = signal.entity
-    label = target.label
     headers = {"ditto-connection-id": target.connection_id}
     if (correlation_id := signal.headers.get("correlation-id")) is not None:
         headers["correlation-id"] = correlation_id

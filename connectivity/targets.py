@@ -5,7 +5,10 @@ its templates. It decides by namespace and filter; who may read a signal is the 
 subjects. A signal goes to a target once, however many of its topics match (Ditto connections, targets).
 
 Where scripts have the last word about the messages, the posting holds its place until they are known; if they make none, it
-ends as if the broker had confirmed, like a signal that there are no words for.
+ends as if the broker had confirmed. A signal that cannot be written, here or by them, is a failure like one that the broker
+refuses: whoever waits is told.
+
+A live signal rests nowhere: what no link has taken in its time is not sent any more, also where nobody waits for it.
 
 What others have posted here must not wait for a connection that is closed: `close` ends it.
 """
@@ -15,10 +18,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from time import monotonic
 from typing import Any, TypeAlias
 
 import structlog
 
+from connectivity.acknowledgements import LONGEST_TIMEOUT
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectivityError, PublishFailed
@@ -35,7 +40,7 @@ from connectivity.topics import TargetTopic, parse_target_topic
 from mappings.envelope import Envelope
 from mappings.errors import MappingError
 from mappings.ids import EntityId
-from mappings.signals import Outbound
+from mappings.signals import Live, Outbound
 from spark_store import rql
 from spark_store.rql import Predicate
 
@@ -46,6 +51,11 @@ _Written: TypeAlias = tuple[Resolved, Sequence[tuple[Mapper, Sequence[Envelope]]
 
 MOST_WAITING = 1000
 """The most signals of others that wait for one target. What comes then is lost, and whoever waits for it is told."""
+
+
+class _NotWritten(PublishFailed):
+    """A signal that there are no words for, or no address; counted and logged."""
+
 
 Document = Callable[[], Mapping[str, Any]]
 """What a filter sees of a signal, made only where there is a filter."""
@@ -101,7 +111,10 @@ class TargetRoute:
         )
 
     def messages(self, signal: Outbound) -> Sequence[Outgoing]:
-        """What has to be published to say `signal`; nothing where no address resolves or there are no words for it."""
+        """What has to be published to say `signal`; nothing where no address resolves or all mappers drop it.
+
+        Raises PublishFailed where it cannot be written.
+        """
         written = self._write(signal)
         return self._outgoing(written) if written is not None else ()
 
@@ -110,6 +123,7 @@ class TargetRoute:
         return resolved.outgoing([envelope for _, envelopes in parts for envelope in envelopes], self.qos)
 
     def _write(self, signal: Outbound) -> _Written | None:
+        """None where nothing is to be published. Raises PublishFailed where it should be and cannot."""
         try:
             context = self._publication.context(signal, has_topic=self._has_topic, has_features=self._has_features)
             resolved = self._publication.resolve(context)
@@ -118,14 +132,15 @@ class TargetRoute:
                 return None
             parts = [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
         except Exception as error:
-            self._not_written(signal, error)
-            return None
+            raise self._not_written(signal, error) from error
         if not any(envelopes for _, envelopes in parts):
             self.meter.outbound("dropped")
             return None
         return resolved, parts
 
-    async def _finish(self, signal: Outbound, written: _Written, messages: list[Outgoing]) -> Sequence[Outgoing]:
+    async def _finish(
+        self, signal: Outbound, written: _Written, messages: list[Outgoing], posting: Posting
+    ) -> Sequence[Outgoing]:
         """Put the messages that scripts make of what was written into the list, and return it."""
         resolved, parts = written
         try:
@@ -134,23 +149,32 @@ class TargetRoute:
                 messages += resolved.outgoing(made, self.qos)
         except Exception as error:
             messages.clear()
-            self._not_written(signal, error)
+            posting.error = self._not_written(signal, error)
         else:
             if not messages:
                 self.meter.outbound("dropped")
         return messages
 
-    def _not_written(self, signal: Outbound, error: Exception) -> None:
+    def _not_written(self, signal: Outbound, error: Exception) -> _NotWritten:
         """A mistake of our own costs this one signal at this one target, as that of a script does."""
         self.meter.outbound("failed")
         if isinstance(error, MappingError):
             self._warn("a signal cannot be sent", signal, str(error))
-        else:
-            log.exception("a signal could not be written", **self._about(signal))
+            # The same signal would fail the same way again.
+            return _NotWritten(str(error), status=400)
+        log.exception("a signal could not be written", **self._about(signal))
+        return _NotWritten("the signal could not be written", status=500)
 
     def post(self, signal: Outbound, ended: Ended) -> Posting | None:
-        """Send a signal. None where there is nothing to publish: then `ended` is never called, otherwise once."""
-        written = self._write(signal)
+        """Send a signal. None where there is nothing to publish: then `ended` is never called, otherwise once.
+
+        A live signal that no link has taken within the longest time that anybody may wait for it is not sent any more.
+        """
+        try:
+            written = self._write(signal)
+        except PublishFailed as error:
+            ended(error)
+            return Posting(0, None)
         if written is None:
             return None
         messages = self._outgoing(written) if not self._must_finish else []
@@ -166,7 +190,10 @@ class TargetRoute:
             posting, told = self._open.pop(number, (None, None))
             if told is None:
                 return
-            if error is not None:
+            if isinstance(error, _NotWritten):
+                # That is told already.
+                pass
+            elif error is not None:
                 self.meter.outbound("failed")
                 self._warn("a signal was not taken", signal, str(error))
             elif messages and (posting is None or not posting.withdrawn):
@@ -174,10 +201,11 @@ class TargetRoute:
             told(error)
 
         # A link may confirm within the call; what is open has to be known before.
-        posting = Posting(len(messages) or 1, over)
+        deadline = monotonic() + LONGEST_TIMEOUT if isinstance(signal, Live) else None
+        posting = Posting(len(messages) or 1, over, deadline)
         self._open[number] = posting, ended
         if self._must_finish:
-            making = asyncio.ensure_future(self._finish(signal, written, messages))
+            making = asyncio.ensure_future(self._finish(signal, written, messages, posting))
             self.outbox.hold(making, posting, subject_of(signal), self)
         else:
             self.outbox.put(messages, posting, subject_of(signal), self)

@@ -235,6 +235,58 @@ async def test_a_target_that_issues_live_response_answers_for_the_device() -> No
     assert [answer["topic"].split("/")[4] for answer in site.answers()] == ["messages", "commands"]
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "behind"])
+@pytest.mark.parametrize("kept", [f"{MESSAGES}?namespaces=acme.other", COMMANDS])
+async def test_case_37_nobody_answers_weakly_for_a_device_that_was_reached(kept: str, is_first: bool) -> None:
+    """Wherever the connection stands that was not asked: its 200 would be taken for the device's answer."""
+    site = await collected()
+    bystander = target(kept, issuedAcknowledgementLabel="live-response")
+    if is_first:
+        beside(site, bystander)
+    device = Site(source("in"), beside=site, id="device", targets=[target(MESSAGES)])
+    if not is_first:
+        beside(site, bystander)
+    site.deliver(message())
+    await pause()
+    assert (len(device.answers()), site.answers(), site.outcomes) == (1, [], [])
+    device.deliver(with_status(message(value="done"), 201))
+    await site.settled(1)
+    assert [(answer["status"], answer["value"]) for answer in site.answers()] == [(201, "done")]
+    assert device.count("in", "unmatched") == 0
+
+
+async def test_case_37_where_nobody_was_reached_live_response_is_weak() -> None:
+    site = await collected()
+    beside(site, target(COMMANDS, issuedAcknowledgementLabel="live-response"))
+    site.deliver(message())
+    await site.settled(1)
+    assert site.statuses() == [200]
+
+
+async def test_case_37_a_label_that_a_reached_target_issues_is_not_answered_weakly_for_its_neighbour() -> None:
+    site = await collected()
+    sent = {"issuedAcknowledgementLabel": "other:sent"}
+    other = beside(site, target(COMMANDS, **sent), target(MESSAGES, **sent))
+    other.link.confirms = False
+    site.deliver(message(requested_acks=["other:sent"]))
+    await pause()
+    assert site.answers() == []
+    other.link.confirm()
+    await site.settled(1)
+    assert "ditto-weak-ack" not in site.answers()[0]["value"]["other:sent"]["headers"]
+
+
+async def test_a_target_that_cannot_write_the_signal_says_so_and_is_no_success() -> None:
+    site = await collected()
+    beside(site, target(MESSAGES, address="{{ header:desk }}/x", issuedAcknowledgementLabel="other:sent"))
+    with capture_logs():
+        site.deliver(message(requested_acks=["other:sent"], desk="a/#"))
+        assert await site.ended(1) == [DROPPED]
+    (ack,) = site.answers()[0]["value"].values()
+    assert ack["status"] == 400
+    assert "ditto-weak-ack" not in ack["headers"]
+
+
 async def test_where_a_broker_is_away_nothing_waits_for_it() -> None:
     site = await collected()
     other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))

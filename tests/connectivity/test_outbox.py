@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -118,6 +118,44 @@ async def test_drained_waits_for_the_last_confirm() -> None:
     assert not waiting.done()
     link.confirm(1)
     await asyncio.wait_for(waiting, 1)
+
+
+async def test_an_outbox_is_drained_however_the_last_message_ends() -> None:
+    """Withdrawn, a mere mark, or given up: nobody confirms any of these."""
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    outbox.post(messages("a"))
+    posting = outbox.post(messages("b"))
+    posting.withdrawn = True
+    await drained_by(outbox, link.confirm)
+
+    outbox.detach()
+    outbox.post(messages("c"))
+    outbox.behind(lambda _: None)
+    link = Link(window=1)
+    outbox.attach(link)
+    await drained_by(outbox, link.confirm)
+
+    posting = outbox.post(messages("d"))
+    outbox.detach()
+    posting.withdrawn = True
+    await drained_by(outbox, lambda: outbox.attach(Link()))
+
+    outbox = Outbox()
+    outbox.post(messages("poison"))
+    for _ in range(MOST_BARREN):
+        outbox.attach(Link())
+        outbox.detach()
+    outbox.attach(Link())
+    await drained_by(outbox, outbox.detach)
+
+
+async def drained_by(outbox: Outbox, end: Callable[[], object]) -> None:
+    waiting = asyncio.ensure_future(outbox.drained())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    end()
+    await asyncio.wait_for(waiting, 30)
 
 
 def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity import targets
+from connectivity import lanes, targets
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitor import Monitor
 from connectivity.outbox import Outbox
 from connectivity.scripts.host import ScriptHost
 from connectivity.targets import TargetRoute
-from mappings.signals import Event, Message, Request
+from mappings.signals import Event, Message, Request, Response
 from mappings.signals import Kind as SubscriptionKind
 from tests.connectivity.fakes import Link
 from tests.connectivity.site import LAMP, NOW, connection, target
@@ -96,25 +97,55 @@ def test_case_17_the_address_and_the_headers_are_resolved_for_the_signal() -> No
     }
 
 
-@pytest.mark.parametrize(
-    ("address", "outcome"), [("{{ header:no }}", "address_unresolved"), ("{{ header:desk }}/x", "failed")]
-)
-def test_without_an_address_nothing_is_published(address: str, outcome: str) -> None:
-    way = Way(MESSAGES, address=address)
-    with capture_logs():
-        assert way.route.post(Message(*_blink_at("a/#")), way.ended.append) is None
-    assert (way.link.published, way.ended, way.count(outcome)) == ([], [], 1)
+def test_without_an_address_nothing_is_published() -> None:
+    way = Way(MESSAGES, address="{{ header:no }}")
+    assert way.route.post(BLINK, way.ended.append) is None
+    assert (way.link.published, way.ended, way.count("address_unresolved")) == ([], [], 1)
+
+
+def test_an_address_that_a_sender_has_spoiled_is_a_failure() -> None:
+    way = Way(MESSAGES, address="{{ header:desk }}/x")
+    with capture_logs() as lines:
+        assert way.route.post(Message(*_blink_at("a/#")), way.ended.append) is not None
+    assert (way.link.published, way.count("failed"), len(lines)) == ([], 1, 1)
+    assert failures(way) == [400]
+
+
+def failures(way: Way) -> list[int]:
+    """The statuses of what those who wait were told, each of which has to be a failure."""
+    assert all(isinstance(error, PublishFailed) for error in way.ended)
+    return [error.fault.status for error in way.ended if isinstance(error, PublishFailed)]
 
 
 def _blink_at(desk: str) -> tuple[Any, ...]:
     return LAMP, "to", "blink", "/inbox/messages/blink", None, {"desk": desk}
 
 
-def test_a_signal_without_words_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_without_words_costs_nobody_else_anything() -> None:
     way = Way(MESSAGES)
     with capture_logs():
-        assert way.route.messages(Request(SubscriptionKind.HISTORY, "k", 1, {}, LAMP)) == ()  # type: ignore[arg-type]
-    assert way.count("failed") == 1
+        way.route.post(Request(SubscriptionKind.HISTORY, "k", 1, {}, LAMP), way.ended.append)  # type: ignore[arg-type]
+    assert (way.count("failed"), failures(way)) == (1, [500])
+
+
+def test_a_live_signal_is_not_sent_when_its_time_is_over_and_an_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may wait for it: that it must not be late is its own nature."""
+    way = Way(MESSAGES)
+    way.outbox.detach()
+    monkeypatch.setattr(targets, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(lanes, "monotonic", lambda: 60.0)
+    way.route.post(replace(BLINK, value=b"1"), way.ended.append)
+    monkeypatch.setattr(targets, "monotonic", lambda: 1.0)
+    way.route.post(replace(BLINK, value=b"2"), way.ended.append)
+    way.route.post(Response(LAMP, "modify", "/attributes/on", 204, None, {}), way.ended.append)
+    monkeypatch.setattr(lanes, "monotonic", lambda: 60.5)
+    with capture_logs() as lines:
+        way.outbox.attach(way.link)  # type: ignore[arg-type]
+    assert [json.loads(text).get("value", "answer") for text in texts(way)] == [2, "answer"]
+    assert failures(way) == [408]
+    assert (way.count("failed"), [line["event"] for line in lines]) == (1, ["a signal was not taken"])
+    way.link.confirm()
+    assert way.ended[1:] == [None, None]
 
 
 def test_an_event_of_a_twin_can_be_written_too() -> None:
@@ -204,8 +235,8 @@ async def test_of_what_scripts_make_nothing_nobody_waits(value: bytes, mapping: 
     way.route.post(replace(BLINK, value=value), way.ended.append)
     await wait_until(lambda: way.ended, 60)
     await way.host.close()
-    assert (way.ended, texts(way), way.count(outcome)) == ([None], [], 1)
-    assert way.count("published") == 0
+    assert (failures(way) if outcome == "failed" else way.ended) == ([400] if outcome == "failed" else [None])
+    assert (texts(way), way.count(outcome), way.count("published")) == ([], 1, 0)
 
 
 async def test_what_scripts_still_make_when_the_connection_is_closed_stays(scripted: Way) -> None:
