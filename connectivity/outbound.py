@@ -4,7 +4,7 @@ A `Route` is one source seen through one of its payload mappers, with everything
 templates, the reply-target. An answer leaves by the route that its command came in by. `Route.messages` decides and is
 pure; posting is the caller's. Responses pass only if the requester wants an answer and the reply-target
 expects that kind; events of subscriptions always pass (Ditto connections, reply-targets). An address that does not resolve
-drops the message, and so does one that a client's value would turn into something else than an address. A response that is
+drops the message, and so does one that a client's value would turn into something else than an address. An answer that is
 larger than the broker takes is followed by an error response that says so. Where scripts have the last word about the
 messages, the posting holds its place until they are known.
 """
@@ -32,7 +32,7 @@ from connectivity.publication import Publication, Resolved, correlation_of
 from connectivity.rules import with_connection_id
 from connectivity.scripts.host import ScriptHost
 from mappings.envelope import Envelope
-from mappings.errors import Fault, MappingError
+from mappings.errors import MappingError
 from mappings.headers import HeaderMapping, response_required
 from mappings.signals import Acknowledgements, Answer, ErrorResponse, Next, Outbound, Response
 
@@ -149,10 +149,8 @@ class Route:
         if error is not None:
             self.meter.outbound("failed")
             self._warn("an answer was not taken", correlation_of(signal), error)
-            if isinstance(signal, Response) and (fault := _too_large(error)) is not None:
-                # Whoever asked must not wait for ever; and the error is small.
-                group = signal.entity.type.group if signal.entity is not None else "things"
-                self.post(ErrorResponse(signal.entity, group, fault, signal.headers), ended)
+            if isinstance(signal, Answer) and (instead := too_large(signal, error)) is not None:
+                self.post(instead, ended)
                 return
         else:
             self.meter.outbound("published", messages)
@@ -243,12 +241,17 @@ def subject_of(signal: Outbound) -> Hashable:
     return signal.entity if signal.entity is not None else getattr(signal, "key", None)
 
 
-def _too_large(error: ConnectivityError) -> Fault | None:
-    """What is answered instead of an answer that is larger than the broker takes; None where its size is not to blame."""
-    if not isinstance(error, PublishFailed) or error.fault.status != TOO_LARGE:
+def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse | None:
+    """What is answered instead of an answer that is larger than the broker takes; None where its size is not to blame.
+
+    Whoever asked must not wait for ever; and the error is small, so that none follows upon it.
+    """
+    if isinstance(answer, ErrorResponse) or not isinstance(error, PublishFailed) or error.fault.status != TOO_LARGE:
         return None
     message = f"The answer is larger than the broker takes: {error.fault.message}"
-    return replace(error.fault, message=message, description="Ask for less, for example with 'fields'.")
+    fault = replace(error.fault, message=message, description="Ask for less, for example with 'fields'.")
+    group = answer.entity.type.group if answer.entity is not None else "things"
+    return ErrorResponse(answer.entity, group, fault, answer.headers)
 
 
 def routes_of(

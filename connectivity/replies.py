@@ -13,7 +13,7 @@ import structlog
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended
 from connectivity.members import DIVERT_TO, DIVERTED_FROM, Members
-from connectivity.outbound import Route, response_type
+from connectivity.outbound import Route, response_type, too_large
 from connectivity.publication import correlation_of
 from connectivity.targets import TargetRoute
 from mappings.headers import response_required
@@ -64,8 +64,17 @@ class Replies:
 
 
 def _divert(target: TargetRoute, answer: Answer, origin: str, ended: Ended) -> None:
-    marked = replace(answer, headers={**answer.headers, DIVERTED_FROM: origin})
-    if target.post(marked, ended) is None:
+    _send(target, replace(answer, headers={**answer.headers, DIVERTED_FROM: origin}), ended)
+
+
+def _send(target: TargetRoute, answer: Answer, ended: Ended) -> None:
+    def told(error: ConnectivityError | None) -> None:
+        if (instead := too_large(answer, error)) is not None:
+            _send(target, instead, ended)
+        else:
+            ended(error)
+
+    if target.post(answer, told) is None:
         ended(None)
 
 

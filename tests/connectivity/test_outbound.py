@@ -21,12 +21,16 @@ from connectivity.outbox import Outbox
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import (
+    Acknowledgement,
+    Acknowledgements,
     Complete,
     Created,
     ErrorResponse,
     Event,
     Failed,
     Kind,
+    LiveResponse,
+    MessageResponse,
     Next,
     Outbound,
     Response,
@@ -326,6 +330,30 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error_that_says_so() -> N
     assert [type(error) for error in ended] == [PublishFailed]
     assert len(link.published) == 2, "an error is not followed by another one"
     assert made.count("failed") == 2
+
+
+_ACKS = (Acknowledgement(LAMP, "twin-persisted", 204, None, {}), Acknowledgement(LAMP, "other:seen", 200, None, {}))
+
+
+@pytest.mark.parametrize(
+    "signal",
+    [
+        Acknowledgements(LAMP, _ACKS, 200, {"correlation-id": "c-7"}),
+        MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b"1", {"correlation-id": "c-7"}),
+        LiveResponse(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "c-7"}),
+    ],
+    ids=lambda signal: type(signal).__name__,
+)
+def test_whatever_kind_of_answer_is_too_large_an_error_follows(signal: Outbound) -> None:
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(signal, ended.append)
+    link.confirm(error=PublishFailed("at most 1000 bytes", status=413))
+    _, told = link.published
+    answer = json.loads(told.envelope.payload)
+    assert (answer["status"], answer["headers"]["correlation-id"]) == (413, "c-7")
+    link.confirm()
+    assert ended == [None]
 
 
 def test_an_answer_that_is_refused_for_another_reason_is_not_followed_by_an_error() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from connectivity.errors import PublishFailed
 from tests.connectivity.site import Site, command, pause, source, streaming, target, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -52,6 +53,22 @@ async def test_case_57_the_reply_target_may_be_preserved() -> None:
     other.link.confirm()
     await site.settled(1)
     assert site.statuses() == other.statuses() == [201]
+
+
+async def test_case_57_a_diverted_answer_that_is_too_large_is_followed_by_an_error() -> None:
+    """It goes where the answer was awaited, and the delivery ends with it."""
+    site = await diverting()
+    other = desk(site)
+    other.link.confirms = False
+    site.deliver(turn(True, correlation_id="c-1"))
+    await until(lambda: other.answers())
+    with capture_logs():
+        other.link.confirm(error=PublishFailed("at most 1000 bytes", status=413))
+    assert (other.statuses(), other.correlations(), site.outcomes) == ([201, 413], ["c-1", "c-1"], [])
+    assert other.answers()[1]["headers"]["diverted-response-from-connection"] == "site"
+    other.link.confirm()
+    await site.settled(1)
+    assert site.answers() == []
 
 
 @pytest.mark.parametrize("payload", [b"no json", command("retrieve", name="lamp-8")], ids=["unreadable", "refused"])
