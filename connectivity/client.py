@@ -154,16 +154,20 @@ class Client:
         try:
             why = await self._serve(link)
             return why
+        except Exception as error:
+            self._log.exception("a link was given up for a reason that nobody foresaw")
+            why = NotConnected(Detail.REFUSED, f"serving failed: {type(error).__name__}")
+            return why
         finally:
             self._has_stood = time.monotonic() - made
             self._outbox.detach(self._number, was_silent=why is None or not _is_hang_up(why))
 
     async def _serve(self, link: Link) -> LinkError:
-        self._outbox.attach(link, self._number)
-        taking = self._taking = [
-            asyncio.create_task(Intake(reader, self._holding).run(link)) for reader in self._readers
-        ]
+        taking = self._taking = []
         try:
+            # What waits is published within the call.
+            self._outbox.attach(link, self._number)
+            taking += [asyncio.create_task(Intake(reader, self._holding).run(link)) for reader in self._readers]
             ends: list[asyncio.Future[Any]] = [link.lost, *taking]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not link.lost.done() and (stopped := self._stopped(taking)) is not None:

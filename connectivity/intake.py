@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Link
@@ -68,6 +69,15 @@ class Holding:
             self._recovery = asyncio.get_running_loop().create_task(self._recover())
 
     async def _recover(self) -> None:
+        """Take up what is held. After a mistake of our own it is given up with its links, which bring it again."""
+        try:
+            await self._take_up()
+        except Exception as error:
+            self._recovery = None
+            for intake in self._intakes:
+                intake.stop(error)
+
+    async def _take_up(self) -> None:
         """Wait until the store is back, and take up in their order those that were handed back."""
         while True:
             if self._store.is_available:
@@ -88,17 +98,33 @@ class Intake:
     def __init__(self, reader: Reader, holding: Holding) -> None:
         self._reader = reader
         self._holding = holding
+        self._task: asyncio.Task[Any] | None = None
+        self._error: Exception | None = None
 
     def __repr__(self) -> str:
         return f"<Intake of {self._reader.route!r}>"
 
     async def run(self, link: Link) -> None:
-        """Take what the link brings until it ends. What is unanswered then is the broker's to bring again."""
+        """Take what the link brings until it ends. What is unanswered then is the broker's to bring again.
+
+        Raises what `stop` was told.
+        """
+        self._task = asyncio.current_task()
         self._holding.enter(self)
         try:
             async for deliveries in link.consume(self._reader.route.index):
                 # Scripts take their time; the source waits for them, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
                 await self._holding.handle(read(self._reader, deliveries, prepared), self)
+        except asyncio.CancelledError:
+            if self._error is not None:
+                raise self._error from None
+            raise
         finally:
             self._holding.leave(self)
+
+    def stop(self, error: Exception) -> None:
+        """End `run` with this error: what the link has brought cannot be carried out."""
+        self._error = error
+        if self._task is not None:
+            self._task.cancel()

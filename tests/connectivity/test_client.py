@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.brokers.base import Link
-from connectivity.brokers.memory import BROKER
+from connectivity.brokers.base import Done, Link, Outgoing
+from connectivity.brokers.memory import BROKER, MemoryLink
 from connectivity.client import Pauses
 from connectivity.dispatch import Dispatcher
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.lanes import MOST_BARREN
 from connectivity.lifecycle import Status
 from connectivity.model import Connection
+from mappings.envelope import Envelope
 from tests.connectivity.running import Running, numbered, with_broker
 from tests.connectivity.site import pause, streaming, until
 
@@ -219,6 +220,40 @@ async def test_without_failover_a_first_try_that_fails_is_the_only_one() -> None
         await until(running.supervisor.attempted.is_set)
         await pause(500)
     assert (running.supervisor.status, running.supervisor.clients[0].lifecycle.tries) == (Status.FAILED, 1)
+
+
+async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits goes out as soon as there is a link, so that is where a mistake of our own shows."""
+    running = await Running.opened(pauses=Pauses(0.001, 0.002))
+    closed: list[bool] = []
+    mistakes = iter([ZeroDivisionError("a mistake of our own")])
+    publish, close = MemoryLink.publish, MemoryLink.close
+
+    def mistaken(self: MemoryLink, message: Outgoing, done: Done) -> None:
+        for mistake in mistakes:
+            raise mistake
+        publish(self, message, done)
+
+    async def closing(self: MemoryLink) -> None:
+        closed.append(True)
+        await close(self)
+
+    running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
+    with capture_logs() as lines:
+        running.broker.cut("the cable was cut")
+        await until(lambda: running.supervisor.status is not Status.OPEN)
+        running.supervisor._outbox.post([Outgoing("out", Envelope(b'{"headers": {"correlation-id": "1"}}'))])
+        monkeypatch.setattr(MemoryLink, "publish", mistaken)
+        monkeypatch.setattr(MemoryLink, "close", closing)
+        running.broker.refusal = None
+        assert await running.answered(1) == ["1"]
+    assert closed
+    assert len(running.broker.links) == 1
+    (line,) = [line for line in lines if line.get("exc_info")]
+    assert line["event"] == "a link was given up for a reason that nobody foresaw"
+    assert "connection refused: serving failed: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
 async def test_a_source_that_stops_by_a_mistake_of_our_own_gets_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from connectivity.brokers.memory import BROKER
 from connectivity.client import Pauses
+from connectivity.dispatch import Dispatcher
 from connectivity.errors import Detail, NotConnected
 from connectivity.intake import Holding, Intake
 from connectivity.lifecycle import Status
@@ -106,6 +108,34 @@ async def test_a_commit_that_fails_after_its_link_has_died_is_left_to_the_next_l
         await until(lambda: running.unsettled() == 0)
         await pause()
     assert (running.correlations(), running.site.values()) == (["1"], [1])
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+async def test_a_mistake_of_our_own_while_taking_up_strands_nothing(
+    monkeypatch: pytest.MonkeyPatch, clients: int
+) -> None:
+    """The links end, and what they had brought comes again over the next ones."""
+    running = await Running.opened(clientCount=clients)
+    await until(lambda: len(running.broker.links) == clients)
+    running.site.disk.full = True
+    handle = Dispatcher.handle
+    mistakes = iter([ZeroDivisionError("a mistake of our own")])
+
+    def mistaken(self: Dispatcher, *arguments: Any) -> None:
+        for mistake in mistakes:
+            raise mistake
+        handle(self, *arguments)
+
+    with capture_logs() as lines:
+        running.send(*numbered(1, 2, 3))
+        await until(lambda: running.site.count("in", "held") == 3)
+        monkeypatch.setattr(Dispatcher, "handle", mistaken)
+        running.site.disk.full = False
+        assert sorted(await running.answered(3)) == ["1", "2", "3"]
+        await until(lambda: running.unsettled() == 0)
+    assert sorted(running.site.values()) == [1, 2, 3]
+    assert [line["event"] for line in lines].count("a source stopped") == clients
+    assert "connection refused: a source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
 async def with_intake(running: Running) -> asyncio.Task[None]:
