@@ -12,14 +12,16 @@ requester, and with those that it alone has.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from connectivity.acknowledgements import LIVE_RESPONSE, Wish, weak
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
-from connectivity.members import DIVERT_TO, DIVERTED_TYPES, Members
+from connectivity.members import DIVERT_TO, DIVERTED_TYPES, Member, Members
 from connectivity.targets import TargetRoute
 from connectivity.twins.base import World
 from connectivity.twins.live import may_receive
@@ -67,42 +69,71 @@ class LiveChannel:
         `acknowledge` is told what comes of those of the `labels` that a target issues or a connection declares that is not
         reached; it may be called during this call or later.
         """
+        others = [member for member in self._members if member.connection_id != origin]
+        asked = _Asked(signal, labels, others, acknowledge)
         postings = []
-        unasked: list[str] = []
-        promised: set[str | None] = set()
-        for member in self._members:
-            if member.connection_id == origin:
-                continue
-            is_reached = False
+        for member in others:
             for target in member.targets:
                 label = target.label if target.label in labels else None
                 tell = _teller(signal, target, label, acknowledge) if label is not None else _nobody
                 if not self._is_for(target, signal):
                     posting = None
                 elif target.outbox.is_attached:
-                    posting = target.post(signal, tell)
+                    posting = target.post(signal, tell, partial(asked.drop, member, label))
                 else:
                     posting = _UNSENT
                     target.meter.outbound("failed")
                     tell(_AWAY)
                 if posting is not None:
-                    is_reached = True
-                    # Who was asked may still answer, as the device or as the target that issues the label.
-                    promised |= {LIVE_RESPONSE, label}
+                    asked.reach(member, label)
                     postings.append(posting)
                 elif label is not None:
-                    unasked.append(label)
-            if not is_reached:
-                unasked += [label for label in labels if label in member.declared]
-        for label in dict.fromkeys(unasked):
-            if label not in promised:
-                acknowledge(_weak(signal, label))
+                    asked.kept.append(label)
+        asked.excuse()
         return postings
 
     def _is_for(self, target: TargetRoute, signal: Live) -> bool:
         return target.wants(_TOPICS[type(signal)], signal.entity, lambda: document_of(signal)) and may_receive(
             signal, target.subjects, self._world
         )
+
+
+class _Asked:
+    """Who was reached by a signal and may still answer it; the labels that nobody can give are given weakly.
+
+    `kept`: the labels of targets that the signal was kept from.
+    """
+
+    def __init__(
+        self, signal: Live, labels: Sequence[str], members: Sequence[Member], acknowledge: Acknowledge
+    ) -> None:
+        self.kept: list[str] = []
+        self._signal, self._labels, self._members, self._acknowledge = signal, labels, members, acknowledge
+        self._promised: Counter[str | None] = Counter()
+        """Label → how many may still give it: whoever is reached may be the device."""
+        self._reached: Counter[str] = Counter()
+        """Connection → how many of its targets were reached."""
+
+    def reach(self, member: Member, label: str | None) -> None:
+        """A target was sent the signal, or is to blame for not being so. `label`: the one that it is asked for."""
+        self._promised.update((LIVE_RESPONSE, label))
+        self._reached[member.connection_id] += 1
+
+    def drop(self, member: Member, label: str | None) -> None:
+        """The scripts of a target that seemed to be reached have dropped the signal."""
+        self._promised.subtract((LIVE_RESPONSE, label))
+        self._reached[member.connection_id] -= 1
+        if label is not None:
+            self.kept.append(label)
+        self.excuse()
+
+    def excuse(self) -> None:
+        """Acknowledge in the place of those who were not asked."""
+        silent = [member for member in self._members if not self._reached[member.connection_id]]
+        declared = [label for label in self._labels if any(label in member.declared for member in silent)]
+        for label in dict.fromkeys((*self.kept, *declared)):
+            if not self._promised[label]:
+                self._acknowledge(_weak(self._signal, label))
 
 
 def outgoing(signal: Live, wish: Wish) -> Live:

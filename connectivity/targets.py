@@ -5,8 +5,8 @@ its templates. It decides by namespace and filter; who may read a signal is the 
 subjects. A signal goes to a target once, however many of its topics match (Ditto connections, targets).
 
 Where scripts have the last word about the messages, the posting holds its place until they are known; if they make none, it
-ends as if the broker had confirmed. A signal that cannot be written, here or by them, is a failure like one that the broker
-refuses: whoever waits is told.
+ends as if the broker had confirmed, unless whoever posted it makes a difference. A signal that cannot be written, here or by
+them, is a failure like one that the broker refuses: whoever waits is told.
 
 A live signal rests nowhere: what no link has taken in its time is not sent any more, also where nobody waits for it.
 
@@ -165,9 +165,10 @@ class TargetRoute:
         log.exception("a signal could not be written", **self._about(signal))
         return _NotWritten("the signal could not be written", status=500)
 
-    def post(self, signal: Outbound, ended: Ended) -> Posting | None:
+    def post(self, signal: Outbound, ended: Ended, dropped: Callable[[], None] | None = None) -> Posting | None:
         """Send a signal. None where there is nothing to publish: then `ended` is never called, otherwise once.
 
+        Where scripts have the last word and make nothing of it, `dropped` is called in the place of `ended`, if it is given.
         A live signal that no link has taken within the longest time that anybody may wait for it is not sent any more.
         """
         try:
@@ -198,7 +199,10 @@ class TargetRoute:
                 self._warn("a signal was not taken", signal, str(error))
             elif messages and (posting is None or not posting.withdrawn):
                 self.meter.outbound("published", len(messages))
-            told(error)
+            if dropped is not None and error is None and not messages:
+                dropped()
+            else:
+                told(error)
 
         # A link may confirm within the call; what is open has to be known before.
         deadline = monotonic() + LONGEST_TIMEOUT if isinstance(signal, Live) else None

@@ -211,7 +211,7 @@ class Site:
         self.outbox.attach(self.link)
         self.connection = connection(*sources, **more)
         meter = self.monitor.meter(self.connection.id)
-        host = ScriptHost()
+        self.host = host = ScriptHost()
         self.readers = [
             Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host))
             for index in range(len(self.connection.sources))
@@ -241,6 +241,7 @@ class Site:
         if isinstance(self.journal, Disk):
             self.journal.full = self.journal.unreadable = False
             self.journal.release()
+        await self.host.close()
         await self.store.close()
 
     # in

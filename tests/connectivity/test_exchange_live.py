@@ -26,6 +26,7 @@ from tests.connectivity.neighbours import (
     with_status,
 )
 from tests.connectivity.site import Site, document, pause, source, target, turn, until
+from tests.helpers import wait_until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -253,6 +254,38 @@ async def test_case_37_nobody_answers_weakly_for_a_device_that_was_reached(kept:
     await site.settled(1)
     assert [(answer["status"], answer["value"]) for answer in site.answers()] == [(201, "done")]
     assert device.count("in", "unmatched") == 0
+
+
+SILENT = {
+    "mappingDefinitions": {
+        "silent": {
+            "mappingEngine": "JavaScript",
+            "options": {"outgoingScript": "function mapFromDittoProtocolMsg() { return null; }"},
+        }
+    }
+}
+
+
+@pytest.mark.parametrize("label", ["live-response", "other:sent"])
+@pytest.mark.parametrize("is_device_there", [True, False])
+async def test_case_37_a_target_whose_script_drops_the_signal_was_not_asked(label: str, is_device_there: bool) -> None:
+    """What it makes of the signal shows only later."""
+    site = await collected()
+    other = beside(site, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT)
+    device = Site(source("in"), beside=site, id="device", targets=[target(MESSAGES if is_device_there else EVENTS)])
+    site.deliver(message(requested_acks=[label, SEEN]))
+    await wait_until(lambda: other.count("out", "dropped"), 60)
+    await pause()
+    if is_device_there and label == "live-response":
+        assert site.answers() == []
+        device.deliver(with_status(message(value="done"), 201))
+    await site.settled(1)
+    acks = site.answers()[0]["value"]
+    assert acks[SEEN]["headers"]["ditto-weak-ack"] is True
+    is_weak = acks[label]["headers"].get("ditto-weak-ack", False)
+    assert (acks[label]["status"], is_weak) == (
+        (201, False) if is_device_there and label == "live-response" else (200, True)
+    )
 
 
 async def test_case_37_where_nobody_was_reached_live_response_is_weak() -> None:
