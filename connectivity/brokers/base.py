@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -51,6 +51,9 @@ class Delivery:
 
     def reject(self, redeliver: bool) -> None:
         self.ended(self, Outcome.REDELIVER if redeliver else Outcome.DROPPED)
+
+
+AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,15 @@ class Inbox:
         self._is_over = True
         self.waiting.clear()
         self.wake()
+
+
+class Shared(Generic[AnyDelivery]):
+    """One message in the hands of several sources: it has ended when each of them has ended its copy."""
+
+    __slots__ = ("first", "open", "outcome")
+
+    def __init__(self, first: AnyDelivery, count: int) -> None:
+        self.first, self.open, self.outcome = first, count, Outcome.SETTLED
 
 
 class Watermark:

@@ -23,13 +23,12 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from connectivity.brokers.base import BrokerType, Delivery, Done, Outcome, Outgoing
+from connectivity.brokers.base import LONGEST_LIST, BrokerType, Delivery, Done, Outcome, Outgoing
 from connectivity.errors import Detail, LinkError, NotConnected, Problem, PublishFailed
 from connectivity.model import Connection
 from mappings.envelope import Envelope
 
 IN_FLIGHT = 1000
-LONGEST_LIST = 500
 WINDOW = 100
 
 

@@ -19,12 +19,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing
+from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Shared
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.kafka.cluster import ask_brokers
 from connectivity.kafka.consuming import Consuming
 from connectivity.kafka.faults import ALL_DOWN, ENDS, link_error, telling
-from connectivity.kafka.partitions import Partition, Shared, Taken
+from connectivity.kafka.partitions import Partition, Taken
 from connectivity.kafka.publishing import Publishing
 from connectivity.kafka.records import is_expired, received
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from connectivity.brokers.base import Delivery, Outcome, Watermark
+from connectivity.brokers.base import Delivery, Outcome, Shared, Watermark
 
 
 class Owner(Protocol):
@@ -31,16 +31,7 @@ class Taken(Delivery):
 
     partition: Partition
     offset: int
-    shared: Shared | None
-
-
-class Shared:
-    """One record in the hands of several sources: it has ended when each of them has ended its copy."""
-
-    __slots__ = ("first", "open", "outcome")
-
-    def __init__(self, first: Taken, count: int) -> None:
-        self.first, self.open, self.outcome = first, count, Outcome.SETTLED
+    shared: Shared[Taken] | None
 
 
 class Partition:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Watermark
+from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Shared, Watermark
 from connectivity.errors import Detail, LinkError, PublishFailed, Renewed
 from connectivity.mqtt.channel import Channel
 from connectivity.mqtt.client import REFUSED, LoopClient
@@ -39,16 +39,7 @@ class _Taken(Delivery):
 
     mid: int
     qos: int
-    shared: _Shared | None
-
-
-class _Shared:
-    """One message in the hands of several sources: it has ended when each of them has ended its copy."""
-
-    __slots__ = ("first", "open", "outcome")
-
-    def __init__(self, first: _Taken, count: int) -> None:
-        self.first, self.open, self.outcome = first, count, Outcome.SETTLED
+    shared: Shared[_Taken] | None
 
 
 class MqttLink:
@@ -138,7 +129,7 @@ class MqttLink:
         if arrival.qos:
             self._watermark.arrived(first)
         if len(copies) > 1:
-            shared = _Shared(first, len(copies))
+            shared = Shared(first, len(copies))
             for copy in copies:
                 copy.shared = shared
         if not sources:  # left over from an earlier definition: nobody wants it
