@@ -2,7 +2,8 @@
 
 A `Pending` is one such signal with its collector. It is found by entity and correlation id, which is all that an
 acknowledgement says about what it acknowledges. Whatever ends the waiting (the last label, the answer, the end of the time)
-calls `finish` once. Those that wait lie in one heap by the end of their time; one timer is set, for the first of them.
+calls `finish` once; a mistake in it is logged, and costs nobody else anything. Those that wait lie in one heap by the end of
+their time; one timer is set, for the first of them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 
+import structlog
+
 from connectivity.acknowledgements import LIVE_RESPONSE, Collector, Wish
 from connectivity.arrivals import Arrival
 from connectivity.lanes import Ended, Posting
 from connectivity.outbound import Route
 from mappings.ids import EntityId
 from mappings.signals import Acknowledgement, Command, Live, LiveAnswer, LiveCommand, Message
+
+log = structlog.get_logger(__name__)
 
 _MOST_OVER = 1000
 """So many in the heap may be over, or half of it, before they are taken out ahead of their time."""
@@ -27,8 +32,8 @@ class Pending:
     """One signal that waits, to be answered by `route`. `ended` holds its delivery's place until it is called; None where
     nothing is held.
 
-    What a command did has to be durable before anybody is told anything: until `is_done`, neither acknowledgements nor the
-    end of the time end the waiting.
+    What a command did has to be durable before anybody is told anything, and a live signal to be sent: until `is_done`,
+    neither acknowledgements nor the end of the time end the waiting.
     """
 
     __slots__ = (
@@ -37,6 +42,7 @@ class Pending:
         "collector",
         "deadline",
         "ended",
+        "in_heap",
         "is_done",
         "is_late",
         "is_over",
@@ -64,7 +70,7 @@ class Pending:
         self.ended = ended
         self.deadline = deadline
         self.is_done = not isinstance(signal, Command)
-        self.is_late = self.is_over = False
+        self.is_late = self.is_over = self.in_heap = False
         self.answer: LiveAnswer | None = None
         self.postings: list[Posting] = []
 
@@ -93,6 +99,7 @@ class Collecting:
         self._number = self._over = 0
         self._timer: asyncio.TimerHandle | None = None
         self._held: Counter[str] = Counter()
+        self._unheld: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -100,6 +107,10 @@ class Collecting:
     def held(self, connection_id: str) -> int:
         """How many deliveries of a connection wait for acknowledgements."""
         return self._held[connection_id]
+
+    def unheld(self, connection_id: str) -> int:
+        """How many signals of a connection wait for an answer whose deliveries do not wait with them."""
+        return self._unheld[connection_id]
 
     def begin(
         self,
@@ -117,8 +128,8 @@ class Collecting:
         self._pending[_key(pending)] = pending
         self._number += 1
         heapq.heappush(self._heap, (deadline, self._number, pending))
-        if ended is not None:
-            self._held[arrival.route.connection_id] += 1
+        pending.in_heap = True
+        self._count(pending, 1)
         self._arm()
         return pending
 
@@ -135,7 +146,7 @@ class Collecting:
         return True
 
     def done(self, pending: Pending, *acks: Acknowledgement) -> None:
-        """What a command did is durable, as these say."""
+        """What a command did is durable, as these say; or a live signal is being sent."""
         if pending.is_over:
             return
         pending.is_done = True
@@ -153,9 +164,8 @@ class Collecting:
         pending.is_over = True
         if self._pending.get(_key(pending)) is pending:
             del self._pending[_key(pending)]
-        if pending.ended is not None:
-            self._held[pending.arrival.route.connection_id] -= 1
-        self._over += 1
+        self._count(pending, -1)
+        self._over += pending.in_heap
         if self._over > max(_MOST_OVER, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if not entry[2].is_over]
             heapq.heapify(self._heap)
@@ -165,27 +175,42 @@ class Collecting:
         """Nobody there waits any more: the broker keeps what is unsettled."""
         for pending in [each for each in self._pending.values() if each.arrival.route.connection_id == connection_id]:
             self.drop(pending)
-        del self._held[connection_id]
+        del self._held[connection_id], self._unheld[connection_id]
 
     def expire(self) -> None:
         """End the waiting of those whose time is over."""
         now = self._clock()
-        while self._heap and (self._heap[0][2].is_over or self._heap[0][0] <= now):
-            pending = heapq.heappop(self._heap)[2]
-            if pending.is_over:
-                self._over = max(0, self._over - 1)
-                continue
-            if not pending.is_done:
-                pending.is_late = True
-                continue
-            pending.withdraw()
-            pending.collector.expire(pending.correlation_id, pending.wish.timeout)
-            self._end(pending)
-        self._arm()
+        try:
+            while self._heap and (self._heap[0][2].is_over or self._heap[0][0] <= now):
+                pending = heapq.heappop(self._heap)[2]
+                pending.in_heap = False
+                if pending.is_over:
+                    self._over -= 1
+                    continue
+                if not pending.is_done:
+                    pending.is_late = True
+                    continue
+                pending.withdraw()
+                pending.collector.expire(pending.correlation_id, pending.wish.timeout)
+                self._end(pending)
+        finally:
+            self._arm()
 
     def _end(self, pending: Pending) -> None:
         self.drop(pending)
-        self._finish(pending)
+        try:
+            self._finish(pending)
+        except Exception:
+            log.exception(
+                "waiting for acknowledgements ended in an error",
+                connection=pending.arrival.route.connection_id,
+                entity=str(pending.signal.entity),
+                correlation_id=pending.correlation_id,
+            )
+
+    def _count(self, pending: Pending, step: int) -> None:
+        counter = self._held if pending.ended is not None else self._unheld
+        counter[pending.arrival.route.connection_id] += step
 
     def _arm(self) -> None:
         """Set the timer for the first one."""

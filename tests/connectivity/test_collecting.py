@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.acknowledgements import Wish
 from connectivity.arrivals import Arrival
@@ -43,6 +44,28 @@ async def test_those_whose_time_is_over_end_in_the_order_of_their_times() -> Non
     waiting.collecting.expire()
     assert waiting.finished == ["a", "b", "c"]
     assert (len(waiting.collecting), waiting.collecting.held("site")) == (1, 1)
+    assert waiting.collecting._over == 0, "none of them is in the heap any more"
+
+
+async def test_an_error_at_one_end_stops_no_other_and_the_timer_goes_on() -> None:
+    waiting = Waiting()
+    finish = waiting.collecting._finish
+
+    def fail_once(pending: Pending) -> None:
+        waiting.collecting._finish = finish
+        raise ZeroDivisionError(pending.correlation_id)
+
+    waiting.collecting._finish = fail_once
+    for name, seconds in (("a", 0.01), ("b", 0.01), ("c", 0.02)):
+        waiting.begin(name, seconds)
+    with capture_logs() as lines:
+        waiting.clock.advance(0.01)
+        await until(lambda: waiting.finished == ["b"])
+        waiting.clock.advance(0.01)
+        await until(lambda: waiting.finished == ["b", "c"])
+    assert [(line["event"], line["correlation_id"]) for line in lines] == [
+        ("waiting for acknowledgements ended in an error", "a")
+    ]
 
 
 async def test_a_shorter_time_than_that_of_the_timer_is_not_missed() -> None:
