@@ -52,6 +52,9 @@ LONGEST_TIMEOUT: Final = 60.0
 _DEFAULT: Final = {"twin": TWIN_PERSISTED, "live": LIVE_RESPONSE}
 _LABEL: Final = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
 _LISTED: Final = re.compile(r"[a-zA-Z0-9\-_:,]*")
+_MOST_OF_ONE: Final = 10
+"""Acknowledgements with the same label that are kept for one command."""
+
 _FIRST_FAILURE: Final = 400
 _PRECONDITION_FAILED: Final = 412
 _TIMED_OUT: Final = 408
@@ -273,7 +276,7 @@ class Collector:
         return label in self._come
 
     def take(self, ack: Acknowledgement) -> bool:
-        """Note an acknowledgement; False for one that nobody asked for."""
+        """Note an acknowledgement; False for one that nobody asked for, or that is one too many with its label."""
         come = self._come.get(ack.label)
         if come is None:
             return False
@@ -284,6 +287,8 @@ class Collector:
             come.clear()
         elif ack.headers.get("ditto-weak-ack"):
             return True
+        elif len(come) >= _MOST_OF_ONE:
+            return False
         come.append(ack)
         return True
 

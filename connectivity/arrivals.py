@@ -127,7 +127,10 @@ class Redeliveries:
         return False
 
     def until_ended(self, arrival: Arrival) -> Ended:
-        """What ends one answer to a delivery that until then is known to be on its way."""
+        """What ends one answer to a delivery that until then is known to be on its way.
+
+        Ask for it when nothing can take back any more what is answered: a delivery that is on its way is not taken up again.
+        """
         place = arrival.place
         if place is None:
             return arrival.ended
@@ -137,12 +140,17 @@ class Redeliveries:
             if error is not None and arrival.outcome is Outcome.SETTLED:
                 _remember(self._refused, place, digest(arrival.delivery), _REMEMBERED_REFUSALS)
                 self.has_failures = True
-            if arrival.open == 1 and self._underway.get(place) is arrival:
+            if arrival.open == 1:
                 # Before it ends: a broker may bring it again within the call.
-                del self._underway[place]
+                self.forget(arrival)
             arrival.ended(error)
 
         return ended
+
+    def forget(self, arrival: Arrival) -> None:
+        """Nothing will end this delivery any more: when the broker brings it again, it is taken up again."""
+        if arrival.place is not None and self._underway.get(arrival.place) is arrival:
+            del self._underway[arrival.place]
 
     # failures
 

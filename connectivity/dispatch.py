@@ -4,6 +4,7 @@ Deliveries come in batches, in order. The commands of a batch are decided one af
 before it decided, and stored together; an answer is posted when what it says is durable, and a delivery is settled when
 the broker has its answers. What could not be stored, or not be decided because the store cannot be read, is handed back
 unanswered, to be taken up again. A change that no store can take costs its own command an answer of 500, and nobody else.
+What a delivery with several signals says to others leaves when its own changes are durable, so that it leaves once.
 
 A command that asks for acknowledgements of others holds its delivery until they have come or its time is over
 (`connectivity.exchange`, where live signals go too). Whether a delivery is settled or rejected follows from what came of its
@@ -31,7 +32,7 @@ from connectivity.arrivals import Arrival, Redeliveries
 from connectivity.brokers.base import Outcome
 from connectivity.collecting import Pending
 from connectivity.errors import TwinError
-from connectivity.exchange import Exchange, Sending
+from connectivity.exchange import Exchange
 from connectivity.inbound import Heard
 from connectivity.members import Member, Members
 from connectivity.outbound import Route
@@ -82,7 +83,16 @@ class _Answer(NamedTuple):
     pending: Pending | None = None
 
 
-_Waiting: TypeAlias = list[_Answer]
+class _Saying(NamedTuple):
+    """What a signal with these headers says to others, once all of its delivery is durable. `pending` waits for answers."""
+
+    arrival: Arrival
+    say: Callable[[], None]
+    headers: Headers
+    pending: Pending | None = None
+
+
+_Waiting: TypeAlias = list[_Answer | _Saying]
 
 
 class Dispatcher:
@@ -159,41 +169,33 @@ class Dispatcher:
             return
         arrival.outcome = Outcome.SETTLED
         received = arrival.received
-        answers: _Waiting = []
-        sendings: list[Sending] = []
+        steps: _Waiting = []
+        is_alone = len(received.signals) == 1 and received.error is None
         if received.error is not None:
-            answers.append(_Answer(arrival, received.error, received.route or arrival.route))
+            steps.append(_Answer(arrival, received.error, received.route or arrival.route))
         elif not received.signals:
             arrival.route.meter.inbound("dropped")
         try:
             for heard in received.signals:
-                signal, route = heard.signal, heard.route
+                signal = heard.signal
                 if isinstance(signal, Command):
-                    pending = None
-                    if says_nothing(signal.headers):
-                        answer = self._decide(signal, heard, arrival, changes)
-                        if isinstance(answer, ErrorResponse):
-                            self._note_refusal(answer, signal, channel_of(signal) is not None, arrival)
-                    else:
-                        answer, pending = self._carry_out(signal, heard, arrival, changes)
-                    answers.append(_Answer(arrival, answer, route, pending))
+                    steps.append(self._carry_out(signal, heard, arrival, changes))
                 elif isinstance(signal, Subscribe | Request | Cancel):
                     self._stream(signal, heard, arrival)
-                elif (told := self._pass_on(signal, heard, arrival)) is not None:
-                    if isinstance(told, ErrorResponse):
-                        answers.append(_Answer(arrival, told, route))
-                    else:
-                        sendings.append(told)
+                elif (step := self._pass_on(signal, heard, arrival, is_alone=is_alone)) is not None:
+                    steps.append(step)
         except StoreUnavailable:
-            self._drop(answers)
+            self._drop(steps)
             raise
-        waiting += answers
-        arrival.open = len(answers) + len(sendings) or 1
-        for send in sendings:
-            send()
-        if not answers and not sendings:
+        arrival.open = len(steps) or 1
+        if not steps:
             # Streams answer for themselves, as fast as the link takes it.
             arrival.route.outbox.behind(self._memory.until_ended(arrival), arrival.route.place)
+        elif is_alone and isinstance(steps[0], _Saying):
+            # Nothing can take it back: a live signal does not wait for the disk.
+            self._do(steps[0])
+        else:
+            waiting += steps
 
     # answers to commands
 
@@ -203,11 +205,11 @@ class Dispatcher:
         self._submitted.discard(stored)
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
         if error is None:
-            for answer in waiting:
-                self._tell(answer)
+            for step in waiting:
+                self._do(step)
         elif isinstance(error, StoreUnavailable):
             self._drop(waiting)
-            taken = list(dict.fromkeys(answer.arrival for answer in waiting))
+            taken = list(dict.fromkeys(step.arrival for step in waiting))
             for arrival in taken:
                 arrival.is_again = True
             left = [*taken, *left]
@@ -218,28 +220,42 @@ class Dispatcher:
 
     def _not_stored(self, error: BaseException, waiting: _Waiting) -> list[Arrival]:
         """Answer whoever is to blame; the others, to be taken up again."""
-        self._drop(waiting)
         found = _by_arrival(waiting)
         innocent: list[Arrival] = []
-        for arrival, answers in found:
+        for arrival, steps in found:
             arrival.tries += 1
             if (len(found) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_TRIES:
+                self._drop(steps)
                 innocent.append(arrival)
                 continue
             self._memory.note(arrival, Outcome.REDELIVER, is_done=False)
-            for answer in answers:
-                if answer.told is arrival.received.error:
-                    self._tell(answer)
+            for step in steps:
+                if isinstance(step, _Saying) or step.told is arrival.received.error:
+                    self._do(step)
                     continue
-                log.error("a change could not be stored", exc_info=error, **_about(arrival, answer.told.headers))
-                self._tell(_Answer(arrival, _internal_error(answer.told), answer.route))
+                self._drop([step])
+                log.error("a change could not be stored", exc_info=error, **_about(arrival, step.told.headers))
+                self._do(_Answer(arrival, _internal_error(step.told), step.route))
         return innocent
 
     def _drop(self, waiting: _Waiting) -> None:
         """These were not carried out: nobody collects for them."""
-        for answer in waiting:
-            if answer.pending is not None:
-                self._exchange.collecting.drop(answer.pending)
+        for step in waiting:
+            if step.pending is not None:
+                self._exchange.collecting.drop(step.pending)
+
+    def _do(self, step: _Answer | _Saying) -> None:
+        """Tell or say what may be told now. A mistake of our own costs nobody else anything."""
+        try:
+            if isinstance(step, _Answer):
+                self._tell(step)
+            else:
+                step.say()
+        except Exception:
+            # Unsettled as it is, the delivery comes again over the next link.
+            self._memory.forget(step.arrival)
+            headers = step.told.headers if isinstance(step, _Answer) else step.headers
+            log.exception("a delivery could not be answered", **_about(step.arrival, headers))
 
     def _tell(self, answer: _Answer) -> None:
         """What was carried out is durable: tell the requester, or what collects for it."""
@@ -269,26 +285,33 @@ class Dispatcher:
 
     # commands
 
-    def _carry_out(
-        self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> tuple[_Told, Pending | None]:
-        """Decide a command that says what it asks for, and hold its delivery if that is more. Raises StoreUnavailable."""
+    def _carry_out(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Answer:
+        """Decide a command, and hold its delivery if it asks for more than its answer. Raises StoreUnavailable."""
+        asked: Wish | Fault | None = None
+        # Most commands leave to the defaults what they ask for: their own answer is all. They are what has to be fast, so
+        # that is not worked out for each of them.
+        if not says_nothing(command.headers):
+            asked = self._asked(command, arrival)
+        told: _Told
+        if isinstance(asked, Fault):
+            told = ErrorResponse(command.entity, command.entity.type.group, asked, command.headers)
+        else:
+            told = self._decide(command, heard, arrival, changes)
+        pending: Pending | None = None
+        if isinstance(told, ErrorResponse):
+            has_labels = bool(asked.labels) if isinstance(asked, Wish) else channel_of(command) is not None
+            self._note_refusal(told, command, has_labels, arrival)
+        elif isinstance(asked, Wish) and not asked.is_plain("twin"):
+            pending = self._exchange.hold(command, asked, heard.route, arrival)
+        return _Answer(arrival, told, heard.route, pending)
+
+    def _asked(self, command: Command, arrival: Arrival) -> Wish | Fault:
+        """What a command says that it asks for, or why it cannot have it."""
         channel = channel_of(command)
         asked = wish(command.headers, channel) if channel is not None else NOTHING
-        fault = asked if isinstance(asked, Fault) else None
-        is_plain = isinstance(asked, Wish) and asked.is_plain("twin")
-        if fault is None and not is_plain:
-            fault = self._exchange.duplicate(command, arrival)
-        if fault is not None:
-            refused = ErrorResponse(command.entity, command.entity.type.group, fault, command.headers)
-            self._note_refusal(refused, command, True, arrival)
-            return refused, None
-        assert isinstance(asked, Wish)
-        told = self._decide(command, heard, arrival, changes)
-        if isinstance(told, Response):
-            return told, None if is_plain else self._exchange.hold(command, asked, heard.route, arrival)
-        self._note_refusal(told, command, bool(asked.labels), arrival)
-        return told, None
+        if isinstance(asked, Fault) or asked.is_plain("twin"):
+            return asked
+        return self._exchange.duplicate(command, arrival) or asked
 
     def _note_refusal(self, told: ErrorResponse, command: Command, is_asking: bool, arrival: Arrival) -> None:
         """What a refusal means for the delivery: nothing, unless acknowledgements were asked for or we have failed."""
@@ -323,20 +346,53 @@ class Dispatcher:
     # what goes to others
 
     def _pass_on(
-        self, signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement, heard: Heard, arrival: Arrival
-    ) -> ErrorResponse | Sending | None:
-        """An error to answer with, or what sends the signal when the whole delivery is judged. Raises StoreUnavailable."""
+        self,
+        signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement,
+        heard: Heard,
+        arrival: Arrival,
+        *,
+        is_alone: bool,
+    ) -> _Answer | _Saying | None:
+        """Judge what goes to others: an error to answer with, or what is to be said. Raises StoreUnavailable.
+
+        What says something to those that wait, and `is_alone` in its delivery, says it at once; then there may be nothing
+        left to do.
+        """
+        if isinstance(signal, Acknowledgement | MessageResponse | LiveResponse):
+            if is_alone:
+                told = self._hand_over(signal, arrival)
+                return _Answer(arrival, told, heard.route) if told is not None else None
+            return _Saying(arrival, lambda: self._hand_over_late(signal, heard, arrival), signal.headers)
         try:
-            if isinstance(signal, Acknowledgement):
-                return self._exchange.acknowledge(signal, arrival)
-            if isinstance(signal, MessageResponse | LiveResponse):
-                return self._exchange.answer(signal, arrival)
-            return self._exchange.prepare(signal, heard.route, arrival)
+            sending = self._exchange.prepare(signal, heard.route, arrival)
         except StoreUnavailable:
             raise
         except Exception:
-            log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
-            return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers)
+            return _Answer(arrival, self._not_passed_on(signal, arrival), heard.route)
+        if isinstance(sending, ErrorResponse):
+            return _Answer(arrival, sending, heard.route)
+        return _Saying(arrival, sending.send, signal.headers, sending.pending)
+
+    def _hand_over(self, signal: LiveAnswer | Acknowledgement, arrival: Arrival) -> ErrorResponse | None:
+        """Give those that wait what is for them; an error to answer with."""
+        try:
+            if isinstance(signal, Acknowledgement):
+                return self._exchange.acknowledge(signal, arrival)
+            return self._exchange.answer(signal, arrival)
+        except Exception:
+            return self._not_passed_on(signal, arrival)
+
+    def _hand_over_late(self, signal: LiveAnswer | Acknowledgement, heard: Heard, arrival: Arrival) -> None:
+        if (told := self._hand_over(signal, arrival)) is not None:
+            self._tell(_Answer(arrival, told, heard.route))
+        else:
+            self._memory.until_ended(arrival)(None)
+
+    def _not_passed_on(
+        self, signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement, arrival: Arrival
+    ) -> ErrorResponse:
+        log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
+        return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers)
 
     # subscriptions
 
@@ -384,11 +440,11 @@ def _internal_error(answer: _Told) -> ErrorResponse:
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
 
 
-def _by_arrival(waiting: _Waiting) -> list[tuple[Arrival, list[_Answer]]]:
-    """The answers of each delivery, in order."""
-    found: dict[Arrival, list[_Answer]] = {}
-    for answer in waiting:
-        found.setdefault(answer.arrival, []).append(answer)
+def _by_arrival(waiting: _Waiting) -> list[tuple[Arrival, _Waiting]]:
+    """The steps of each delivery, in order."""
+    found: dict[Arrival, _Waiting] = {}
+    for step in waiting:
+        found.setdefault(step.arrival, []).append(step)
     return list(found.items())
 
 

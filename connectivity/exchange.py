@@ -9,7 +9,7 @@ to others; here is what each kind of signal means (Ditto connections, requested 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple
 
 import structlog
 
@@ -33,8 +33,10 @@ from connectivity.members import Members
 from connectivity.outbound import Route
 from connectivity.replies import Replies
 from connectivity.twins.base import World
+from connectivity.twins.enforcer import Enforcer
 from connectivity.twins.live import may_send
 from mappings.errors import Fault
+from mappings.ids import EntityId
 from mappings.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -48,12 +50,12 @@ from mappings.signals import (
     Message,
     Response,
 )
-from spark_store.errors import StoreUnavailable
+from spark_store.records import Snapshot
 
 log = structlog.get_logger(__name__)
 
-Sending: TypeAlias = Callable[[], None]
-"""Sends a live signal. It ends one answer of its arrival, then or later."""
+MOST_UNHELD = 1000
+"""The most live signals of a connection that wait for an answer while their deliveries are settled already."""
 
 _DUPLICATE = Fault(
     409,
@@ -61,7 +63,41 @@ _DUPLICATE = Fault(
     "Another signal to this entity with the same correlation id waits for acknowledgements.",
     "Send every signal with a correlation id of its own.",
 )
+_TOO_MANY = Fault(
+    429,
+    "live.response.limit",
+    f"{MOST_UNHELD} live signals of this connection wait for an answer without an acknowledgement, the most there may be.",
+    "Leave 'requested-acks' to its default, which holds the delivery back, or give a shorter 'timeout'.",
+)
 _FORGET = Wish((), False, 0.0)
+
+
+class Sending(NamedTuple):
+    """A live signal that may be sent, and what waits for its answer from now on. `send` ends one answer of its arrival,
+    then or later; whoever does not call it drops `pending`."""
+
+    send: Callable[[], None]
+    pending: Pending | None
+
+
+class _Judged(NamedTuple):
+    """A `World` of one thing, as it was when a signal to it was judged: nothing has to be read to send the signal."""
+
+    thing: Snapshot | None
+    permissions: Enforcer | None
+
+    @classmethod
+    def of(cls, thing: EntityId, world: World) -> _Judged:
+        """Raises StoreUnavailable."""
+        found = world.snapshot(thing)
+        policy = found.policy if found is not None else None
+        return cls(found, world.enforcer(policy) if policy is not None else None)
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:  # noqa: ARG002
+        return self.thing
+
+    def enforcer(self, policy_id: str) -> Enforcer | None:  # noqa: ARG002
+        return self.permissions
 
 
 class Exchange:
@@ -74,27 +110,35 @@ class Exchange:
         self._world = world
         self._memory = memory
         self._replies = replies
-        self._live = LiveChannel(members, world)
+        self._members = members
         self.collecting = Collecting(clock, self._finish)
 
     # commands on twins
 
     def duplicate(self, signal: Command | Message | LiveCommand, arrival: Arrival) -> Fault | None:
-        """Why a signal cannot be waited for: another one has its place. A redelivery takes the place of its forerunner."""
+        """Why a signal cannot be waited for: another one has its place. A redelivery takes the place of its forerunner.
+
+        That of another signal which it brings itself, it does not take.
+        """
         earlier = self.collecting.find(signal)
         if earlier is None:
             return None
-        if arrival.delivery.redelivered and earlier.arrival.route.place == arrival.route.place:
+        is_forerunner = earlier.arrival is not arrival and earlier.arrival.route.place == arrival.route.place
+        if arrival.delivery.redelivered and is_forerunner:
             self.collecting.drop(earlier)
+            self._memory.forget(earlier.arrival)
             return None
         return _DUPLICATE
 
     def hold(self, command: Command, asked: Wish, route: Route, arrival: Arrival) -> Pending:
         """Wait for what a command asks for; `persisted` tells the service's own part."""
-        return self.collecting.begin(command, asked, "twin", arrival, route, self._memory.until_ended(arrival))
+        return self.collecting.begin(command, asked, "twin", arrival, route, arrival.ended)
 
     def persisted(self, pending: Pending, response: Response) -> None:
         """What the command did is durable."""
+        if pending.is_over:
+            return
+        pending.ended = self._memory.until_ended(pending.arrival)
         headers = pending.signal.headers
         acks = [own(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
         self.collecting.done(pending, *acks)
@@ -104,25 +148,36 @@ class Exchange:
     def prepare(self, signal: Live, route: Route, arrival: Arrival) -> ErrorResponse | Sending:
         """Judge a live signal: the error that it is answered with, or what sends it. Raises StoreUnavailable.
 
-        What is awaited comes back by `route`.
+        What is awaited comes back by `route`. Who is sent the signal is judged by what is the case now.
         """
         asked = _FORGET if isinstance(signal, LiveEvent) else wish(signal.headers, "live")
         if isinstance(asked, Fault):
             return self._refused(signal, asked, Outcome.DROPPED, arrival)
-        fault = may_send(signal, arrival.received.subjects, self._world)
+        judged = _Judged.of(signal.entity, self._world)
+        fault = may_send(signal, arrival.received.subjects, judged)
         is_awaited = bool(asked.labels) or asked.is_answered
         if fault is None and is_awaited and not isinstance(signal, LiveEvent):
             fault = self.duplicate(signal, arrival)
+            if fault is None and not asked.labels and self.collecting.unheld(route.connection_id) >= MOST_UNHELD:
+                fault = _TOO_MANY
         if fault is not None:
             return self._refused(signal, fault, outcome_of_error(fault) if asked.labels else Outcome.SETTLED, arrival)
-        return lambda: self._send(signal, asked, route, arrival)
-
-    def _send(self, signal: Live, asked: Wish, route: Route, arrival: Arrival) -> None:
-        origin, ended = arrival.route.connection_id, self._memory.until_ended(arrival)
         pending = None
-        if not isinstance(signal, LiveEvent) and (asked.labels or asked.is_answered):
-            held = ended if asked.labels else None
+        if is_awaited and not isinstance(signal, LiveEvent):
+            held = arrival.ended if asked.labels else None
             pending = self.collecting.begin(signal, asked, "live", arrival, route, held)
+            pending.is_done = False
+        return Sending(lambda: self._send(signal, asked, pending, arrival, judged), pending)
+
+    def _send(self, signal: Live, asked: Wish, pending: Pending | None, arrival: Arrival, judged: World) -> None:
+        if pending is not None and pending.is_over:
+            # Another delivery has its place, or the connection is closed.
+            return
+        ended = self._memory.until_ended(arrival)
+        if pending is not None:
+            if asked.labels:
+                pending.ended = ended
+            self.collecting.done(pending)
 
         def acknowledge(ack: Acknowledgement) -> None:
             if pending is None or pending.is_over:
@@ -131,14 +186,12 @@ class Exchange:
                 pending.answer = issued_answer(pending.signal, ack.status)
             self.collecting.acknowledge(pending, ack)
 
-        try:
-            postings = self._live.publish(outgoing(signal, asked), origin, asked.labels, acknowledge)
-        except StoreUnavailable:
+        if pending is None or not pending.is_over:
+            # Otherwise its time was over before it could be sent.
+            live = LiveChannel(self._members, judged)
+            postings = live.publish(outgoing(signal, asked), arrival.route.connection_id, asked.labels, acknowledge)
             if pending is not None:
-                self.collecting.drop(pending)
-            raise
-        if pending is not None:
-            pending.postings.extend(postings)
+                pending.postings.extend(postings)
         if not asked.labels:
             ended(None)
 
@@ -202,7 +255,12 @@ class Exchange:
         arrival = pending.arrival
         if pending.ended is not None:
             self._memory.note(arrival, outcome, is_done=True)
-        self._replies.post(pending.route, answer, pending.ended or _ignore)
+        try:
+            self._replies.post(pending.route, answer, pending.ended or _ignore)
+        except Exception:
+            # Unsettled as it is, it comes again over the next link.
+            self._memory.forget(arrival)
+            raise
 
 
 def _ignore(_error: object) -> None:

@@ -124,6 +124,20 @@ async def test_a_store_that_cannot_be_read_is_no_reason_for_an_answer(
     assert site.values() == [0, 1, *([2] if payload == turn(2) else []), 3]
 
 
+async def test_what_was_refused_before_it_was_handed_back_is_judged_anew(site: Site) -> None:
+    """Its delivery is not dropped for what is no longer so."""
+    site.disk.full = True
+    site.deliver(turn(0), turn(1, name="lamp-8"))
+    await until(lambda: len(site.postponed) == 2)
+    site.disk.full = False
+    await until(lambda: site.store.is_available)
+    late, site.postponed = site.postponed, []
+    await site.has_lamp("lamp-8")
+    site.dispatcher.handle(late, site.postponed.extend)
+    await site.settled(2)
+    assert site.statuses() == [201, 201]
+
+
 async def test_a_cancelled_wait_for_the_disk_answers_nothing(site: Site) -> None:
     """As when the loop is torn down: whoever asked will ask again."""
     site.disk.hold()

@@ -8,14 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.brokers.base import Outcome
+from connectivity.replies import Replies
 from tests.connectivity.neighbours import NACKS, SEEN, acknowledgement, asking, beside, collected, with_status
 from tests.connectivity.site import Site, command, document, pause, source, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
 SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
+
+
+async def durable(site: Site) -> None:
+    """Wait until everything so far is on disk, and whoever waits for that has been told."""
+    await site.store.barrier()
+    await pause()
 
 
 # commands on the twin
@@ -149,6 +157,36 @@ async def test_what_comes_too_late_is_dropped_in_silence() -> None:
     assert len(site.answers()) == 1
 
 
+async def test_what_comes_after_its_time_is_too_late_also_while_the_disk_is_busy() -> None:
+    site = await collected()
+    other = beside(site)
+    site.disk.hold()
+    site.deliver(asking(SEEN, timeout="1s"))
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    other.deliver(acknowledgement())
+    await other.settled(1)
+    assert other.count("in", "unmatched") == 1
+    site.disk.release()
+    assert await site.ended(1) == [REDELIVER]
+    assert site.statuses() == [408]
+
+
+async def test_of_one_label_ten_acknowledgements_are_kept_while_another_is_missing() -> None:
+    site = await collected()
+    other = beside(site)
+    site.deliver(asking(SEEN, "nobody:there", timeout="1s"))
+    await durable(site)
+    for number in range(15):
+        other.deliver(acknowledgement(value=number))
+    await other.settled(15)
+    assert other.count("in", "unmatched") == 5
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [REDELIVER]
+    assert [ack["payload"] for ack in site.answers()[0]["value"][SEEN]] == list(range(10))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -162,8 +200,10 @@ async def test_an_acknowledgement_is_for_one_signal(wrong: bytes) -> None:
     site = await collected()
     other = beside(site)
     site.deliver(asking(SEEN))
+    await durable(site)
     other.deliver(with_status(wrong, 200))
     await other.settled(1)
+    await durable(site)
     assert (site.answers(), site.dispatcher.held("site")) == ([], 1)
 
 
@@ -338,6 +378,53 @@ async def test_an_unnamed_delivery_that_comes_again_while_it_waits_takes_the_pla
     await site.settled(1)
     await pause()
     assert (len(site.outcomes), site.statuses()) == (1, [200])
+
+
+async def test_a_marked_delivery_of_another_source_takes_nobodys_place() -> None:
+    site = await collected(source(**NACKS), source("elsewhere", **NACKS))
+    other = beside(site)
+    site.handle(site.delivery(asking(SEEN), None))
+    site.handle(site.delivery(asking(SEEN), None, redelivered=True), source=1)
+    assert await site.ended(1) == [DROPPED]
+    assert (site.statuses(), site.dispatcher.held("site")) == ([409], 1)
+    other.deliver(acknowledgement())
+    assert await site.ended(2) == [DROPPED, SETTLED]
+
+
+async def test_whose_place_was_taken_is_carried_out_when_it_comes_again_itself() -> None:
+    """The broker marks another delivery with the same correlation id; the first one has lost its place, not its life."""
+    site = await collected()
+    other = beside(site)
+    site.handle(site.delivery(asking(SEEN), "x"))
+    await durable(site)
+    site.handle(site.delivery(asking(SEEN), "y", redelivered=True))
+    other.deliver(acknowledgement())
+    await site.settled(1)
+    site.handle(site.delivery(asking(SEEN), "x", redelivered=True))
+    other.deliver(acknowledgement())
+    assert await site.settled(2) == ["y", "x"]
+
+
+async def test_an_error_of_our_own_at_the_end_is_no_reason_to_forget_the_delivery_that_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = await collected()
+    other = beside(site)
+    site.handle(site.delivery(asking(SEEN), "x"))
+    await durable(site)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a mistake of our own")
+
+    with capture_logs() as lines, monkeypatch.context() as broken:
+        broken.setattr(Replies, "post", fail)
+        other.deliver(acknowledgement())
+        await other.settled(1)
+    assert [line["event"] for line in lines] == ["waiting for acknowledgements ended in an error"]
+    site.handle(site.delivery(asking(SEEN), "x", redelivered=True))
+    other.deliver(acknowledgement())
+    await site.settled(1)
+    assert (site.statuses(), site.values()) == ([200], [True])
 
 
 async def test_while_the_store_is_away_nothing_is_collected() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from connectivity import exchange
 from connectivity.brokers.base import Outcome
 from tests.connectivity.neighbours import (
     COMMANDS,
@@ -95,6 +96,24 @@ async def test_a_live_response_without_requested_acks_comes_and_the_delivery_doe
     other.deliver(with_status(live("modify", "/attributes/on"), 204))
     await until(lambda: site.answers())
     assert (site.statuses(), len(site.outcomes)) == ([204], 1)
+
+
+async def test_those_that_wait_for_an_answer_without_their_delivery_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else does: the broker counts these as settled, and goes on."""
+    monkeypatch.setattr(exchange, "MOST_UNHELD", 2)
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    for number in range(3):
+        site.deliver(message(requested_acks=[], correlation_id=f"c-{number}"))
+    await site.settled(3)
+    assert [(answer["status"], answer["value"]["error"]) for answer in site.answers()] == [(429, "live.response.limit")]
+    assert (other.correlations(), site.dispatcher.held("site")) == (["c-0", "c-1"], 0)
+    other.deliver(with_status(message(correlation_id="c-0"), 200))
+    site.deliver(message(requested_acks=[], correlation_id="c-3"))
+    await site.settled(4)
+    assert other.correlations() == ["c-0", "c-1", "c-3"]
 
 
 async def test_who_wants_no_response_is_settled_at_once() -> None:

@@ -138,6 +138,43 @@ async def test_a_mistake_of_our_own_while_taking_up_strands_nothing(
     assert "connection refused: a source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
+ACKS = ["twin-persisted", "search-persisted"]
+
+
+async def test_a_command_that_asks_for_acknowledgements_outlives_a_full_disk_and_a_cut_link() -> None:
+    running = await Running.opened()
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(turn(1, correlation_id="1", requested_acks=ACKS))
+        await until(lambda: running.site.count("in", "held") == 1)
+        await running.linked_again()
+        running.site.disk.full = False
+        await running.answered(1)
+        await until(lambda: running.unsettled() == 0)
+        await pause()
+    assert (running.correlations(), running.site.values()) == (["1"], [1])
+    assert running.answers()[0]["topic"].endswith("/things/twin/acks")
+
+
+async def test_a_command_that_asks_for_acknowledgements_outlives_a_link_that_is_cut_before_its_commit_fails() -> None:
+    running = await Running.opened()
+    running.site.disk.hold()
+    with capture_logs():
+        running.send(turn(1, correlation_id="1", requested_acks=ACKS))
+        await until(lambda: running.site.disk.commits == 2)
+        await running.linked_again()
+        await until(lambda: running.unsettled() == 1)
+        await pause()
+        running.site.disk.full = True
+        running.site.disk.release()
+        await until(lambda: not running.site.store.is_available)
+        running.site.disk.full = False
+        await running.answered(1)
+        await until(lambda: running.unsettled() == 0)
+        await pause()
+    assert (running.correlations(), running.site.values()) == (["1"], [1])
+
+
 async def with_intake(running: Running) -> asyncio.Task[None]:
     """One intake alone, with a pause that suits a test, over a link of its own."""
     site = running.site
