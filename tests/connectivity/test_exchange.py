@@ -5,6 +5,7 @@ Case numbers are those of the cases for connections.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -358,15 +359,22 @@ async def test_what_nothing_names_comes_again_once() -> None:
     assert [outcome for _, outcome in site.outcomes] == [REDELIVER, SETTLED]
 
 
-async def test_a_delivery_that_comes_again_over_a_new_link_while_it_waits_is_the_one_to_settle() -> None:
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_a_delivery_that_comes_again_over_a_new_link_while_it_waits_is_the_one_to_settle(
+    is_durable: bool,
+) -> None:
     site = await collected()
     other = beside(site)
+    ends: list[Outcome] = []
+    again = site.delivery(asking(SEEN), "x", redelivered=True)
     site.handle(site.delivery(asking(SEEN), "x"))
-    site.handle(site.delivery(asking(SEEN), "x", redelivered=True))
+    if is_durable:
+        await durable(site)
+    site.handle(replace(again, ended=lambda _, outcome: ends.append(outcome)))
     other.deliver(acknowledgement())
-    await site.settled(1)
+    await until(lambda: ends)
     await pause()
-    assert (len(site.outcomes), len(site.answers()), site.values()) == (1, 1, [True])
+    assert (ends, site.outcomes, len(site.answers()), site.values()) == ([SETTLED], [], 1, [True])
 
 
 async def test_an_unnamed_delivery_that_comes_again_while_it_waits_takes_the_place_of_the_first() -> None:
