@@ -70,7 +70,7 @@ class Arrival:
                 self.route.meter.inbound("settled")
             else:
                 self.delivery.reject(self.outcome is Outcome.REDELIVER)
-                self.route.meter.inbound("given_back" if self.outcome is Outcome.REDELIVER else "rejected")
+                self.route.meter.inbound("given_back" if self.outcome is Outcome.REDELIVER else "dropped")
 
 
 def read(reader: Reader, deliveries: Sequence[Delivery], prepared: Sequence[Preparation] = ()) -> list[Arrival]:

@@ -174,7 +174,7 @@ class Dispatcher:
         if received.error is not None:
             steps.append(_Answer(arrival, received.error, received.route or arrival.route))
         elif not received.signals:
-            arrival.route.meter.inbound("dropped")
+            arrival.route.meter.inbound("unread")
         try:
             for heard in received.signals:
                 signal = heard.signal

@@ -39,13 +39,12 @@ class Meter:
         self.up = monitor.up.labels(connection_id)
 
     def inbound(self, outcome: str, count: int = 1) -> None:
-        """Deliveries: settled, given_back or rejected; malformed, refused or failed; dropped by every mapper;
-        answered_again; unmatched, with an answer or acknowledgement that nobody waits for; held while the store was away.
-        """
+        """Deliveries: settled, given_back or dropped; malformed, refused or failed; unread by any mapper; answered_again;
+        unmatched, with an answer or acknowledgement that nobody waits for; held while the store was away."""
         self._count("in", outcome, count)
 
     def outbound(self, outcome: str, count: int = 1) -> None:
-        """Messages: published, failed, dropped by the mapper, or not sent for a reason: not_expected, no_reply_target,
+        """Messages: published, failed, unwritten by the mapper, or not sent for a reason: not_expected, no_reply_target,
         address_unresolved, not_diverted."""
         self._count("out", outcome, count)
 

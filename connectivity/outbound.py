@@ -135,7 +135,7 @@ class Route:
             self._not_written(signal, error)
         else:
             if not messages:
-                self.meter.outbound("dropped")
+                self.meter.outbound("unwritten")
         return messages
 
     def _ended(
@@ -187,7 +187,7 @@ class Route:
             self._not_written(signal, error)
             return None
         if not envelopes:
-            self.meter.outbound("dropped")
+            self.meter.outbound("unwritten")
         return resolved, envelopes
 
     def _tell_unresolved(self, signal: Outbound) -> None:

@@ -134,7 +134,7 @@ class TargetRoute:
         except Exception as error:
             raise self._not_written(signal, error) from error
         if not any(envelopes for _, envelopes in parts):
-            self.meter.outbound("dropped")
+            self.meter.outbound("unwritten")
             return None
         return resolved, parts
 
@@ -152,7 +152,7 @@ class TargetRoute:
             posting.error = self._not_written(signal, error)
         else:
             if not messages:
-                self.meter.outbound("dropped")
+                self.meter.outbound("unwritten")
         return messages
 
     def _not_written(self, signal: Outbound, error: Exception) -> _NotWritten:

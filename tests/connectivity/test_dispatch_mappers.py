@@ -57,7 +57,7 @@ async def test_an_error_and_what_others_have_read_are_both_answered_before_the_d
     await made.settled(1)
     assert [(answer["status"], answer["value"]["error"]) for answer in made.answers()] == [(400, "json.invalid")]
     assert [event.action for event in made.history(FAN)] == ["created"]
-    assert (made.count("in", "malformed"), made.count("out", "dropped")) == (1, 1)
+    assert (made.count("in", "malformed"), made.count("out", "unwritten")) == (1, 1)
 
 
 async def test_a_thing_is_made_once_for_a_device_that_reports_often() -> None:
@@ -67,7 +67,7 @@ async def test_a_thing_is_made_once_for_a_device_that_reports_often() -> None:
     await made.settled(2)
     assert made.statuses() == [204, 204]
     assert [event.action for event in made.history(FAN)] == ["created", "modified", "modified"]
-    assert (made.count("out", "dropped"), made.count("out", "failed")) == (2, 0)
+    assert (made.count("out", "unwritten"), made.count("out", "failed")) == (2, 0)
 
 
 async def test_a_thing_that_cannot_be_made_is_told_to_the_operator_alone() -> None:
@@ -131,14 +131,14 @@ async def test_what_no_mapper_reads_is_counted_as_dropped_and_settled() -> None:
     made = site("alarms")
     made.deliver(turn(True), kind="report")
     await made.settled(1)
-    assert (made.answers(), made.count("in", "dropped")) == ([], 1)
+    assert (made.answers(), made.count("in", "unread")) == ([], 1)
 
 
 async def test_an_outgoing_condition_drops_answers() -> None:
     made = site("alarms")
     made.deliver(creation(), turn(True), command("retrieve", name="lamp-9"), kind="alarm")
     await made.settled(3)
-    assert (made.statuses(), made.count("out", "dropped")) == ([404], 2)
+    assert (made.statuses(), made.count("out", "unwritten")) == ([404], 2)
 
 
 async def test_a_raw_message_is_a_live_message_to_its_thing() -> None:

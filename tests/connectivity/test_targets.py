@@ -225,7 +225,7 @@ async def test_scripts_make_messages_in_the_order_of_the_list_and_of_the_signals
 @pytest.mark.parametrize(
     ("value", "mapping", "outcome"),
     [
-        (b"null", ["lines"], "dropped"),
+        (b"null", ["lines"], "unwritten"),
         (b'"bad"', ["lines"], "failed"),
         (b'"bad"', ["RawMessage", "lines"], "failed"),
     ],
