@@ -22,9 +22,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from connectivity.brokers.base import Outcome
+from mappings.ditto.faults import invalid_label
 from mappings.errors import Fault
 from mappings.headers import response_required, timeout_seconds
-from mappings.ids import EntityId, EntityType
+from mappings.ids import LIVE_RESPONSE, EntityId, EntityType, is_label
 from mappings.placeholders import PlaceholderContext, Scope, Template, parse
 from mappings.signals import (
     Acknowledgement,
@@ -39,7 +40,6 @@ from mappings.signals import (
 
 TWIN_PERSISTED: Final = "twin-persisted"
 SEARCH_PERSISTED: Final = "search-persisted"
-LIVE_RESPONSE: Final = "live-response"
 
 OWN_LABELS: Final = {"twin": frozenset({TWIN_PERSISTED, SEARCH_PERSISTED}), "live": frozenset({LIVE_RESPONSE})}
 """The labels that the service itself answers on each channel. On the other one nobody does, so they are not waited for."""
@@ -50,7 +50,6 @@ LONGEST_TIMEOUT: Final = 60.0
 """Seconds; also how long is waited where a command does not say."""
 
 _DEFAULT: Final = {"twin": TWIN_PERSISTED, "live": LIVE_RESPONSE}
-_LABEL: Final = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
 _LISTED: Final = re.compile(r"[a-zA-Z0-9\-_:,]*")
 _MOST_OF_ONE: Final = 10
 """Acknowledgements with the same label that are kept for one command."""
@@ -97,7 +96,7 @@ def wish(headers: Headers, channel: str) -> Wish | Fault:
         labels: tuple[str, ...] = (_DEFAULT[channel],) if is_answered and timeout != 0 else ()
     else:
         for label in requested:
-            if _LABEL.fullmatch(label) is None:
+            if not is_label(label):
                 return invalid_label(label)
         labels = tuple(dict.fromkeys(label for label in requested if label not in _LABELS_OF_OTHERS[channel]))
     if timeout == 0 and (labels or is_answered):
@@ -121,16 +120,6 @@ NO_TIME: Final = Fault(
     {"invalidHeaderKey": "timeout"},
 )
 """Told also to who wants no response: it cannot be had as it was asked for."""
-
-
-def invalid_label(label: str) -> Fault:
-    """`acknowledgement:label.invalid`."""
-    return Fault(
-        400,
-        "acknowledgement:label.invalid",
-        f"The acknowledgement label '{label[:100]}' is not valid.",
-        "A label has 3 to 100 letters, digits and the characters - _ :",
-    )
 
 
 NOTHING: Final = Wish((), True, LONGEST_TIMEOUT)

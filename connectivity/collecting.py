@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import structlog
 
-from connectivity.acknowledgements import LIVE_RESPONSE, Collector, Wish
+from connectivity.acknowledgements import Collector, Wish
 from connectivity.arrivals import Arrival
 from connectivity.lanes import Ended, Posting
 from connectivity.outbound import Route
-from mappings.ids import EntityId
+from mappings.ids import LIVE_RESPONSE, EntityId
 from mappings.signals import Acknowledgement, Command, Live, LiveAnswer, LiveCommand, Message
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import structlog
 
 from connectivity.acknowledgements import (
-    LIVE_RESPONSE,
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
     Wish,
@@ -36,7 +35,7 @@ from connectivity.twins.base import World
 from connectivity.twins.enforcer import Enforcer
 from connectivity.twins.live import may_send
 from mappings.errors import Fault
-from mappings.ids import EntityId
+from mappings.ids import LIVE_RESPONSE, EntityId
 from mappings.signals import (
     Acknowledgement,
     Acknowledgements,

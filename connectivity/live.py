@@ -18,15 +18,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from connectivity.acknowledgements import LIVE_RESPONSE, Wish, weak
+from connectivity.acknowledgements import Wish, weak
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
-from connectivity.members import DIVERT_TO, DIVERTED_TYPES, Member, Members
+from connectivity.members import Member, Members
+from connectivity.rules import DIVERT_TO, DIVERTED_TYPES
 from connectivity.targets import TargetRoute
 from connectivity.twins.base import World
 from connectivity.twins.live import may_receive
 from mappings.errors import Fault
-from mappings.ids import EntityId
+from mappings.ids import LIVE_RESPONSE, EntityId
 from mappings.signals import (
     Acknowledgement,
     Event,

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from connectivity.model import Connection, ResponseType
+from connectivity.rules import DIVERT_TO, DIVERTED_TYPES
 from connectivity.targets import TargetRoute
 from mappings.signals import Answer
 
-DIVERT_TO = "divert-response-to-connection"
-DIVERTED_TYPES = "divert-expected-response-types"
 DIVERTED_FROM = "diverted-response-from-connection"
 
 _USUAL_TYPES = frozenset({ResponseType.RESPONSE.value, ResponseType.ERROR.value})

@@ -12,9 +12,10 @@ import structlog
 
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended
-from connectivity.members import DIVERT_TO, DIVERTED_FROM, Members
+from connectivity.members import DIVERTED_FROM, Members
 from connectivity.outbound import Route, response_type, too_large
 from connectivity.publication import correlation_of
+from connectivity.rules import DIVERT_TO
 from connectivity.targets import TargetRoute
 from mappings.headers import response_required
 from mappings.signals import Answer

@@ -23,6 +23,10 @@ ROOT = "$"
 CONFIGURATION_INVALID = "connectivity:connection.configuration.invalid"
 URI_INVALID = "connectivity:connection.uri.invalid"
 
+DIVERT_TO = "divert-response-to-connection"
+DIVERTED_TYPES = "divert-expected-response-types"
+"""The headers that say where a command's answer goes instead, and which kinds of answer do."""
+
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
 _NEAREST = re.compile(r"Did you mean (.+)\?$")
 _CONNECTION_ID = re.compile(r"\{\{\s*connection:id\s*\}\}|\$\{\s*connection:id\s*\}")

@@ -1,4 +1,4 @@
-"""The identifiers that everybody shares: entities, subscriptions, correlation ids.
+"""The identifiers that everybody shares: entities, subscriptions, correlation ids, labels.
 
 An entity is a thing or a policy (streams join them later). Its id is `namespace:name`, split at the first colon; both
 parts follow one grammar, which `parse_entity_id` checks.
@@ -21,6 +21,12 @@ LONGEST_KNOWN = 512
 that what is known stays small, whatever clients send."""
 
 _ENTITY_ID = re.compile(r"(?P<namespace>|[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*):(?P<name>[^\x00-\x1F\x7F-\xFF/]+)", re.ASCII)
+
+
+_LABEL = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
+
+LIVE_RESPONSE = "live-response"
+"""The label under which the answer to a live signal is acknowledged."""
 
 
 class EntityType(str, Enum):
@@ -68,6 +74,11 @@ def _parse(type: EntityType, text: str) -> EntityId | None:
 
 
 _known = lru_cache(maxsize=8192)(_parse)
+
+
+def is_label(text: str) -> bool:
+    """Whether an acknowledgement may be labelled so: 3 to 100 letters, digits and the characters - _ :"""
+    return _LABEL.fullmatch(text) is not None
 
 
 def new_subscription_id() -> str:

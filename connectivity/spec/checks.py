@@ -19,6 +19,8 @@ from connectivity.hosts import is_refused_host
 from connectivity.mapper import condition
 from connectivity.model import Connection, MappingDefinition, PublicKeyCredentials, ResponseType, Source, Target
 from connectivity.rules import (
+    DIVERT_TO,
+    DIVERTED_TYPES,
     URI_INVALID,
     check_template,
     did_you_mean,
@@ -34,6 +36,7 @@ from connectivity.tls import is_certificate_with_key, is_certificates, is_key
 from connectivity.topics import CONNECTION_ANNOUNCEMENTS, TargetTopic, UnknownTopic, parse_target_topic
 from connectivity.uri import mask_uri, parse_tunnel_uri
 from mappings.codecs import Codec, load_codec, mapper_names
+from mappings.ids import LIVE_RESPONSE, is_label
 from mappings.options import FAILED, OptionsRefused
 from mappings.placeholders import Scope
 from mappings.selection import SelectorRefused, parse_fields
@@ -49,13 +52,8 @@ LABEL_NOT_UNIQUE = "acknowledgement:label.not.unique"
 TOPIC_INVALID = "connectivity:topic.invalid"
 MAPPER_INVALID = "connectivity:message.mapper.config.invalid"
 
-LIVE_RESPONSE = "live-response"
-
-_LABEL = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
 _CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
 _FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IGNORECASE)
-_DIVERT_TO = "divert-response-to-connection"
-_DIVERTED_TYPES = "divert-expected-response-types"
 
 
 def check(connection: Connection, mended: Iterable[str] = ()) -> Iterator[Problem]:
@@ -226,7 +224,7 @@ def check_labels(connection: Connection) -> Iterator[Problem]:
             requests = part.acknowledgement_requests
             for index, label in enumerate(requests.includes if requests else ()):
                 own = with_connection_id(label, connection.id)
-                if not _LABEL.fullmatch(own):
+                if not is_label(own):
                     place = f"{path}.acknowledgementRequests.includes[{index}]"
                     yield Problem(place, show(label), "3 to 100 letters, digits and - _ :", code=LABEL_INVALID)
         elif part.issued_acknowledgement_label is not None:
@@ -241,7 +239,7 @@ def check_labels(connection: Connection) -> Iterator[Problem]:
 
 def _check_label(path: str, label: str, connection_id: str) -> Iterator[Problem]:
     own = with_connection_id(label, connection_id)
-    if not own.startswith(f"{connection_id}:") or len(own) == len(connection_id) + 1 or not _LABEL.fullmatch(own):
+    if not own.startswith(f"{connection_id}:") or len(own) == len(connection_id) + 1 or not is_label(own):
         expected = f"a label such as {connection_id}:done or {{{{connection:id}}}}:done, of letters, digits and - _ :"
         yield Problem(path, show(label), expected, code=LABEL_INVALID)
 
@@ -318,18 +316,18 @@ def check_diversion(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_diverting_headers(path: str, source: Source, own_id: str) -> Iterator[Problem]:
-    to, types = source.header_mapping.get(_DIVERT_TO), source.header_mapping.get(_DIVERTED_TYPES)
+    to, types = source.header_mapping.get(DIVERT_TO), source.header_mapping.get(DIVERTED_TYPES)
     if to is not None and not has_expression(to):
         if to == own_id:
-            yield Problem(f"{path}.{_DIVERT_TO}", show(to), "the id of another connection")
+            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the id of another connection")
         elif not _CONNECTION_ID.fullmatch(to):
-            yield Problem(f"{path}.{_DIVERT_TO}", show(to), "the id of a connection")
+            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the id of a connection")
     if types is not None and not has_expression(types):
         known = [kind.value for kind in ResponseType]
         for name in types.split(","):
             if name.strip().lower() not in known:
                 expected, hint = f"some of: {', '.join(known)}", did_you_mean(name, known)
-                yield Problem(f"{path}.{_DIVERTED_TYPES}", show(name), expected, hint)
+                yield Problem(f"{path}.{DIVERTED_TYPES}", show(name), expected, hint)
 
 
 def document_types() -> list[str]:

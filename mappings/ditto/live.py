@@ -20,7 +20,7 @@ from mappings.ditto.document import compact, parse_value
 from mappings.ditto.paths import resource
 from mappings.errors import DecodeError, UnknownPath
 from mappings.headers import readable
-from mappings.ids import MAX_ID_LENGTH, EntityId, utf16_length
+from mappings.ids import MAX_ID_LENGTH, EntityId, is_label, utf16_length
 from mappings.pointer import format_pointer, parse_pointer
 from mappings.signals import (
     Acknowledgement,
@@ -39,7 +39,6 @@ LARGEST_PAYLOAD = 256_000
 """The most bytes that the value of a message may have."""
 
 _DIRECTIONS = {"inbox": "to", "outbox": "from"}
-_LABEL = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TWIN_ACTIONS = {"created": "create", "modified": "modify", "merged": "merge", "deleted": "delete"}
 """What has to be possible at a path for an event with this action to have it."""
@@ -144,6 +143,6 @@ def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes 
 
 
 def _checked_label(label: str) -> str:
-    if _LABEL.fullmatch(label) is None:
+    if not is_label(label):
         raise DecodeError(faults.invalid_label(label))
     return label
