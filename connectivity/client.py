@@ -130,6 +130,9 @@ class Client:
             )
             self._log.warning("connection lost", reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
             await asyncio.sleep(pause)
+            if self.lifecycle.state is State.CLOSED:
+                # Told to stop while it waited; what other clients have on its way may still take its time.
+                return
             self._step(Input.RETRY_DUE)
 
     async def _connect_and_serve(self) -> LinkError:

@@ -15,7 +15,7 @@ from connectivity.client import Pauses
 from connectivity.dispatch import Dispatcher
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.lanes import MOST_BARREN
-from connectivity.lifecycle import Status
+from connectivity.lifecycle import State, Status
 from connectivity.model import Connection
 from mappings.envelope import Envelope
 from tests.connectivity.running import Running, numbered, with_broker
@@ -87,6 +87,20 @@ async def test_a_tunnel_is_not_gone_around() -> None:
         await until(running.supervisor.attempted.is_set)
     assert running.supervisor.status_details == "connection refused: this version of the service has no sshTunnel"
     assert running.broker.links == []
+
+
+async def test_a_client_that_is_told_to_stop_while_it_waits_tries_no_more() -> None:
+    running = Running()
+    running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
+    client = running.supervisor.clients[0]
+    with capture_logs():
+        running.supervisor.open()
+        await until(lambda: client.lifecycle.state is State.WAITING)
+        client.stop_taking()
+        # Others of its connection may drain meanwhile.
+        await until(lambda: not client.is_running)
+        await running.supervisor.close()
+    assert running.supervisor.status is Status.CLOSED
 
 
 async def test_a_mistake_of_our_own_while_connecting_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
