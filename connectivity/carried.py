@@ -1,7 +1,8 @@
 """What of a connection document this version carries out.
 
 A document may say more than is done today. What would be unsafe to leave out is refused: then the connection is not opened,
-and its status says why. What is merely missing is told in the log when the connection is opened.
+and its status says why. What is merely missing is told in the log when the connection is opened. Whoever checks documents
+is told both, before anything is opened.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ def _left_out(target: Target) -> Iterator[str]:
         yield f"topics: the parameter {name} is unknown and ignored" + (f"; did you mean {near[0]}?" if near else "")
     if any(topic.topic in LIVE_TOPICS and topic.extra_fields is not None for topic in topics):
         yield "topics: extraFields are not added"
+
+
+def notes(connection: Connection) -> Iterator[str]:
+    """What this version does not do of a document, as whoever checks it reads that."""
+    if (reason := refusal(connection)) is not None:
+        yield f"{connection.id} will not be opened: {reason}"
+    yield from (f"{connection.id}: not carried out yet: {shortfall}" for shortfall in shortfalls(connection))
 
 
 def reservations(connection: Connection) -> Iterator[str]:

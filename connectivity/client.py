@@ -3,6 +3,9 @@
 A link that dies is thrown away and the next one made after a pause that grows. A client runs every source of its connection
 and publishes what the outbox gives it. Clients of one connection know nothing of each other: when one's link dies, the
 others go on. It is the place where unexpected errors of a source end.
+
+What this version does not carry out (`connectivity.carried`) is not tried: only another document helps, and that comes with
+a client of its own.
 """
 
 from __future__ import annotations
@@ -109,6 +112,12 @@ class Client:
 
     async def _run(self) -> None:
         self._step(Input.OPEN)
+        if (reason := refusal(self._connection)) is not None:
+            error: LinkError = ConnectionRefused(Detail.NOT_CARRIED_OUT, reason)
+            self._log.warning("connection not opened", reason=str(error))
+            self.has_attempted = True
+            self._step(Input.LOST, error)
+            return
         while True:
             self._has_stood = 0.0
             error = await self._connect_and_serve()
@@ -137,8 +146,6 @@ class Client:
 
     async def _connect_and_serve(self) -> LinkError:
         """One link from birth to death; returns why it died."""
-        if (reason := refusal(self._connection)) is not None:
-            return ConnectionRefused(Detail.REFUSED, reason)
         connect = load_broker(self._connection.connection_type).connect
         assert connect is not None, "a type that is not carried has been refused"
         try:

@@ -66,6 +66,8 @@ DEFAULT_CONTENT_TYPE = "{{header:content-type}}"
 _REPLY_HEADERS = {"correlation-id": "{{header:correlation-id}}", "content-type": DEFAULT_CONTENT_TYPE}
 _SOURCE_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id", "content-type", "reply-to")}
 _WITHOUT_HEADERS = frozenset({"mqtt"})
+_MOST_COUNTED = 64
+"""Clients of a connection, and consumers of each: beyond that a number is a slip, and each of them costs the broker."""
 _READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})
 _LEGACY_MAPPING = "javascript"
 
@@ -208,9 +210,9 @@ class Source(Model):
         description="What to consume: MQTT topic filters, AMQP queues, Kafka topics. No placeholders.",
         examples=[["fleet/+/cmd"], ["cmd.in"]],
     )
-    consumer_count: Annotated[StrictInt, Field(ge=1)] = Field(
+    consumer_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
         default=1,
-        description="Consumers working in parallel for each address and client.",
+        description="Consumers working in parallel for each address and client, at most 64.",
         examples=[2],
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
@@ -282,7 +284,8 @@ class Target(Model):
     )
     topics: Texts = Field(
         description="Which signals: `_/_/things/twin/events` and its like, with `namespaces`, `filter` and "
-        "`extraFields` as percent-encoded parameters.",
+        "`extraFields` as percent-encoded parameters. Not carried out yet: twin events, announcements and `extraFields`; "
+        "nothing is published of these topics, and nothing is added.",
         examples=[["_/_/things/twin/events?namespaces=acme.depot&filter=gt(attributes/load,10)"]],
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
@@ -368,7 +371,10 @@ class PublicKeyCredentials(Model):
 
 
 class SshTunnel(Model):
-    """A tunnel through which the broker is reached."""
+    """A tunnel through which the broker is reached.
+
+    Not carried out yet: a connection with an enabled tunnel is not opened.
+    """
 
     enabled: StrictBool = Field(description="Whether the tunnel is used.", examples=[True])
     credentials: Annotated[PlainCredentials | PublicKeyCredentials, Field(discriminator="type")] = Field(
@@ -442,7 +448,8 @@ class Connection(Model):
     )
     ssh_tunnel: SshTunnel | None = Field(
         default=None,
-        description="A tunnel to the broker; not for Kafka.",
+        description="A tunnel to the broker; not for Kafka. Not carried out yet: with an enabled one the connection is not "
+        "opened.",
         examples=[
             {
                 "enabled": True,
@@ -452,9 +459,10 @@ class Connection(Model):
             }
         ],
     )
-    client_count: Annotated[StrictInt, Field(ge=1)] = Field(
+    client_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
         default=1,
-        description="Clients that work side by side, each with a link of its own and all sources; a message comes to one.",
+        description="Clients that work side by side, each with a link of its own and all sources; a message comes to one. "
+        "At most 64.",
         examples=[2],
     )
     failover_enabled: StrictBool = Field(

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from connectivity.cli.output import complain, print_json, print_problems
+from connectivity.cli.output import complain, counted, print_json, print_notes, print_problems
 from connectivity.errors import SettingsError
 from connectivity.files import load
 from connectivity.settings import load_settings
@@ -36,7 +36,7 @@ def validate(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")],
     as_json: AsJson = False,
 ) -> None:
-    """Name every problem of connection files (JSON or YAML)."""
+    """Name the problems of connection files (JSON or YAML), and what of them is not carried out yet."""
     missing = [path for path in paths if not _exists(path)]
     for path in missing:
         complain(f"{path}: found nothing, expected a file or a folder")
@@ -44,10 +44,13 @@ def validate(
         raise typer.Exit(2)
     loaded = load(paths)
     print_problems(loaded.problems, as_json=as_json)
+    if not as_json:
+        print_notes(loaded)
     if loaded.problems:
         raise typer.Exit(1)
     if not as_json:
-        typer.echo(f"{len(loaded.connections)} connections in {loaded.read} files, no problems")
+        connections = counted(len(loaded.connections), "connection")
+        typer.echo(f"{connections} in {counted(loaded.read, 'file')}, no problems")
 
 
 def _exists(path: Path) -> bool:

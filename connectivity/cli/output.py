@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import typer
 
-from connectivity.files import FileProblem
+from connectivity.carried import notes
+from connectivity.files import FileProblem, LoadedFolder
 
 
 def print_json(value: object) -> None:
@@ -40,3 +41,15 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
         return
     for problem in problems:
         typer.echo(str(problem))
+
+
+def print_notes(loaded: LoadedFolder) -> None:
+    """One line for each thing that a usable document asks for and this version does not do."""
+    for connection_id, connection in loaded.connections.items():
+        for note in notes(connection):
+            typer.echo(f"{loaded.files[connection_id]}: {note}")
+
+
+def counted(number: int, what: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -33,13 +33,20 @@ class NormalizedCodec(PayloadMapper):
     """Events of things as plain JSON, shaped like the thing.
 
     What an event changes stands at its place in the thing, with `thingId`, `_modified`, `_revision` and, under `_context`,
-    what the event said; extra fields are merged in. A deleted thing is `thingId` with `_deleted`. Members that a merge
-    takes away are left out. Nothing is written for other signals (answers, messages, subscriptions), and nothing is read.
+    what the event said. Live events have neither revision nor time: there `_revision` and `_modified` are null. A deleted
+    thing is `thingId` with `_deleted`. Members that a merge takes away are left out. Nothing is written for other signals
+    (answers, messages, subscriptions), and nothing is read.
+
+    Not carried out yet: twin events are sent to no target, so what is written are live events; extra fields, which belong
+    merged in, are not added.
     """
 
     options = (
         Option(
-            "fields", selection, "Which members are written: a field selector.", "thingId,attributes(site),_revision"
+            "fields",
+            selection,
+            "Which members are written: a field selector. What it does not name is left out, `_deletedFields` too.",
+            "thingId,attributes(site),_revision,_deletedFields",
         ),
         Option(
             "includeDeletedFields",

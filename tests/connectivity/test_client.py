@@ -65,28 +65,32 @@ async def test_trying_goes_on_until_the_connection_is_made() -> None:
     assert running.supervisor.status_details == "connected"
 
 
-async def test_a_broker_that_is_not_carried_is_told_not_tried_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running(pauses=Pauses(0.001, 60))
+async def test_a_broker_that_is_not_carried_is_told_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
     with_broker(monkeypatch, replace(BROKER, name="pigeon", connect=None))
     with capture_logs() as lines:
         running.supervisor.open()
         await until(running.supervisor.attempted.is_set)
     assert running.supervisor.status is Status.MISCONFIGURED
-    assert running.supervisor.status_details.startswith(
-        "connection refused: this version of the service does not carry"
-    )
-    assert lines[0]["pause"] > 20
+    assert running.supervisor.status_details.startswith("not carried out: this version of the service does not carry")
+    assert not running.supervisor.clients[0].is_running
+    assert [line["reason"] for line in lines] == [running.supervisor.status_details]
 
 
 async def test_a_tunnel_is_not_gone_around() -> None:
     login = {"type": "plain", "username": "tunnel", "password": "secret"}
     tunnel = {"enabled": True, "credentials": login, "validateHost": False, "uri": "ssh://bastion.acme.example:22"}
-    running = Running(pauses=Pauses(60, 60), sshTunnel=tunnel)
+    running = Running(sshTunnel=tunnel)
     with capture_logs():
         running.supervisor.open()
         await until(running.supervisor.attempted.is_set)
-    assert running.supervisor.status_details == "connection refused: this version of the service has no sshTunnel"
+    assert running.supervisor.status is Status.MISCONFIGURED
+    assert running.supervisor.status_details == "not carried out: this version of the service has no sshTunnel"
+    # Only another document helps.
+    assert not running.supervisor.clients[0].is_running
     assert running.broker.links == []
+    await running.supervisor.close()
+    assert running.supervisor.status is Status.CLOSED
 
 
 async def test_a_client_that_is_told_to_stop_while_it_waits_tries_no_more() -> None:

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappings.codecs import normalized
+from mappings.codecs import load_codec, normalized
+from mappings.codecs.base import PayloadMapper
 from mappings.envelope import Envelope
 from mappings.ids import EntityId, EntityType
+from mappings.mappers_page import example
 from mappings.options import OptionsRefused
-from mappings.signals import Event, Outbound
+from mappings.signals import Event, LiveEvent, Outbound
 from tests.behaviours.codec import FEW
 from tests.behaviours.mapper import MapperBehaviours, mapper, write
 
@@ -69,6 +71,25 @@ def test_extra_fields_are_merged_in_and_what_changed_counts_more(monkeypatch: py
     written = document("modified", "/attributes/on", True)
     assert written["attributes"] == {"on": True, "site": "hall"}
     assert written["features"] == {"bulb": {}}
+
+
+def test_the_definition_on_the_page_writes_what_was_deleted() -> None:
+    codec = load_codec("Normalized")
+    assert isinstance(codec, PayloadMapper)
+    event = Event(LAMP, 7, "2030-01-15T07:30:00Z", "deleted", "/attributes/on", None, b"{}")
+    (envelope,) = write(mapper("Normalized", example("Normalized", codec)["options"]), event)
+    assert json.loads(envelope.payload) == {
+        "thingId": "acme.site:lamp-7",
+        "_deletedFields": {"/attributes/on": "2030-01-15T07:30:00Z"},
+        "_revision": 7,
+    }
+
+
+def test_a_live_event_has_no_revision() -> None:
+    event = LiveEvent(LAMP, "modified", "/attributes/on", b"true", {})
+    (envelope,) = write(mapper("Normalized", {}), event)
+    written = json.loads(envelope.payload)
+    assert (written["attributes"], written["_revision"], written["_modified"]) == ({"on": True}, None, None)
 
 
 def test_a_selector_that_cannot_be_read_is_refused() -> None:
