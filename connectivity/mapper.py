@@ -32,9 +32,18 @@ Prepared: TypeAlias = Sequence[Envelope] | Exception
 _CONTENT_TYPE = "content-type"
 
 
+_CONDITION = ("{{ fn:default('true') | ", " }}")
+
+
 def condition(functions: str) -> str:
     """The template of a condition, which is a run of functions: `true` comes out of it, or nothing."""
-    return f"{{{{ fn:default('true') | {functions} }}}}"
+    return functions.join(_CONDITION)
+
+
+def as_written(template: str) -> str:
+    """A template as its author wrote it: of a condition the functions alone."""
+    before, after = _CONDITION
+    return template[len(before) : -len(after)] if template.startswith(before) else template
 
 
 class Mapper:

@@ -67,7 +67,11 @@ class Registry:
         for problem in loaded.problems:
             _tell(problem)
         await asyncio.gather(
-            *(self._close(known) for known in list(self._supervisors) if self._must_end(known, loaded))
+            *(
+                self._close(known, "changed" if known in loaded.connections else "is gone")
+                for known in list(self._supervisors)
+                if self._must_end(known, loaded)
+            )
         )
         for connection_id, connection in loaded.connections.items():
             self._files[connection_id] = loaded.files[connection_id]
@@ -86,8 +90,9 @@ class Registry:
             return self._files[connection_id] not in loaded.broken_files
         return _essence(wanted) != _essence(self._supervisors[connection_id].connection)
 
-    async def _close(self, connection_id: str) -> None:
-        log.info("connection closed, its document changed", connection=connection_id)
+    async def _close(self, connection_id: str, what: str) -> None:
+        """`what` has become of its document."""
+        log.info(f"connection closed, its document {what}", connection=connection_id)
         await self._supervisors[connection_id].close(DRAIN_SECONDS)
         # Only now: whoever stops the service meanwhile must still find it.
         del self._supervisors[connection_id]

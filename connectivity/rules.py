@@ -140,15 +140,19 @@ def nearest_choice(found: object, expected: str) -> str | None:
     return did_you_mean(found, expected.removeprefix(_CHOICE).split(", ")) if expected.startswith(_CHOICE) else None
 
 
-def check_template(path: str, text: str, scope: Scope) -> Iterator[Problem]:
-    """The expressions of a template are known and well-formed, and have a value in this scope."""
+def check_template(path: str, text: str, scope: Scope, *, shown: str | None = None) -> Iterator[Problem]:
+    """The expressions of a template are known and well-formed, and have a value in this scope.
+
+    `shown` is what its author wrote, where that is not the text itself.
+    """
     try:
         parse(text, scope)
     except PlaceholderError as error:
         fault = error.fault
         nearest = _NEAREST.search(fault.description or "")
         hint = f"did you mean {nearest[1]}?" if nearest else None
-        found = f"{show(text)}: {fault.message}" if len(text) < _SHOWN_LENGTH else fault.message
+        written = text if shown is None else shown
+        found = f"{show(written)}: {fault.message}" if len(written) < _SHOWN_LENGTH else fault.message
         yield Problem(path, found, f"what is known in {scope.place}", hint, fault.error)
 
 

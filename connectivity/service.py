@@ -209,7 +209,9 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortInUse(f"{host}:{port} is in use") from error
+            raise PortInUse(
+                f"{host}:{port} is in use; for another port set api.port or CONNECTIVITY_API__PORT"
+            ) from error
         raise SettingsError(f"api.host {host}, api.port {port}: cannot listen there: {error}") from error
     listening.listen(128)
     listening.setblocking(False)

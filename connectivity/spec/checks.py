@@ -16,7 +16,7 @@ from connectivity.brokers import BrokerType, broker_names, load_broker
 from connectivity.errors import Problem
 from connectivity.hosts import EXPECTED as ALLOWED_HOST
 from connectivity.hosts import is_refused_host
-from connectivity.mapper import condition
+from connectivity.mapper import as_written, condition
 from connectivity.model import Connection, MappingDefinition, PublicKeyCredentials, ResponseType, Source, Target
 from connectivity.rules import (
     DIVERT_TO,
@@ -126,7 +126,7 @@ def _check_filter(path: str, text: str) -> Iterator[Problem]:
 
 def check_templates(connection: Connection) -> Iterator[Problem]:
     for path, text, scope in _templates(connection):
-        yield from check_template(path, text, scope)
+        yield from check_template(path, text, scope, shown=as_written(text))
 
 
 def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity import registry as module
 from connectivity.files import LoadedFolder, load_folder
@@ -105,7 +106,14 @@ async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its
     bench.write("two.json", document())
     assert await bench.changes() == ["open two"]
     (bench.folder / "one.json").unlink()
-    assert await bench.changes() == ["close one", "ended one"]
+    with capture_logs() as lines:
+        assert await bench.changes() == ["close one", "ended one"]
+        bench.write("two.json", document("elsewhere"))
+        await bench.changes()
+    assert [(line["event"], line["connection"]) for line in lines] == [
+        ("connection closed, its document is gone", "one"),
+        ("connection closed, its document changed", "two"),
+    ]
 
 
 async def test_a_file_that_becomes_unusable_stops_nothing(bench: Bench) -> None:

@@ -331,7 +331,8 @@ def test_exit_code_3_is_a_data_folder_that_another_service_has(ended: Exit) -> N
 def test_exit_code_4_is_a_port_in_use(ended: Exit) -> None:
     with _listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        assert ended.code(api={"port": port}) == (4, f"127.0.0.1:{port} is in use")
+        code, reason = ended.code(api={"port": port})
+    assert (code, reason) == (4, f"127.0.0.1:{port} is in use; for another port set api.port or CONNECTIVITY_API__PORT")
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

@@ -87,6 +87,22 @@ def test_a_problem_with_a_placeholder_names_the_nearest_known_one(document: dict
     assert "{{ thig:id }}" in found.found
 
 
+def test_a_problem_with_a_condition_shows_what_its_author_wrote(document: dict[str, Any]) -> None:
+    functions = "fn:filtre(header:kind,'eq','alarm')"
+    document["mappingDefinitions"] = {
+        "alarms": {"mappingEngine": "Ditto", "options": {}, "incomingConditions": {"isAlarm": functions}}
+    }
+    found = only(lint(document))
+    assert (found.path, found.hint) == ("mappingDefinitions.alarms.incomingConditions.isAlarm", "did you mean filter?")
+    assert found.found.startswith(f'"{functions}": ')
+
+
+def test_a_problem_with_a_filter_of_labels_shows_what_its_author_wrote(document: dict[str, Any]) -> None:
+    functions = "fn:filtre(header:qos,'ne','0')"
+    document["sources"][0]["acknowledgementRequests"] = {"includes": ["twin-persisted"], "filter": functions}
+    assert only(lint(document)).found.startswith(f'"{functions}": ')
+
+
 def test_a_problem_with_a_filter_names_the_position(document: dict[str, Any]) -> None:
     document["targets"][0]["topics"] = ["_/_/things/twin/events?filter=gt(attributes/load,"]
     assert "position 19" in only(lint(document)).expected
