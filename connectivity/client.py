@@ -113,7 +113,7 @@ class Client:
     async def _run(self) -> None:
         self._step(Input.OPEN)
         if (reason := refusal(self._connection)) is not None:
-            error: LinkError = ConnectionRefused(Detail.NOT_CARRIED_OUT, reason)
+            error: LinkError = ConnectionRefused(Detail.REFUSED, reason)
             self._log.warning("connection not opened", reason=str(error))
             self.has_attempted = True
             self._step(Input.LOST, error)

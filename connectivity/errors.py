@@ -70,7 +70,6 @@ class Detail(str, Enum):
     NOT_AUTHORIZED = "not authorized"
     MISSING_ADDRESS = "missing address"
     REFUSED_BY_BROKER = "refused by broker"
-    NOT_CARRIED_OUT = "not carried out"
     STORE_UNAVAILABLE = "store unavailable"
 
 
