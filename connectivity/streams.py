@@ -45,6 +45,9 @@ from spark_store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
+AT_ONCE = 100
+"""Elements that one subscription sends before others have their turn: about a millisecond."""
+
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -284,7 +287,9 @@ class Streams:
             if live.is_closed:
                 break
             live.position = page.position
-            live.posting = self._send(live, live.offer(page.elements))
+            await self._send_in_turns(live, page.elements)
+            if live.is_closed:
+                break
             if page.then is Then.END:
                 if live.posting is not None:
                     # An element that the broker refuses leaves a gap, and there must be no `complete` behind one.
@@ -297,6 +302,17 @@ class Streams:
                 await live.posting.taken()
             await asyncio.sleep(0)
         return Then.MORE
+
+    async def _send_in_turns(self, live: Live, elements: Sequence[Any]) -> None:
+        """Send a page in parts, so that other subscriptions, and the brokers' confirms, get their turn in between."""
+        live.posting = self._send(live, live.offer(elements[:AT_ONCE]))
+        for start in range(AT_ONCE, len(elements), AT_ONCE):
+            if live.posting is not None:
+                await live.posting.taken()
+            await asyncio.sleep(0)
+            if live.is_closed:
+                return
+            live.posting = self._send(live, live.offer(elements[start : start + AT_ONCE]))
 
     def _send(self, live: Live, outputs: Sequence[Output]) -> Posting | None:
         """Turn what the engine decided into signals with the headers of the latest command."""

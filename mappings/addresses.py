@@ -42,6 +42,8 @@ def resolve_address(template: Template, context: PlaceholderContext) -> str | No
     """
     if template.literal is not None:
         return template.text
+    if (repeated := template.repeated(context)) is not None:
+        return _judged(repeated, f"header:{template.header}")
     address: list[str] = []
     for part in template.parts:
         if isinstance(part, str):

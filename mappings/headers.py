@@ -418,7 +418,9 @@ class HeaderMapping:
         """
         result = self._constants.copy()
         for name, template in self._templates:
-            value = template.resolve(context).first
+            value = template.repeated(context)
+            if value is None:
+                value = template.resolve(context).first
             if value is not None:
                 result[name] = value
         return result

@@ -95,6 +95,15 @@ class Template:
     parts: tuple[str | Expression, ...] = field(repr=False)
     names: frozenset[str]
     literal: Resolution | None = field(repr=False)
+    header: str | None = None
+    """The header that a template repeats which is `{{ header:<name> }}` and nothing else, as most of them are."""
+
+    def repeated(self, context: PlaceholderContext) -> str | None:
+        """The text of that header, where it is there in this spelling; None says nothing: `resolve` knows."""
+        if self.header is None:
+            return None
+        value = context.headers.get(self.header)
+        return value if type(value) is str else None
 
     @property
     def is_constant(self) -> bool:
@@ -143,7 +152,13 @@ def parse(text: str, scope: Scope = Scope.COMMON) -> Template:
         parts,
         frozenset().union(*(expression.names for expression in expressions)),
         None if expressions else Resolution(State.RESOLVED, (text,)),
+        _header(parts[0]) if len(parts) == 1 and isinstance(parts[0], Expression) else None,
     )
+
+
+def _header(expression: Expression) -> str | None:
+    prefix, _, name = expression.text.partition(":")
+    return name if prefix == "header" and not expression.stages and expression.start is not None else None
 
 
 @lru_cache(maxsize=4096)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -15,7 +13,7 @@ from typing import Any
 from tests.bench.modify import THINGS, command
 from tests.bench.places import AmqpPlace, KafkaPlace, Place, rate
 from tests.bench.report import Figure
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, serving, thing
+from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, thing
 from tests.brokers.kafka import Kafka
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.rabbitmq import RabbitMQ
@@ -42,14 +40,10 @@ def kafka(*topics: str) -> Iterator[KafkaPlace]:
         yield place
 
 
-@contextmanager
-def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> Iterator[None]:
-    """The bare client at work in a process of its own."""
+def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> float:
+    """Messages a second of the bare client, at work in a process of its own, by its own clock."""
     address = place.uri.replace("tcp:", "amqp:") if isinstance(place, AmqpPlace) else place.bootstrap
-    words = [place.kind, what, address, str(count), str(size), *places]
-    with subprocess.Popen([sys.executable, "-m", "tests.bench.bare_queues", *words]) as process:
-        yield
-    assert process.returncode == 0, f"the bare client ended with {process.returncode}"
+    return count / run("bare_queues", place.kind, what, address, count, size, *places)["seconds"]
 
 
 def subscribe(place: Place, demand: int, answers: str) -> None:
@@ -75,8 +69,7 @@ def _next(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callab
             ours.append(rate(place, f"ours-{number}", EVENTS))
             processor = (processor_seconds(service) - before) / EVENTS
             size = len(place.first(f"ours-{number}"))
-            with bare(place, "publish", EVENTS, size, f"bare-{number}"):
-                theirs.append(rate(place, f"bare-{number}", EVENTS))
+            theirs.append(bare(place, "publish", EVENTS, size, f"bare-{number}"))
     found, beside = statistics.median(ours), statistics.median(theirs)
     note = f"ratio {found / beside:.2f}; {size} bytes; service {processor * 1e6:.0f} µs of processor per event"
     library = "aiormq on uvloop" if place.kind == "amqp" else "confluent-kafka with callbacks"
@@ -97,8 +90,7 @@ def _drained(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Cal
             processor = processor_seconds(service) / COMMANDS
         size = len(place.first(f"ours-{number}"))
         place.send(f"bare-ask-{number}", commands, "")
-        with bare(place, "turn", COMMANDS, size, f"bare-{number}", f"bare-ask-{number}"):
-            theirs.append(rate(place, f"bare-{number}", COMMANDS))
+        theirs.append(bare(place, "turn", COMMANDS, size, f"bare-{number}", f"bare-ask-{number}"))
     found, beside = statistics.median(ours), statistics.median(theirs)
     note = f"ratio {found / beside:.2f}; service {processor * 1e6:.0f} µs of processor per command"
     name = f"durable modify with response, drained over {_title(place)}"
