@@ -13,7 +13,8 @@ import pytest
 
 from connectivity.errors import PublishFailed
 from connectivity.feeds import Feed
-from connectivity.streams import Bounds, Peer, Streams
+from connectivity.lanes import Ended, Posting
+from connectivity.streams import AT_ONCE, Bounds, Peer, Streams
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import (
@@ -26,6 +27,7 @@ from mappings.signals import (
     HistoryQuery,
     Kind,
     Next,
+    Outbound,
     Request,
     Subscribe,
 )
@@ -435,6 +437,38 @@ async def test_a_stalled_subscription_never_delays_another() -> None:
     await bench.settle()
     assert len(reply.elements) == 101
     assert reply.names[-1] == "Complete"
+
+
+async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
+    """A broker that takes a whole page at once does not make the others wait until it has it."""
+    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    order: list[str] = []
+
+    class Noting(KeepingReply):
+        def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
+            if isinstance(signal, Next):
+                order.append(self.connection_id)
+            return super().post(signal, ended)
+
+    replies = [Noting("a"), Noting("b")]
+    for reply in replies:
+        peer = Peer(reply, READER, reply.connection_id)
+        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
+    await bench.settle()
+    assert order == ["a", "b"] * 3
+    assert [reply.elements for reply in replies] == [list(range(3 * AT_ONCE))] * 2
+
+
+async def test_case_55_what_is_left_of_a_page_does_not_leave_after_cancel() -> None:
+    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 3 * AT_ONCE)
+    bench.cancel(key)
+    bench.reply.postings[-1].take()
+    await bench.settle()
+    assert len(bench.reply.elements) == AT_ONCE
+    assert bench.reply.names == ["Created", "Next"]
 
 
 async def test_waiting_for_a_broker_that_is_away_is_not_idleness() -> None:

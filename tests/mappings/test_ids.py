@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from mappings.ids import EntityId, EntityType, new_correlation_id, new_subscription_id, parse_entity_id, utf16_length
@@ -52,3 +54,9 @@ def test_ids_are_made_of_128_random_bits_and_safe_in_a_url() -> None:
     assert len(made) == 100
     assert all(len(key) == 22 and key.replace("-", "").replace("_", "").isalnum() for key in made)
     assert new_correlation_id() != new_correlation_id()
+
+
+def test_a_correlation_id_is_a_random_uuid() -> None:
+    for _ in range(64):
+        made = uuid.UUID(text := new_correlation_id())
+        assert (str(made), made.version, made.variant) == (text, 4, uuid.RFC_4122)
