@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -46,8 +46,9 @@ class AmqpClient(Party):
         """That of the present link, once there is one."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="amqp client")
         self._thread.start()
-        self._linked = asyncio.run_coroutine_threadsafe(self._stay_linked(), self._loop)
+        self._own: set[asyncio.Task[Any] | None] = set()
         self._sending: set[asyncio.Task[None]] = set()
+        asyncio.run_coroutine_threadsafe(self._stay_linked(), self._loop)
         self._call(self._has_link())
 
     def send(
@@ -78,7 +79,6 @@ class AmqpClient(Party):
         return self._call(self._counted(self.ask))[1]
 
     def close(self) -> None:
-        self._linked.cancel()
         self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
@@ -93,6 +93,7 @@ class AmqpClient(Party):
         await asyncio.shield(self._exchange)
 
     async def _stay_linked(self) -> None:
+        self._own.add(asyncio.current_task())
         while True:
             with contextlib.suppress(*GONE):
                 connection = await aio_pika.connect(self._uri, timeout=PATIENCE)
@@ -146,7 +147,13 @@ class AmqpClient(Party):
             await asyncio.sleep(PAUSE)
 
     async def _end(self) -> None:
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        """Our own tasks first: leaving the broker in order needs those that the library has running."""
+        await self._cancel({*self._own, *self._sending})
+        await self._cancel(asyncio.all_tasks() - {asyncio.current_task()})
+
+    async def _cancel(self, tasks: Collection[asyncio.Task[Any] | None]) -> None:
         for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            if task is not None:
+                task.cancel()
+        if tasks:
+            await asyncio.wait([task for task in tasks if task is not None], timeout=PATIENCE / 3)
