@@ -44,7 +44,7 @@ class AmqpClient(Party):
         self._loop = asyncio.new_event_loop()
         self._exchange: asyncio.Future[AbstractExchange] = self._loop.create_future()
         """That of the present link, once there is one."""
-        self._thread = threading.Thread(target=self._loop.run_forever, name="amqp client")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="amqp client", daemon=True)
         self._thread.start()
         self._own: set[asyncio.Task[Any] | None] = set()
         self._sending: set[asyncio.Task[None]] = set()
@@ -79,10 +79,12 @@ class AmqpClient(Party):
         return self._call(self._counted(self.ask))[1]
 
     def close(self) -> None:
-        self._call(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
-        self._loop.close()
+        try:
+            self._call(self._end())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(PATIENCE)
+            self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
