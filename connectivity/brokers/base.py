@@ -179,6 +179,13 @@ class Shared(Generic[AnyDelivery]):
     def __init__(self, first: AnyDelivery, count: int) -> None:
         self.first, self.open, self.outcome = first, count, Outcome.SETTLED
 
+    def ended(self, outcome: Outcome) -> bool:
+        """One copy has ended so; whether it was the last. The message comes again if any of them is to come again."""
+        self.open -= 1
+        if outcome is Outcome.REDELIVER:
+            self.outcome = outcome
+        return not self.open
+
 
 class Watermark:
     """Settles in the order of arrival: an outcome is passed on once everything before it has one.

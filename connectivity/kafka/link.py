@@ -163,10 +163,7 @@ class KafkaLink:
         if self._is_over or not partition.is_ours:
             return
         if (shared := delivery.shared) is not None:
-            shared.open -= 1
-            if outcome is Outcome.REDELIVER:
-                shared.outcome = outcome
-            if shared.open:
+            if not shared.ended(outcome):
                 return
             delivery, outcome = shared.first, shared.outcome
         is_well = partition.ended(delivery, outcome)

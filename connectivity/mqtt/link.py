@@ -140,10 +140,7 @@ class MqttLink:
         if self._is_over:
             return
         if (shared := delivery.shared) is not None:
-            shared.open -= 1
-            if outcome is Outcome.REDELIVER:
-                shared.outcome = outcome
-            if shared.open:
+            if not shared.ended(outcome):
                 return
             delivery, outcome = shared.first, shared.outcome
         self._held -= 1

@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
 from tests.brokers.mosquitto import Certificates
-from tests.brokers.runners import Container, Process, Runner
+from tests.brokers.runners import Container, Process, Runner, started
 from tests.helpers import TimedOut, wait_until_sync
 
 IMAGE = "apache/kafka:4.1.1"
@@ -82,18 +82,7 @@ class Kafka:
 
         Raises BrokerMissing where there is neither a Docker engine nor the jars, BrokerFailed where it will not start.
         """
-        # A port that was free a moment ago may be taken when the broker wants it: then it gets others.
-        for attempt in range(3):
-            broker = cls(Path(tempfile.mkdtemp(prefix="kafka-")), users or {}, tls)
-            try:
-                broker.start_again()
-            except BrokerFailed as error:
-                broker.close()
-                if attempt == 2 or "in use" not in str(error):
-                    raise
-            else:
-                return broker
-        raise AssertionError("the last attempt returns or raises")
+        return started(lambda: cls(Path(tempfile.mkdtemp(prefix="kafka-")), users or {}, tls), "in use")
 
     @property
     def bootstrap(self) -> str:

@@ -27,7 +27,7 @@ from typing import Self
 import trustme
 
 from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
-from tests.brokers.runners import Container, Process, Runner
+from tests.brokers.runners import Container, Process, Runner, started
 from tests.helpers import TimedOut, wait_until_sync
 
 IMAGE = "eclipse-mosquitto:2.0.22"
@@ -97,20 +97,12 @@ class Mosquitto:
         (`require_certificate true`). Raises BrokerMissing where there is no Mosquitto, BrokerFailed where it will not
         start.
         """
-        # A port that was free a moment ago may be taken when the broker wants it: then it gets another one.
-        for attempt in range(3):
-            broker = cls._made(
+        return started(
+            lambda: cls._made(
                 persistence=persistence, users=users or {}, tls=tls, allowed=allowed, config_lines=config_lines
-            )
-            try:
-                broker.start_again()
-            except BrokerFailed as error:
-                broker.close()
-                if attempt == 2 or "Address already in use" not in str(error):
-                    raise
-            else:
-                return broker
-        raise AssertionError("the last attempt returns or raises")
+            ),
+            "Address already in use",
+        )
 
     @classmethod
     def _made(

@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 from tests.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
 from tests.brokers.mosquitto import Certificates
-from tests.brokers.runners import Container, Process, Runner
+from tests.brokers.runners import Container, Process, Runner, started
 from tests.helpers import TimedOut, wait_until_sync
 
 IMAGE = "rabbitmq:3.13.7"
@@ -82,18 +82,7 @@ class RabbitMQ:
 
         Raises BrokerMissing where there is no RabbitMQ, BrokerFailed where it will not start.
         """
-        # A port that was free a moment ago may be taken when the broker wants it: then it gets another one.
-        for attempt in range(3):
-            broker = cls._made(users or {}, ("/", *vhosts), tls, config_lines)
-            try:
-                broker.start_again()
-            except BrokerFailed as error:
-                broker.close()
-                if attempt == 2 or "eaddrinuse" not in str(error):
-                    raise
-            else:
-                return broker
-        raise AssertionError("the last attempt returns or raises")
+        return started(lambda: cls._made(users or {}, ("/", *vhosts), tls, config_lines), "eaddrinuse")
 
     @classmethod
     def _made(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import psutil
 
@@ -19,6 +19,37 @@ from tests.helpers import wait_until_sync
 
 STOPPED_WITHIN = 30.0
 TOLD_WITHIN = 30.0
+
+
+class Startable(Protocol):
+    """A broker as its file makes it: on ports that are free, not started yet."""
+
+    def start_again(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Broker = TypeVar("Broker", bound=Startable)
+
+MOST_TRIES = 3
+
+
+def started(make: Callable[[], Broker], taken: str) -> Broker:
+    """A broker that is ready. Raises BrokerFailed where it will not start.
+
+    A port that was free a moment ago may be taken when the broker wants it: then another broker is made, with other ports.
+    `taken` is what the broker says of a port that is.
+    """
+    tries = 0
+    while True:
+        broker, tries = make(), tries + 1
+        try:
+            broker.start_again()
+        except BrokerFailed as error:
+            broker.close()
+            if tries == MOST_TRIES or taken not in str(error):
+                raise
+        else:
+            return broker
 
 
 class Runner(Protocol):

@@ -22,6 +22,7 @@ class Ground(ABC):
     """A broker, and the names of one trial's addresses there."""
 
     kind: str
+    broker: Mosquitto | RabbitMQ | Kafka
     client_resends = True
     """Whether a client sends again, unmarked, what was not confirmed when the broker was knocked down."""
 
@@ -40,19 +41,19 @@ class Ground(ABC):
     def service_uri(self, proxy: ProxyThread | None) -> str:
         """Where the service connects to."""
 
-    @abstractmethod
     def knock_down(self) -> None:
         """End the broker in the roughest way that it promises to survive."""
+        self.broker.kill()
 
-    @abstractmethod
-    def start_again(self) -> None: ...
+    def start_again(self) -> None:
+        self.broker.start_again()
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.broker.close()
 
-    @abstractmethod
     def proxy(self) -> ProxyThread:
         """A proxy in front of the broker, not started yet."""
+        return ProxyThread(self.broker.host, self.broker.port)
 
     def addresses(self, trial: str, part: str) -> tuple[str, str]:
         """Where the commands of one part of a trial go to, and where its answers come from."""
@@ -94,7 +95,7 @@ class MosquittoGround(Ground):
 
     def __init__(self) -> None:
         super().__init__("/")
-        self.broker = Mosquitto.start()
+        self.broker: Mosquitto = Mosquitto.start()
         self.options = {"keepAlive": "2s"}
 
     @property
@@ -110,15 +111,6 @@ class MosquittoGround(Ground):
     def knock_down(self) -> None:
         self.broker.stop()
 
-    def start_again(self) -> None:
-        self.broker.start_again()
-
-    def close(self) -> None:
-        self.broker.close()
-
-    def proxy(self) -> ProxyThread:
-        return ProxyThread(self.broker.host, self.broker.port)
-
 
 class Mosquitto5Ground(MosquittoGround):
     """The service speaks MQTT 5, the others MQTT 3.1.1."""
@@ -131,7 +123,7 @@ class RabbitGround(Ground):
 
     def __init__(self) -> None:
         super().__init__(".")
-        self.broker = RabbitMQ.start()
+        self.broker: RabbitMQ = RabbitMQ.start()
         self.options = {"requestedHeartbeat": "2"}
 
     @property
@@ -154,18 +146,6 @@ class RabbitGround(Ground):
             del source["qos"]
         return document
 
-    def knock_down(self) -> None:
-        self.broker.kill()
-
-    def start_again(self) -> None:
-        self.broker.start_again()
-
-    def close(self) -> None:
-        self.broker.close()
-
-    def proxy(self) -> ProxyThread:
-        return ProxyThread(self.broker.host, self.broker.port)
-
 
 class KafkaGround(Ground):
     kind = "kafka"
@@ -173,7 +153,7 @@ class KafkaGround(Ground):
 
     def __init__(self) -> None:
         super().__init__(".")
-        self.broker = Kafka.start()
+        self.broker: Kafka = Kafka.start()
         self.options = {"bootstrapServers": self.broker.bootstrap, "consumerOffsetReset": "earliest"}
 
     @property
@@ -194,15 +174,6 @@ class KafkaGround(Ground):
         if proxy is not None:
             document["specificConfig"] = {**self.options, "bootstrapServers": f"{proxy.host}:{proxy.port}"}
         return document
-
-    def knock_down(self) -> None:
-        self.broker.kill()
-
-    def start_again(self) -> None:
-        self.broker.start_again()
-
-    def close(self) -> None:
-        self.broker.close()
 
     def proxy(self) -> ProxyThread:
         return ProxyThread(self.broker.host, self.broker.proxied_port, at=self.broker.proxy_port)
