@@ -14,9 +14,10 @@ test: install ## the whole suite, against real brokers
 
 install: $(READY) ## the environment and everything that tests and demo need
 	@tools/brokers
+	@tools/spark
 
-unit: $(READY) ## the tests that need no broker, in seconds
-	@$(RUN)/pytest -q -m "not broker and not soak"
+unit: $(READY) ## the tests that need neither broker nor Spark, in seconds
+	@$(RUN)/pytest -q -m "not broker and not spark and not soak"
 
 check: $(READY) ## format, lint, types, spelling, architecture, generated pages
 	$(RUN)/ruff format --check .

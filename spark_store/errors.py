@@ -7,6 +7,9 @@ StoreError
 │   └── UnknownProperty
 ├── Unstorable           a change that no journal can hold; trying again does not help
 ├── SchemaTooNew         the file was written by a later version of this service
+├── SparkMissing         there is no Java, or there are no jars: no pipeline on this machine
+├── LakeUnfit            lake and journal do not belong together, or a table is not what it should be
+├── LakeBusy             another pipeline writes the lake
 └── StoreUnavailable     full disk, read-only file, damaged page; retry: the same call may work later
 """
 
@@ -82,6 +85,21 @@ class SchemaTooNew(StoreError):
 
     def __init__(self, path: str, found: int, known: int) -> None:
         super().__init__(f"{path}: found schema version {found}, expected at most {known}; start the newer service")
+
+
+class SparkMissing(StoreError):
+    """What Spark needs on this machine is not there. Says what, and how it comes there."""
+
+
+class LakeUnfit(StoreError):
+    """The pipeline must not go on: it would lose events, or write over what it does not know. Somebody has to look."""
+
+
+class LakeBusy(StoreError):
+    """Another pipeline writes this lake; the same call works when that has ended."""
+
+    retry = True
+    status = 503
 
 
 class StoreUnavailable(StoreError):

@@ -1,0 +1,156 @@
+"""Reading the journal in the order in which it was written: for whoever follows all of it, not one entity.
+
+A `Follower` reads the journal's file beside the service that writes it, over a connection of its own. It changes nothing.
+What it may rely on: numbers (`seq`) are given without holes, an event that is committed keeps its number, and only the
+oldest ones are ever taken away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from spark_store.errors import SchemaTooNew, StoreUnavailable
+from spark_store.migrations import STEPS
+
+_LOCK_SECONDS = 10.0
+_FETCH = 500
+
+_NEWEST = "SELECT value FROM counters WHERE name = 'seq'"
+_OLDEST = "SELECT seq FROM entries ORDER BY seq LIMIT 1"
+_NEXT = "SELECT seq, timestamp FROM entries WHERE seq > ? ORDER BY seq LIMIT 1"
+_ENTRY_COLUMNS = """
+    SELECT entities.type, entities.id, entries.revision, entries.seq, entries.timestamp, entries.action, entries.path,
+           entries.value, entries.headers
+    FROM entries JOIN entities ON entities.key = entries.entity
+"""
+_ENTRIES = f"{_ENTRY_COLUMNS} WHERE entries.seq BETWEEN ? AND ? ORDER BY entries.seq"
+_STATE_COLUMNS = "SELECT type, id, policy, revision, created, modified, state FROM entities"
+_ALL_STATES = f"{_STATE_COLUMNS} WHERE key % ? = ?"
+_STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
+
+
+class Entry(NamedTuple):
+    """One event as the journal has it."""
+
+    entity_type: str
+    entity: str
+    revision: int
+    seq: int
+    timestamp: str
+    action: str
+    path: str
+    value: bytes | None
+    headers: bytes
+
+
+class State(NamedTuple):
+    """An entity after its newest event; `state` is None once it is deleted."""
+
+    entity_type: str
+    entity: str
+    policy: str | None
+    revision: int
+    created: str
+    modified: str
+    state: bytes | None
+
+
+class Follower:
+    """A reader of one journal file. Every method raises StoreUnavailable when it cannot be read now."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Use `open`."""
+        self.path = path
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"<Follower of {self.path}>"
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Of the journal in this file, which is not made. Raises SchemaTooNew, StoreUnavailable."""
+        with contextlib.ExitStack() as undo:
+            with _translated(path):
+                # The write-ahead log wants a connection that could write, even to read.
+                connection = undo.enter_context(
+                    contextlib.closing(
+                        sqlite3.connect(
+                            f"{path.absolute().as_uri()}?mode=rw",
+                            uri=True,
+                            timeout=_LOCK_SECONDS,
+                            isolation_level=None,
+                            check_same_thread=False,
+                        )
+                    )
+                )
+                connection.execute("PRAGMA query_only = ON")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > len(STEPS):
+                raise SchemaTooNew(str(path), version, len(STEPS))
+            undo.pop_all()
+        return cls(path, connection)
+
+    def newest(self) -> int:
+        """The number of the newest committed event; 0 where there is none."""
+        row = self._one(_NEWEST, ())
+        return 0 if row is None else int(row[0])
+
+    def oldest(self) -> int | None:
+        """The number of the oldest event that is still here; None where there is none."""
+        row = self._one(_OLDEST, ())
+        return None if row is None else int(row[0])
+
+    def next_after(self, seq: int) -> tuple[int, str] | None:
+        """Number and timestamp of the first event after `seq`; None where there is none."""
+        row = self._one(_NEXT, (seq,))
+        return None if row is None else (int(row[0]), str(row[1]))
+
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """The events with these numbers, both inclusive, in order."""
+        return map(Entry._make, self._rows(_ENTRIES, (first, last)))
+
+    def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[State]:
+        """The entities that the events with these numbers belong to, as they are now, each once.
+
+        With `first` 1 they are all entities there are, also those whose first events are not here any more. Of `parts`
+        disjoint parts the one with the number `part`.
+        """
+        if first <= 1:
+            rows = self._rows(_ALL_STATES, (parts, part))
+        else:
+            rows = self._rows(_STATES, (parts, part, first, last))
+        return map(State._make, rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
+        with _translated(self.path):
+            row: tuple[Any, ...] | None = self._connection.execute(statement, parameters).fetchone()
+        return row
+
+    def _rows(self, statement: str, parameters: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
+        with _translated(self.path), contextlib.closing(self._connection.execute(statement, parameters)) as cursor:
+            while rows := cursor.fetchmany(_FETCH):
+                yield from rows
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{path}: {error}") from error

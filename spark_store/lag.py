@@ -1,0 +1,45 @@
+"""How far the lake is behind the journal: read from the journal and the watermark, without Spark."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from spark_store.follower import Follower
+from spark_store.tables import Lake
+from spark_store.watermark import read_watermark
+
+
+class Lag(NamedTuple):
+    """Events that are not in the lake yet, and for how many seconds the oldest of them has been waiting."""
+
+    events: int
+    seconds: float
+
+
+def measure(follower: Follower, seq: int, now: datetime) -> Lag:
+    """The lag of a lake with the watermark `seq`. Raises StoreUnavailable."""
+    waiting = follower.next_after(seq)
+    if waiting is None:
+        return Lag(0, 0.0)
+    since = datetime.fromisoformat(waiting[1])
+    return Lag(follower.newest() - seq, max(0.0, (now - since).total_seconds()))
+
+
+def read_status(lake: Lake, now: datetime) -> dict[str, Any]:
+    """What `connectivity pipeline status` shows. Raises StoreUnavailable, SchemaTooNew."""
+    watermark = read_watermark(lake.watermark)
+    with Follower.open(lake.journal) as follower:
+        lag, newest = measure(follower, watermark.seq, now), follower.newest()
+    shown: dict[str, Any] = msgspec.to_builtins(watermark)
+    batch = watermark.batch
+    rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
+    return {
+        **shown,
+        "newest": newest,
+        "lag_events": lag.events,
+        "lag_seconds": round(lag.seconds, 3),
+        "batch_rows_per_second": rate,
+    }

@@ -1,0 +1,203 @@
+"""The pipeline as a process: `python -m spark_store.pipeline ACTION --data-dir FOLDER`.
+
+`run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. `optimize` compacts the tables,
+`verify` compares them with the journal, `status` says how far they are (without starting Spark). Each line on standard
+output is one JSON object with `event`; what Java has to say goes to standard error.
+
+With `--with-parent` the process ends when its standard input does, so it does not outlive who started it.
+
+Exit codes: 0 done, or stopped as asked; 1 something failed that may go well the next time (with `verify`: lake and journal
+differ); 2 arguments that cannot be used; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal do
+not fit together, and somebody has to look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError
+from spark_store.lag import read_status
+from spark_store.tables import Lake
+
+if TYPE_CHECKING:
+    from spark_store.pipeline.jobs import Target
+    from spark_store.pipeline.maintenance import Retention
+
+EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
+_LOCK_SECONDS = 60.0
+"""How long an older pipeline may take to end: one that was killed leaves a Java process which needs a moment to notice."""
+
+_LAST_SECONDS = 60.0
+"""How long a process whose parent is gone may take to finish its batch."""
+
+_PAUSE_SECONDS = 0.2
+
+
+def say(event: str, **fields: Any) -> None:
+    """One line for whoever reads along."""
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps({"event": event, **fields}, ensure_ascii=False), flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one action; the exit code."""
+    given = _parser().parse_args(arguments)
+    if not given.master.startswith("local") and not given.shared_data_dir:
+        say(
+            "failed",
+            reason=f"the journal is a file of this machine, so expected a master local[…], found {given.master}; "
+            "say --shared-data-dir where every worker sees the folder",
+            kind="Unusable",
+        )
+        return EXIT_UNUSABLE
+    try:
+        return _ACTIONS[given.action](given)
+    except StoreError as error:
+        say("failed", reason=str(error), kind=type(error).__name__)
+        return _exit_code(error)
+
+
+def _exit_code(error: StoreError) -> int:
+    match error:
+        case LakeBusy():
+            return EXIT_BUSY
+        case SparkMissing():
+            return EXIT_MISSING
+        case LakeUnfit() | SchemaTooNew():
+            return EXIT_UNFIT
+        case _:
+            return EXIT_FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_store.pipeline", description="Move the journal into the lake."
+    )
+    parser.add_argument("action", choices=sorted(_ACTIONS))
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder of journal and lake")
+    parser.add_argument("--master", default="local[*]", help="Spark's master")
+    parser.add_argument("--shared-data-dir", action="store_true", help="every worker of a cluster sees --data-dir")
+    parser.add_argument("--jars", type=Path, help="folder of Delta's jars")
+    parser.add_argument("--memory", default="1g", help="memory of the Java process")
+    parser.add_argument("--retention", type=json.loads, default={}, help="JSON: seconds by namespace, and `default`")
+    parser.add_argument("--interval", type=float, default=0.5, help="seconds from one batch to the next")
+    parser.add_argument("--batch-rows", type=int, default=200_000, help="the most events in one batch")
+    parser.add_argument("--once", action="store_true", help="end when everything has been taken")
+    parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
+    parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
+    return parser
+
+
+def _status(given: argparse.Namespace) -> int:
+    say("status", **read_status(Lake(given.data_dir), datetime.now(UTC)))
+    return 0
+
+
+def _run(given: argparse.Namespace) -> int:
+    from spark_store.pipeline.maintenance import Upkeep
+    from spark_store.pipeline.stream import Stream, StreamOptions
+
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    if given.with_parent:
+        _watch_parent(stopping)
+    upkeep = Upkeep(retention=_retention(given))
+    options = StreamOptions(given.batch_rows, given.interval, given.once, upkeep)
+    with _target(given, stopping) as target:
+        if not stopping.is_set():
+            Stream(target, say, options, stopping).run()
+    say("stopped")
+    return 0
+
+
+def _optimize(given: argparse.Namespace) -> int:
+    from spark_store.pipeline import jobs, maintenance
+
+    with _target(given) as target:
+        jobs.prepare(target)
+        maintenance.optimize(target)
+        maintenance.vacuum(target)
+    say("optimized")
+    return 0
+
+
+def _verify(given: argparse.Namespace) -> int:
+    from spark_store.pipeline.verify import verify
+
+    with _target(given, is_writing=False) as target:
+        verdict = verify(target, _retention(given))
+    say("verified", first=verdict.first, last=verdict.last, differences=[str(it) for it in verdict.differences])
+    return EXIT_FAILED if verdict.differences else 0
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "optimize": _optimize,
+    "verify": _verify,
+    "status": _status,
+}
+
+
+@contextlib.contextmanager
+def _target(
+    given: argparse.Namespace, stopping: threading.Event | None = None, *, is_writing: bool = True
+) -> Iterator[Target]:
+    """A session and the lake, which nobody else writes meanwhile."""
+    from spark_store.pipeline.jobs import Target
+    from spark_store.session import JARS, SessionOptions, lake_lock, start_session
+
+    options = SessionOptions(
+        master=given.master,
+        jars=given.jars or JARS,
+        memory=given.memory,
+        settings=dict(setting.partition("=")[::2] for setting in given.setting),
+    )
+    begun = time.monotonic()
+    spark = start_session(options)
+    say("spark", version=spark.version, master=given.master, seconds=round(time.monotonic() - begun, 3))
+    try:
+        lake = Lake(given.data_dir)
+        with lake_lock(spark, lake, _LOCK_SECONDS, stopping) if is_writing else contextlib.nullcontext():
+            yield Target.of(spark, given.data_dir)
+    finally:
+        # A Java process that was killed cannot be asked to stop.
+        with contextlib.suppress(Exception):
+            spark.stop()
+
+
+def _retention(given: argparse.Namespace) -> Retention:
+    from spark_store.pipeline.maintenance import Retention
+
+    kept = {name: None if seconds is None else timedelta(seconds=seconds) for name, seconds in given.retention.items()}
+    return Retention(kept.pop("default", None), kept)
+
+
+def _watch_parent(stopping: threading.Event) -> None:
+    """Standard input ends when the process that started this one does, however it ends."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(sys.stdin.fileno(), 1024):
+                pass
+        stopping.set()
+        time.sleep(_LAST_SECONDS)
+        # Long over: the lake can bear it, and an orphan would be in the way of the next pipeline.
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

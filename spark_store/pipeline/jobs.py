@@ -1,0 +1,146 @@
+"""What is done to the tables, one function per job: made and checked, appended to, merged into, asked how far they are.
+
+Every job may be done twice. An append carries the number of its last event (`txnVersion`), and Delta does not take the same
+or a lower one again. A merge writes a row only where it is newer. So a batch that runs again after a crash changes nothing,
+and the tables themselves say how far they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_store.errors import LakeUnfit
+from spark_store.follower import Follower
+from spark_store.pipeline import crashes
+from spark_store.pipeline.crashes import Point
+from spark_store.pipeline.source import SOURCES
+from spark_store.pipeline.transforms import latest_rows
+from spark_store.tables import EVENTS, LATEST, TABLES, Lake, Table
+from spark_store.watermark import TableSize
+
+APP = "journal"
+"""Whose transactions the appends are, as Delta's log names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A lake and the session that writes it. `parallelism`: how many partitions a large batch is read in."""
+
+    spark: SparkSession
+    lake: Lake
+    parallelism: int
+
+    @classmethod
+    def of(cls, spark: SparkSession, data_dir: Path) -> Target:
+        """Makes the journal readable for the session, too."""
+        for source in SOURCES:
+            spark.dataSource.register(source)
+        return cls(spark, Lake(data_dir), spark.sparkContext.defaultParallelism)
+
+    def name(self, table: Table) -> str:
+        """A table as SQL names it."""
+        return f"delta.`{self.lake.path(table).replace('`', '``')}`"
+
+    def read(self, table: Table) -> DataFrame:
+        return self.spark.read.format("delta").load(self.lake.path(table))
+
+    def journal(self, name: str, first: int, last: int) -> DataFrame:
+        """A range of the journal, by the name of one of its sources."""
+        return (
+            self.spark.read.format(name)
+            .option("path", str(self.lake.journal.absolute()))
+            .option("parallelism", self.parallelism)
+            .option("first", first)
+            .option("last", last)
+            .load()
+        )
+
+
+def prepare(target: Target) -> dict[str, bool]:
+    """Make the tables that are missing; which of them were there. Raises LakeUnfit for one that is something else."""
+    return {table.name: _prepare(target, table) for table in TABLES}
+
+
+def _prepare(target: Target, table: Table) -> bool:
+    was_there = (Path(target.lake.path(table)) / "_delta_log").is_dir()
+    if not was_there:
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
+        target.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {target.name(table)} ({table.ddl}) USING delta "
+            f"CLUSTER BY ({', '.join(table.clustered_by)}) TBLPROPERTIES ({properties})"
+        )
+        return False
+    try:
+        found = {field.name: field.dataType.simpleString() for field in target.read(table).schema.fields}
+    except AnalysisException as error:
+        raise LakeUnfit(f"{target.lake.path(table)}: expected a Delta table, found: {error}") from error
+    expected = {column.name: column.type.replace("long", "bigint") for column in table.columns}
+    if wrong := {name: found.get(name, "nothing") for name, type in expected.items() if found.get(name) != type}:
+        raise LakeUnfit(
+            f"{target.lake.path(table)}: expected the columns "
+            f"{', '.join(f'{name} {expected[name]}' for name in wrong)}, found {', '.join(wrong.values())}; "
+            "move the folder away, and the pipeline makes it anew from the journal"
+        )
+    return True
+
+
+def appended(target: Target) -> int:
+    """The number of the last event that `events` holds, as its own log says; 0 for none."""
+    jvm, session = target.spark._jvm, target.spark._jsparkSession
+    assert jvm is not None
+    none = jvm.scala.Option.empty()
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, target.lake.path(EVENTS))
+    version = log.update(False, none, none).transactions().get(APP)
+    return int(version.get()) if version.isDefined() else 0
+
+
+def check_same_journal(target: Target, follower: Follower, last: int) -> None:
+    """Compare the lake's event number `last` with the journal's, if both still have it. Raises LakeUnfit."""
+    mine = next(follower.entries(last, last), None)
+    if mine is None:
+        return
+    columns = "entity_type", "entity", "revision", "value"
+    kept = target.read(EVENTS).where(f"seq = {last}").select(*columns).head()
+    expected = (mine.entity_type, mine.entity, mine.revision, None if mine.value is None else mine.value.decode())
+    if kept is not None and tuple(kept) != expected:
+        raise LakeUnfit(
+            f"event {last} is {mine.entity} at revision {mine.revision} in the journal, {kept['entity']} at revision "
+            f"{kept['revision']} in the lake: they do not belong together; move the folder `lake` away for a new one"
+        )
+
+
+def append_events(target: Target, rows: DataFrame, last: int) -> None:
+    """Append rows of events up to number `last`, unless that has been done."""
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", APP)
+        .option("txnVersion", last)
+        .save(target.lake.path(EVENTS))
+    )
+    crashes.reach(Point.AFTER_APPEND, target.spark)
+
+
+def merge_latest(target: Target, first: int, last: int) -> None:
+    """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state."""
+    rows = latest_rows(target.journal("journal_states", first, last))
+    view = "journal_latest_rows"
+    rows.createOrReplaceTempView(view)
+    crashes.reach(Point.BETWEEN, target.spark)
+    target.spark.sql(
+        f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "
+        "ON kept.entity = found.entity AND kept.entity_type = found.entity_type "
+        "WHEN MATCHED AND found.revision > kept.revision THEN UPDATE SET * "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
+    crashes.reach(Point.AFTER_MERGE, target.spark)
+
+
+def size(target: Target, table: Table) -> TableSize:
+    """What the table consists of now."""
+    (detail,) = target.spark.sql(f"DESCRIBE DETAIL {target.name(table)}").select("numFiles", "sizeInBytes").collect()
+    return TableSize(int(detail.numFiles), int(detail.sizeInBytes))

@@ -1,0 +1,48 @@
+"""How far the pipeline is: decided at the start from what journal, tables and watermark say, and kept while it runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_store.errors import LakeUnfit
+
+
+class Found(NamedTuple):
+    """What there is at a start, as numbers of events; 0 for none.
+
+    `oldest` and `newest` of the journal (`oldest` is None where nothing is left in it), the last one in `events`, the
+    published watermark, and whether the table `latest` is new and so knows nothing of what the watermark says.
+    """
+
+    oldest: int | None
+    newest: int
+    appended: int
+    watermark: int
+    is_latest_new: bool
+
+
+class Plan(NamedTuple):
+    """The events whose states have to be merged before anything else (none if first > last), and where to go on."""
+
+    first: int
+    last: int
+
+
+def plan(found: Found) -> Plan:
+    """What to make up for. `last` is where the stream begins.
+
+    Raises LakeUnfit where going on would lose events, or mix those of two journals.
+    """
+    if found.newest < found.appended:
+        raise LakeUnfit(
+            f"expected a journal that reaches to event {found.appended}, which the lake holds, found one that ends at "
+            f"{found.newest}; restore the newer journal, or move the folder `lake` away for a new one"
+        )
+    oldest = found.newest + 1 if found.oldest is None else found.oldest
+    if oldest > found.appended + 1:
+        raise LakeUnfit(
+            f"expected the lake to hold every event before {oldest}, where the journal begins, found none after "
+            f"{found.appended}; restore the folder `lake` from a backup"
+        )
+    merged = 0 if found.is_latest_new else min(found.watermark, found.appended)
+    return Plan(merged + 1, found.appended)

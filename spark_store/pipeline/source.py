@@ -1,0 +1,191 @@
+"""The journal as Spark sees it: two data sources, both read in partitions by Spark's Python workers, as Arrow batches.
+
+`journal_events` is a stream. Its offset is the number of the last event that was taken (`{"seq": 17}`), so a range of
+offsets is a range of events, whenever it is read. `journal_states` is the states of the entities which a range of events
+touched, as they are when it is read; they may be newer than the range, never older.
+
+Options of both: `path`, the journal's file, and `parallelism`, how many partitions a large range is cut into. Of the stream:
+`start`, the offset to begin after, and `max_rows` of a batch. Of the states: `first` and `last`.
+
+A partition that finds fewer events than its numbers promise fails: something took away what the lake does not have yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from spark_store.errors import LakeUnfit
+from spark_store.follower import Entry, Follower, State
+
+EVENTS_SCHEMA = (
+    "entity_type STRING, entity STRING, revision BIGINT, seq BIGINT, timestamp STRING, action STRING, path STRING, "
+    "value STRING, headers STRING"
+)
+STATES_SCHEMA = (
+    "entity_type STRING, entity STRING, policy STRING, revision BIGINT, created STRING, modified STRING, state STRING"
+)
+
+PARTITION_ROWS = 10_000
+"""A partition has at least so many rows, if there are so many: each becomes a file."""
+
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 8 << 20
+_TEXT = {"value", "headers", "state"}
+"""Columns that the journal keeps as bytes."""
+_NUMBERS = {"revision", "seq"}
+
+Row = TypeVar("Row", Entry, State)
+
+
+class Range(InputPartition):
+    """Events `first` to `last`, or what they touched: of `parts` the one numbered `part`."""
+
+    def __init__(self, first: int, last: int, part: int = 0, parts: int = 1) -> None:
+        self.first, self.last, self.part, self.parts = first, last, part, parts
+
+
+def cut(first: int, last: int, parallelism: int) -> list[Range]:
+    """`first` to `last` in at most `parallelism` ranges of about the same length, none of them tiny."""
+    rows = last - first + 1
+    parts = max(1, min(parallelism, rows // PARTITION_ROWS))
+    edges = [first + rows * part // parts for part in range(parts + 1)]
+    return [Range(edges[part], edges[part + 1] - 1) for part in range(parts)] if rows > 0 else []
+
+
+class JournalEvents(DataSource):
+    """The events of a journal, as a stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "journal_events"
+
+    def schema(self) -> str:
+        return EVENTS_SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        return _EventsReader(self.options)
+
+
+class _EventsReader(DataSourceStreamReader):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._path = Path(options["path"])
+        self._start = int(options["start"])
+        self._max_rows = int(options["max_rows"])
+        self._parallelism = int(options["parallelism"])
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"seq": self._start}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._max_rows)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        with Follower.open(self._path) as follower:
+            newest = max(follower.newest(), start["seq"])
+        return {"seq": min(newest, start["seq"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else newest}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
+        return cut(start["seq"] + 1, end["seq"], self._parallelism)
+
+    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        found = 0
+        with Follower.open(self._path) as follower:
+            for batch in arrow(follower.entries(partition.first, partition.last), Entry):
+                found += batch.num_rows
+                yield batch
+        if found != partition.last - partition.first + 1:
+            raise LakeUnfit(
+                f"{self._path}: expected every event from {partition.first} to {partition.last}, found {found} of them; "
+                "restore the journal, or begin a new lake"
+            )
+
+
+class JournalStates(DataSource):
+    """The newest states of entities of a journal."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "journal_states"
+
+    def schema(self) -> str:
+        return STATES_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        return _StatesReader(self.options)
+
+
+class _StatesReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._path = Path(options["path"])
+        self._first, self._last = int(options["first"]), int(options["last"])
+        self._parallelism = int(options["parallelism"])
+
+    def partitions(self) -> Sequence[Range]:
+        parts = max(1, len(cut(self._first, self._last, self._parallelism)))
+        return [Range(self._first, self._last, part, parts) for part in range(parts)]
+
+    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        with Follower.open(self._path) as follower:
+            rows = follower.states(partition.first, partition.last, partition.part, partition.parts)
+            yield from arrow(rows, State)
+
+
+class JournalEntries(DataSource):
+    """The events of a journal from `first` to `last` that are there, as a table: for comparing."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "journal_entries"
+
+    def schema(self) -> str:
+        return EVENTS_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        return _EntriesReader(self.options)
+
+
+class _EntriesReader(_StatesReader):
+    def partitions(self) -> Sequence[Range]:
+        return cut(self._first, self._last, self._parallelism) or [Range(1, 0)]
+
+    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        with Follower.open(self._path) as follower:
+            yield from arrow(follower.entries(partition.first, partition.last), Entry)
+
+
+SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates, JournalEntries)
+
+
+def arrow(rows: Iterable[Row], shape: type[Row]) -> Iterator[pa.RecordBatch]:
+    """Rows in Arrow batches, bounded in number and in bytes."""
+    collected: list[Row] = []
+    size = 0
+    for row in rows:
+        collected.append(row)
+        # The last two fields are the ones that can be long, or the last one is.
+        size += len(row[-1] or b"") + len(row[-2] or b"")
+        if len(collected) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _batch(collected, shape)
+            collected, size = [], 0
+    if collected:
+        yield _batch(collected, shape)
+
+
+def _batch(rows: Sequence[Row], shape: type[Row]) -> pa.RecordBatch:
+    columns = dict(zip(shape._fields, zip(*rows, strict=True), strict=True))
+    return pa.RecordBatch.from_arrays(
+        [_column(name, values) for name, values in columns.items()], names=list(shape._fields)
+    )
+
+
+def _column(name: str, values: Sequence[Any]) -> pa.Array:
+    if name in _TEXT:
+        return pa.array(values, pa.binary()).cast(pa.string())
+    return pa.array(values, pa.int64() if name in _NUMBERS else pa.string())

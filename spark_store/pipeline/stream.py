@@ -1,0 +1,222 @@
+"""The stream: takes what the journal has, batch after batch, into both tables, and publishes the watermark.
+
+A batch appends its events, merges the states of the entities it touched, and says how far the lake is now, in this order,
+each step complete before the next. Whatever was begun and not finished is done again: that changes nothing (see `jobs`).
+Where to begin is asked of the tables at every start and never of Spark's checkpoint, which is thrown away: it would be a
+second opinion on the same question, and one that a power cut can spoil.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
+from spark_store.follower import Follower
+from spark_store.pipeline import crashes, jobs, maintenance
+from spark_store.pipeline.crashes import Point
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.maintenance import Done, Upkeep, due
+from spark_store.pipeline.progress import Found, plan
+from spark_store.pipeline.transforms import event_rows
+from spark_store.tables import TABLES
+from spark_store.watermark import Batch, Watermark, publish_watermark, read_watermark
+
+Say = Callable[..., None]
+"""Told what happened: an event's name, and fields."""
+
+_POLL_SECONDS = 0.2
+_QUERY = "journal to lake"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """`interval`: seconds from one batch's begin to the next. `once`: end when everything has been taken."""
+
+    max_batch_rows: int = 200_000
+    interval: float = 0.5
+    once: bool = False
+    upkeep: Upkeep = Upkeep()
+
+
+class _Stopping(Exception):
+    """A batch was not begun, because the stream is to stop."""
+
+
+class Stream:
+    """One run of the pipeline, on a lake that nobody else writes."""
+
+    def __init__(self, target: Target, say: Say, options: StreamOptions, stopping: threading.Event) -> None:
+        """`stopping` may be set at any time, also by a signal: the batch that runs is finished, none is begun."""
+        self._target = target
+        self._say = say
+        self._options = options
+        self._stopping = stopping
+        self._batch = threading.Lock()
+        self._failure: Exception | None = None
+        now = datetime.now(UTC)
+        self._done = Done(now, now, now, 0)
+        self._watermark = Watermark()
+
+    def run(self) -> None:
+        """Run until `stopping`, or until everything has been taken (`once`). Raises StoreError; Spark's errors are translated.
+
+        LakeUnfit means that trying again does not help.
+        """
+        try:
+            self._catch_up()
+            self._follow()
+        except _Stopping:
+            return
+        except (PySparkException, Py4JError, OSError) as error:
+            raise translated(error) from error
+
+    def _catch_up(self) -> None:
+        """Make the tables, finish what was begun, and find out where to go on."""
+        target = self._target
+        was_there = jobs.prepare(target)
+        self._watermark = read_watermark(target.lake.watermark)
+        with Follower.open(target.lake.journal) as follower:
+            found = Found(
+                oldest=follower.oldest(),
+                newest=follower.newest(),
+                appended=jobs.appended(target),
+                watermark=self._watermark.seq,
+                is_latest_new=not was_there["latest"],
+            )
+            decided = plan(found)
+            jobs.check_same_journal(target, follower, found.appended)
+        if decided.first <= decided.last:
+            self._say("catching up", first=decided.first, last=decided.last)
+            jobs.merge_latest(target, decided.first, decided.last)
+        self._publish(decided.last)
+        self._say("following", seq=decided.last, newest=found.newest)
+
+    def _follow(self) -> None:
+        query = self._start()
+        try:
+            while not query.awaitTermination(_POLL_SECONDS):
+                if self._stopping.is_set() and self._batch.acquire(blocking=False):
+                    # No batch runs, and none will begin.
+                    self._batch.release()
+                    query.stop()
+                    return
+                self._keep_up()
+        except PySparkException:
+            # What went wrong in a batch says more than what Spark makes of it.
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def _start(self) -> StreamingQuery:
+        lake, options = self._target.lake, self._options
+        shutil.rmtree(lake.checkpoint, ignore_errors=True)
+        entries = (
+            self._target.spark.readStream.format("journal_events")
+            .option("path", str(lake.journal.absolute()))
+            .option("parallelism", self._target.parallelism)
+            .option("max_rows", options.max_batch_rows)
+            .option("start", self._watermark.seq)
+            .load()
+        )
+        writer = (
+            entries.writeStream.queryName(_QUERY)
+            .option("checkpointLocation", str(lake.checkpoint.absolute()))
+            .foreachBatch(self._take)
+        )
+        if options.once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{round(options.interval * 1000)} milliseconds").start()
+
+    def _take(self, entries: DataFrame, number: int) -> None:
+        """One batch. Called by Spark, in a thread of its own."""
+        with self._batch:
+            try:
+                if self._stopping.is_set():
+                    raise _Stopping
+                crashes.reach(Point.BEFORE_READ, self._target.spark)
+                self._move(entries, _last_of(self._target.lake.checkpoint, number))
+            except Exception as error:
+                self._failure = error
+                raise
+
+    def _move(self, entries: DataFrame, last: int) -> None:
+        begun, first = time.monotonic(), self._watermark.seq + 1
+        jobs.append_events(self._target, event_rows(entries), last)
+        appended = time.monotonic()
+        jobs.merge_latest(self._target, first, last)
+        seconds = time.monotonic() - begun
+        self._publish(last, Batch(last - first + 1, round(seconds, 3)))
+        self._done = self._done._replace(batches=self._done.batches + 1)
+        self._say(
+            "batch",
+            seq=last,
+            rows=last - first + 1,
+            seconds=round(seconds, 3),
+            append_seconds=round(appended - begun, 3),
+        )
+
+    def _publish(self, seq: int, batch: Batch | None = None) -> None:
+        crashes.reach(Point.BEFORE_WATERMARK, self._target.spark)
+        self._watermark = msgspec.structs.replace(
+            self._watermark, seq=seq, published=_now(), batch=batch or self._watermark.batch
+        )
+        publish_watermark(self._target.lake.watermark, self._watermark)
+
+    def _keep_up(self) -> None:
+        """Upkeep that is due. No batch runs at the same time, so nothing can get into the way of anything."""
+        target, upkeep = self._target, self._options.upkeep
+        todo = due(self._done, datetime.now(UTC), upkeep)
+        if not any(todo) or self._stopping.is_set():
+            return
+        with self._batch:
+            begun, now = time.monotonic(), datetime.now(UTC)
+            if todo.forget:
+                self._say("forgotten", events=maintenance.forget(target, upkeep.retention, now))
+                self._done = self._done._replace(forgotten=now)
+            if todo.optimize:
+                maintenance.optimize(target)
+                self._done = self._done._replace(optimized=now, batches=0)
+                self._watermark = msgspec.structs.replace(self._watermark, optimized=_now())
+            if todo.vacuum:
+                maintenance.vacuum(target)
+                self._done = self._done._replace(vacuumed=now)
+                self._watermark = msgspec.structs.replace(self._watermark, vacuumed=_now())
+            tables = {table.name: jobs.size(target, table) for table in TABLES}
+            self._watermark = msgspec.structs.replace(self._watermark, tables=tables)
+            publish_watermark(target.lake.watermark, self._watermark)
+            self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
+
+
+def _last_of(checkpoint: Path, number: int) -> int:
+    """The number of the last event of a batch: Spark has written its offset down, and tells it nowhere else."""
+    lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
+    return int(msgspec.json.decode(lines[-1])["seq"])
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z"
+
+
+_UNFIT = re.compile(r"spark_store\.errors\.LakeUnfit: (.+)")
+
+
+def translated(error: Exception) -> StoreError:
+    """Spark's error as ours: one that a worker raised is named in Spark's text."""
+    text = str(error)
+    if found := _UNFIT.search(text):
+        return LakeUnfit(found[1])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return StoreUnavailable(f"{type(error).__name__}: {' '.join(lines[:3])[:1000]}")

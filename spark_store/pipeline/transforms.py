@@ -1,0 +1,51 @@
+"""Rows of the journal → rows of the tables. DataFrame in, DataFrame out: nothing is read here, nothing written."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_store.tables import EVENTS, LATEST
+
+
+def event_rows(entries: DataFrame) -> DataFrame:
+    """Entries of the journal as rows of `events`, in the order in which an entity's history is read."""
+    rows = entries.select(
+        "entity_type",
+        "entity",
+        _namespace(F.col("entity")).alias("namespace"),
+        "revision",
+        _instant(F.col("timestamp")).alias("ts"),
+        "action",
+        "path",
+        "value",
+        "headers",
+        "seq",
+    )
+    return rows.sortWithinPartitions("entity", "revision").select(*EVENTS.column_names)
+
+
+def latest_rows(states: DataFrame) -> DataFrame:
+    """States of entities as rows of `latest`."""
+    is_deleted = F.col("state").isNull()
+    return states.select(
+        "entity_type",
+        "entity",
+        _namespace(F.col("entity")).alias("namespace"),
+        F.col("policy").alias("policy_id"),
+        "revision",
+        _instant(F.col("created")).alias("created"),
+        _instant(F.col("modified")).alias("modified"),
+        is_deleted.alias("deleted"),
+        "state",
+    ).select(*LATEST.column_names)
+
+
+def _namespace(entity: Column) -> Column:
+    """What stands before the first colon."""
+    return F.when(entity.contains(":"), F.substring_index(entity, ":", 1)).otherwise(F.lit(""))
+
+
+def _instant(text: Column) -> Column:
+    """`2030-01-15T07:30:00.250000Z` with all its microseconds; what is no time is an error, not a null."""
+    return text.cast("timestamp")

@@ -1,0 +1,105 @@
+"""Compares lake and journal, row for row, as far as the watermark says that they should be the same.
+
+May run beside a pipeline and a service: the tables are read at one version, and the journal after them, so whatever is
+on its way is told apart from what is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_store.follower import Follower
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.maintenance import Retention
+from spark_store.pipeline.transforms import event_rows, latest_rows
+from spark_store.tables import EVENTS, LATEST, Table
+from spark_store.watermark import read_watermark
+
+_SHOWN = 5
+_KEY = ["entity_type", "entity"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rows that are not as they should be: what is wrong with them, how many there are, the first few of them."""
+
+    what: str
+    rows: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.rows} {self.what}: {', '.join(self.examples)}{' …' if self.rows > len(self.examples) else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which events were compared (none if first > last), and what differs."""
+
+    first: int
+    last: int
+    differences: tuple[Difference, ...]
+
+
+def verify(target: Target, retention: Retention | None = None) -> Verdict:
+    """Compare everything that the journal still has, below the watermark and not past its time. Raises StoreError."""
+    last = read_watermark(target.lake.watermark).seq
+    events, latest = _pinned(target, EVENTS), _pinned(target, LATEST)
+    with Follower.open(target.lake.journal) as follower:
+        oldest = follower.oldest()
+    first = last + 1 if oldest is None else oldest
+    found = [
+        *_compare_events(target, events, first, last, retention or Retention()),
+        *_compare_latest(target, events.where(F.col("seq") <= last), latest),
+    ]
+    return Verdict(first, last, tuple(difference for difference in found if difference.rows))
+
+
+def _pinned(target: Target, table: Table) -> DataFrame:
+    """The table as it is now, however often it is looked at."""
+    version = target.spark.sql(f"DESCRIBE HISTORY {target.name(table)} LIMIT 1").collect()[0]["version"]
+    return target.spark.read.format("delta").option("versionAsOf", version).load(target.lake.path(table))
+
+
+def _compare_events(target: Target, events: DataFrame, first: int, last: int, retention: Retention) -> list[Difference]:
+    kept = f"NOT ({retention.expired(datetime.now(UTC))})"
+    journal = event_rows(target.journal("journal_entries", first, last)).where(kept)
+    lake = events.where(F.col("seq").between(first, last)).select(*EVENTS.column_names).where(kept)
+    twice = events.groupBy(*_KEY, "revision").count().where("count > 1")
+    return [
+        _difference("events of the journal are missing or different in the lake", journal.exceptAll(lake)),
+        _difference("events of the lake are not so in the journal", lake.exceptAll(journal)),
+        _difference("events are in the lake more than once", twice),
+    ]
+
+
+def _compare_latest(target: Target, events: DataFrame, latest: DataFrame) -> list[Difference]:
+    """A row may be newer than the events below the watermark, never older; and it is the journal's where both are at
+    the same revision."""
+    journal = latest_rows(target.journal("journal_states", 1, 0))
+    newest = events.groupBy(*_KEY).agg(F.max("revision").alias("known"))
+    kept = latest.select(*_KEY, F.col("revision").alias("kept"))
+    behind = (
+        newest.join(kept, _KEY, "left").where("kept IS NULL OR kept < known").withColumnRenamed("known", "revision")
+    )
+    current = journal.select(*_KEY, F.col("revision").alias("current"))
+    ahead = latest.join(current, _KEY, "left").where("current IS NULL OR current < revision")
+    comparable = latest.join(current, _KEY).where("current = revision").select(*LATEST.column_names)
+    return [
+        _difference("rows of latest are missing or older than the entity's events", behind),
+        _difference("rows of latest are unknown to the journal", ahead),
+        _difference("rows of latest differ from the journal", comparable.exceptAll(journal)),
+        _difference(
+            "rows of latest are there more than once",
+            latest.groupBy(*_KEY).agg(F.max("revision").alias("revision"), F.count("*").alias("n")).where("n > 1"),
+        ),
+    ]
+
+
+def _difference(what: str, rows: DataFrame) -> Difference:
+    number = rows.count()
+    shown = rows.select("entity", "revision").orderBy("entity", "revision").head(_SHOWN) if number else []
+    return Difference(what, number, tuple(f"{row['entity']} at revision {row['revision']}" for row in shown))

@@ -1,0 +1,141 @@
+"""The lake's layout: which folder holds what, which columns a table has, how its files are cut.
+
+The one place that knows it; whoever writes or reads a table asks here. Two Delta tables:
+
+- `events`: one row per event of the journal, never changed. `seq` is the event's running number in the journal.
+- `latest`: one row per entity, the state after its newest event; a deleted entity keeps its row, without state.
+
+The names and types of the columns are a promise to analysts: columns may be added, none is renamed or changes its type.
+`value`, `headers` and `state` are JSON texts, byte for byte as the journal has them.
+
+Both tables are to be read by every Delta reader. So they have neither deletion vectors nor column mapping: reader version
+1 suffices. They are clustered by entity (and revision), which asks more of writers, not of readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """A column: its name, its type in SQL, what it holds."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its columns in order, what its rows are found by, and the properties it is made with."""
+
+    name: str
+    columns: tuple[Column, ...]
+    clustered_by: tuple[str, ...]
+    properties: Mapping[str, str]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def ddl(self) -> str:
+        """The columns as a CREATE TABLE or a schema has them."""
+        return ", ".join(f"{column.name} {column.type.upper()}" for column in self.columns)
+
+
+_COMMON = {
+    "delta.enableDeletionVectors": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 day",
+}
+
+_ENTITY = (
+    Column("entity_type", "string", "`thing`, `policy` or `stream`"),
+    Column("entity", "string", "the entity's id, such as `acme.site:lamp-7`"),
+    Column("namespace", "string", "what stands before the first colon of the id; empty where there is none"),
+)
+
+EVENTS = Table(
+    "events",
+    (
+        *_ENTITY,
+        Column("revision", "long", "the running number of the event within its entity, from 1"),
+        Column("ts", "timestamp", "when it happened, in UTC with microseconds"),
+        Column("action", "string", "`created`, `modified`, `merged` or `deleted`"),
+        Column("path", "string", "where in the entity, as a JSON pointer"),
+        Column("value", "string", "what is there now, as JSON; null for a deletion"),
+        Column("headers", "string", "the headers that were kept with the event, as a JSON object"),
+        Column("seq", "long", "the running number of the event within the journal, from 1"),
+    ),
+    ("entity", "revision"),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,revision,ts,seq",
+        # For readers that hold a version of the table open while its files are compacted.
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    },
+)
+
+LATEST = Table(
+    "latest",
+    (
+        *_ENTITY,
+        Column("policy_id", "string", "the policy that decides who may do what; null where there is none"),
+        Column("revision", "long", "the revision of the newest event"),
+        Column("created", "timestamp", "when the entity was created"),
+        Column("modified", "timestamp", "when it changed last"),
+        Column("deleted", "boolean", "whether it is deleted now"),
+        Column("state", "string", "the entity as JSON; null once it is deleted"),
+    ),
+    ("entity",),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,policy_id,revision,modified",
+        # Every batch leaves behind the files of the rows it has changed: kept for a day they would fill the disk.
+        "delta.deletedFileRetentionDuration": "interval 30 minutes",
+    },
+)
+
+TABLES = (EVENTS, LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Where the lake of a data folder lies."""
+
+    data_dir: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.data_dir / "lake"
+
+    @property
+    def journal(self) -> Path:
+        """The journal that the lake is filled from."""
+        return self.data_dir / "journal.db"
+
+    @property
+    def pipeline(self) -> Path:
+        """What belongs to the pipeline alone: its watermark, its lock, the stream's checkpoint."""
+        return self.folder / "pipeline"
+
+    @property
+    def watermark(self) -> Path:
+        return self.pipeline / "watermark.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.pipeline / "lock"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.pipeline / "checkpoint"
+
+    def path(self, table: Table) -> str:
+        """The folder of a table, absolute, as Spark and Delta readers want it."""
+        return str((self.folder / table.name).absolute())

@@ -1,0 +1,78 @@
+"""The watermark: how far the lake follows the journal, in one small file.
+
+`Watermark.seq` is the highest number of the journal whose events, and the states after them, are committed in both tables.
+The pipeline publishes it after both commits; the service reads it, since below it the journal need not keep anything. The
+file is written whole, made durable and put in its place by a rename: a reader finds the old one or the new one. It says
+some things more, for people who want to know how the pipeline does; nobody decides anything by those.
+
+A watermark that is lost costs nothing but work: the tables know what they hold, and the pipeline begins from there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from spark_store.errors import StoreUnavailable
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The batch that moved the watermark last: its events, and how many seconds it took."""
+
+    rows: int
+    seconds: float
+
+
+class TableSize(msgspec.Struct, frozen=True):
+    """What a table consists of now; files that only older versions need do not count."""
+
+    files: int
+    bytes: int
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """How far the lake is, and what the pipeline did last. Times are UTC text as in events."""
+
+    seq: int = 0
+    published: str | None = None
+    batch: Batch | None = None
+    optimized: str | None = None
+    vacuumed: str | None = None
+    tables: Mapping[str, TableSize] = {}
+
+
+def read_watermark(path: Path) -> Watermark:
+    """What was published last; the watermark 0 where nothing was. Raises StoreUnavailable for a file that cannot be read."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Watermark()
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: expected a file that can be read, found: {error}") from error
+    try:
+        return msgspec.json.decode(content, type=Watermark)
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(
+            f"{path}: expected a watermark, found {content[:80]!r} ({error}); remove it, and the pipeline makes it anew"
+        ) from error
+
+
+def publish_watermark(path: Path, watermark: Watermark) -> None:
+    """Put `watermark` in the file's place, durably. Raises StoreUnavailable; then the old one is still there."""
+    part = path.with_suffix(".part")
+    try:
+        with part.open("wb") as file:
+            file.write(msgspec.json.encode(watermark))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: the watermark cannot be written: {error}") from error
