@@ -101,6 +101,10 @@ class Monitor:
         """Where a scrape finds the open subscriptions."""
         self.registry.register(_Subscriptions(subscriptions, self._connections))
 
+    def watch_lake(self, lag: Callable[[], tuple[int, float] | None]) -> None:
+        """Where a scrape finds how many events are not in the lake yet, and for how many seconds; None: not known now."""
+        self.registry.register(_Lag(lag))
+
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
@@ -125,3 +129,17 @@ class _Subscriptions(Collector):
             for connection_id, value in tally.items():
                 family.add_metric([connection_id], value)
             yield family
+
+
+class _Lag(Collector):
+    def __init__(self, lag: Callable[[], tuple[int, float] | None]) -> None:
+        self._lag = lag
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        if (found := self._lag()) is None:
+            return
+        events, seconds = found
+        yield GaugeMetricFamily("connectivity_lake_lag_events", "Events that are not in the lake yet.", value=events)
+        yield GaugeMetricFamily(
+            "connectivity_lake_lag_seconds", "How long the oldest of them has been waiting.", value=seconds
+        )

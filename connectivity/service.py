@@ -34,6 +34,7 @@ from connectivity.history import HistoryFeed
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
+from connectivity.pipeline import Pipeline
 from connectivity.registry import Registry
 from connectivity.settings import Settings, SparkMode
 from connectivity.store import Store, StoreOptions
@@ -50,6 +51,9 @@ log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 6.0
 """For answers on their way. Saying goodbye to brokers and to clients of the API takes two more at most."""
+
+PIPELINE_SECONDS = 2.0
+"""For the pipeline's last batch, after the drain. It is killed then: the batch is done again at the next start."""
 
 _SWEEP_SECONDS = 1.0
 
@@ -96,14 +100,19 @@ class Service:
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
         self.registry = Registry(Path(settings.connections_dir), self._supervisor, self.monitor.forget)
         self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
+        self.pipeline = Pipeline(settings)
+        if settings.spark.mode is not SparkMode.OFF:
+            self.monitor.watch_lake(self.pipeline.lag)
         self._now = now
 
     async def close(self) -> None:
-        """Drain and stop: every connection at the same time, then the store."""
+        """Drain and stop: every connection at the same time, then the store. The pipeline ends its batch meanwhile."""
+        self.pipeline.stop()
         closing = [supervisor.close(DRAIN_SECONDS) for supervisor in self.registry]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("a connection did not close as it should", exc_info=outcome)
+        await self.pipeline.close(PIPELINE_SECONDS)
         await self.store.close()
 
     def readiness(self) -> tuple[bool, Mapping[str, Any]]:
@@ -118,6 +127,7 @@ class Service:
                 supervisor.connection.id: {"status": supervisor.status.value, "details": supervisor.status_details}
                 for supervisor in self.registry
             },
+            "lake": self.pipeline.details,
         }
 
     async def sweep_forever(self) -> None:
@@ -160,7 +170,6 @@ async def _run(settings: Settings) -> None:
 
 async def _serve(settings: Settings, listening: socket.socket) -> None:
     service = Service(settings)
-    _tell_about_lake(settings.spark.mode)
     # An empty token is none: it would let in whoever brings nothing.
     token = (settings.api.token.get_secret_value() or None) if settings.api.token is not None else None
     server = _Server(
@@ -180,6 +189,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     log.info("api listening", host=settings.api.host, port=listening.getsockname()[1])
     await service.registry.refresh()
     sweeper = asyncio.create_task(service.sweep_forever())
+    service.pipeline.start()
     _quiet_garbage_collection()
     await stop.wait()
     log.info("draining")
@@ -188,14 +198,6 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     server.should_exit = True
     await api
     log.info("stopped")
-
-
-def _tell_about_lake(mode: SparkMode) -> None:
-    """This version moves nothing into a lake. Who has asked for one, or has not said otherwise, reads that once."""
-    if mode is not SparkMode.OFF:
-        log.warning(
-            "this version has no pipeline: nothing is moved into a lake, the journal keeps everything", mode=mode.value
-        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -230,6 +230,12 @@ class SparkSettings(Section):
     )
     master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
     remote: str | None = Field(default=None, description="The address of a Spark Connect server.")
+    jars: Path | None = Field(
+        default=None, description="Folder of Delta's jars; by default where `make install` puts them."
+    )
+    memory: Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[kmg]$")] = Field(
+        default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."
+    )
     shared_data_dir: bool = Field(
         default=False, description="Whether every worker of a cluster sees `data_dir` as the same folder."
     )

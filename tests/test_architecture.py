@@ -57,9 +57,9 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "spark_store": (
         ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.tables"),
         ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
-        ("spark_store.migrations", "spark_store.index"),
-        ("spark_store.journal", "spark_store.journal.*"),
-        ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.memory"),
+        ("spark_store.migrations", "spark_store.index", "spark_store.watermark"),
+        ("spark_store.journal", "spark_store.journal.*", "spark_store.follower"),
+        ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.lag", "spark_store.memory"),
         ("spark_store.pipeline", "spark_store.pipeline.*"),
     ),
     "connectivity": (
@@ -121,7 +121,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.dispatch",),
         ("connectivity.intake",),
         ("connectivity.client",),
-        ("connectivity.supervisor", "connectivity.registry"),
+        ("connectivity.supervisor", "connectivity.registry", "connectivity.pipeline"),
         ("connectivity.api", "connectivity.api.*"),
         ("connectivity.service",),
         ("connectivity.cli", "connectivity.cli.*", "connectivity.__main__"),
@@ -190,8 +190,9 @@ LIBRARIES = {
     "_quickjs": ("connectivity.scripts.sandbox",),
     "quickjs": (),
     "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.rql.to_spark"),
-    "delta": ("spark_store.pipeline*", "spark_store.session"),
+    "py4j": ("spark_store.pipeline*", "spark_store.session"),
     "deltalake": ("spark_store.lake",),
+    "pyarrow": ("spark_store.lake", "spark_store.pipeline*"),
     "sqlite3": ("spark_store.*",),
     "starlette": ("connectivity.api*",),
     "uvicorn": ("connectivity.api*", "connectivity.service"),
@@ -203,7 +204,7 @@ LIBRARIES = {
 }
 """A library → the only files that import it. Tests, benchmarks and examples are free."""
 
-STORE_OPENERS = ("connectivity.store", "connectivity.history", "connectivity.service")
+STORE_OPENERS = ("connectivity.store", "connectivity.history", "connectivity.service", "connectivity.pipeline")
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
 
 STORE_NOUNS = (
@@ -236,6 +237,7 @@ TESTED_BY_FAMILY = {
     "connectivity/mqtt/*.py": "tests/connectivity/brokers/test_mqtt*.py",
     "connectivity/spec/*.py": "tests/connectivity/test_spec*.py",
     "connectivity/twins/*.py": "tests/connectivity/twins/test_decide*.py",
+    "spark_store/pipeline/*.py": "tests/spark_store/pipeline/test_pipeline*.py",
     "mappings/ditto/*.py": "tests/mappings/codecs/test_ditto*.py",
     "mappings/formats.py": "tests/mappings/test_placeholders.py",
     "mappings/functions.py": "tests/mappings/test_placeholders.py",

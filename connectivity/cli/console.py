@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from connectivity.cli import pipeline
 from connectivity.cli.output import complain, counted, print_json, print_notes, print_problems
 from connectivity.errors import SettingsError
 from connectivity.files import load
@@ -27,6 +28,8 @@ app = typer.Typer(
     # The library's own traces would print local variables, secrets among them.
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(pipeline.app, name="pipeline")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -6,7 +6,7 @@ Answers go to standard output, complaints to standard error.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import typer
 
@@ -16,6 +16,14 @@ from connectivity.files import FileProblem, LoadedFolder
 
 def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """One line for each field that has a value; what is nested, as JSON."""
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        typer.echo(f"{name.replace('_', ' '):{width}}  {'–' if value is None else text}")
 
 
 def complain(text: str) -> None:

@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_UNUSABLE
     try:
         return _ACTIONS[given.action](given)
+    except ImportError as error:
+        say("failed", reason=f"expected pyspark and what it needs, found: {error}; install them", kind="SparkMissing")
+        return EXIT_MISSING
     except StoreError as error:
         say("failed", reason=str(error), kind=type(error).__name__)
         return _exit_code(error)

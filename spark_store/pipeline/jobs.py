@@ -62,6 +62,7 @@ class Target:
 
 def prepare(target: Target) -> dict[str, bool]:
     """Make the tables that are missing; which of them were there. Raises LakeUnfit for one that is something else."""
+    target.lake.pipeline.mkdir(parents=True, exist_ok=True)
     return {table.name: _prepare(target, table) for table in TABLES}
 
 

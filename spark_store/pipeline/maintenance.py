@@ -54,7 +54,7 @@ class Upkeep:
     optimize_every: timedelta = timedelta(minutes=10)
     vacuum_every: timedelta = timedelta(minutes=10)
     forget_every: timedelta = timedelta(hours=1)
-    retention: Retention = Retention()
+    retention: Retention = field(default_factory=Retention)
 
 
 class Done(NamedTuple):

@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class StreamOptions:
     max_batch_rows: int = 200_000
     interval: float = 0.5
     once: bool = False
-    upkeep: Upkeep = Upkeep()
+    upkeep: Upkeep = field(default_factory=Upkeep)
 
 
 class _Stopping(Exception):
@@ -71,9 +71,9 @@ class Stream:
         self._watermark = Watermark()
 
     def run(self) -> None:
-        """Run until `stopping`, or until everything has been taken (`once`). Raises StoreError; Spark's errors are translated.
+        """Run until `stopping`, or until everything has been taken (`once`).
 
-        LakeUnfit means that trying again does not help.
+        Raises StoreError, also for Spark's errors; after LakeUnfit trying again does not help.
         """
         try:
             self._catch_up()
@@ -107,13 +107,14 @@ class Stream:
     def _follow(self) -> None:
         query = self._start()
         try:
-            while not query.awaitTermination(_POLL_SECONDS):
+            while query.isActive:
+                time.sleep(_POLL_SECONDS)
                 if self._stopping.is_set() and self._batch.acquire(blocking=False):
                     # No batch runs, and none will begin.
                     self._batch.release()
                     query.stop()
-                    return
                 self._keep_up()
+            query.awaitTermination()
         except PySparkException:
             # What went wrong in a batch says more than what Spark makes of it.
             if self._failure is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sql
 
 from spark_store.tables import EVENTS, LATEST
 
@@ -13,9 +13,9 @@ def event_rows(entries: DataFrame) -> DataFrame:
     rows = entries.select(
         "entity_type",
         "entity",
-        _namespace(F.col("entity")).alias("namespace"),
+        _namespace(sql.col("entity")).alias("namespace"),
         "revision",
-        _instant(F.col("timestamp")).alias("ts"),
+        _instant(sql.col("timestamp")).alias("ts"),
         "action",
         "path",
         "value",
@@ -27,15 +27,15 @@ def event_rows(entries: DataFrame) -> DataFrame:
 
 def latest_rows(states: DataFrame) -> DataFrame:
     """States of entities as rows of `latest`."""
-    is_deleted = F.col("state").isNull()
+    is_deleted = sql.col("state").isNull()
     return states.select(
         "entity_type",
         "entity",
-        _namespace(F.col("entity")).alias("namespace"),
-        F.col("policy").alias("policy_id"),
+        _namespace(sql.col("entity")).alias("namespace"),
+        sql.col("policy").alias("policy_id"),
         "revision",
-        _instant(F.col("created")).alias("created"),
-        _instant(F.col("modified")).alias("modified"),
+        _instant(sql.col("created")).alias("created"),
+        _instant(sql.col("modified")).alias("modified"),
         is_deleted.alias("deleted"),
         "state",
     ).select(*LATEST.column_names)
@@ -43,7 +43,7 @@ def latest_rows(states: DataFrame) -> DataFrame:
 
 def _namespace(entity: Column) -> Column:
     """What stands before the first colon."""
-    return F.when(entity.contains(":"), F.substring_index(entity, ":", 1)).otherwise(F.lit(""))
+    return sql.when(entity.contains(":"), sql.substring_index(entity, ":", 1)).otherwise(sql.lit(""))
 
 
 def _instant(text: Column) -> Column:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sql
 
 from spark_store.follower import Follower
 from spark_store.pipeline.jobs import Target
@@ -53,7 +53,7 @@ def verify(target: Target, retention: Retention | None = None) -> Verdict:
     first = last + 1 if oldest is None else oldest
     found = [
         *_compare_events(target, events, first, last, retention or Retention()),
-        *_compare_latest(target, events.where(F.col("seq") <= last), latest),
+        *_compare_latest(target, events.where(sql.col("seq") <= last), latest),
     ]
     return Verdict(first, last, tuple(difference for difference in found if difference.rows))
 
@@ -67,7 +67,7 @@ def _pinned(target: Target, table: Table) -> DataFrame:
 def _compare_events(target: Target, events: DataFrame, first: int, last: int, retention: Retention) -> list[Difference]:
     kept = f"NOT ({retention.expired(datetime.now(UTC))})"
     journal = event_rows(target.journal("journal_entries", first, last)).where(kept)
-    lake = events.where(F.col("seq").between(first, last)).select(*EVENTS.column_names).where(kept)
+    lake = events.where(sql.col("seq").between(first, last)).select(*EVENTS.column_names).where(kept)
     twice = events.groupBy(*_KEY, "revision").count().where("count > 1")
     return [
         _difference("events of the journal are missing or different in the lake", journal.exceptAll(lake)),
@@ -80,12 +80,12 @@ def _compare_latest(target: Target, events: DataFrame, latest: DataFrame) -> lis
     """A row may be newer than the events below the watermark, never older; and it is the journal's where both are at
     the same revision."""
     journal = latest_rows(target.journal("journal_states", 1, 0))
-    newest = events.groupBy(*_KEY).agg(F.max("revision").alias("known"))
-    kept = latest.select(*_KEY, F.col("revision").alias("kept"))
+    newest = events.groupBy(*_KEY).agg(sql.max("revision").alias("known"))
+    kept = latest.select(*_KEY, sql.col("revision").alias("kept"))
     behind = (
         newest.join(kept, _KEY, "left").where("kept IS NULL OR kept < known").withColumnRenamed("known", "revision")
     )
-    current = journal.select(*_KEY, F.col("revision").alias("current"))
+    current = journal.select(*_KEY, sql.col("revision").alias("current"))
     ahead = latest.join(current, _KEY, "left").where("current IS NULL OR current < revision")
     comparable = latest.join(current, _KEY).where("current = revision").select(*LATEST.column_names)
     return [
@@ -94,7 +94,7 @@ def _compare_latest(target: Target, events: DataFrame, latest: DataFrame) -> lis
         _difference("rows of latest differ from the journal", comparable.exceptAll(journal)),
         _difference(
             "rows of latest are there more than once",
-            latest.groupBy(*_KEY).agg(F.max("revision").alias("revision"), F.count("*").alias("n")).where("n > 1"),
+            latest.groupBy(*_KEY).agg(sql.max("revision").alias("revision"), sql.count("*").alias("n")).where("n > 1"),
         ),
     ]
 

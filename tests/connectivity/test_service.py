@@ -24,7 +24,7 @@ from connectivity.errors import Detail, NotConnected
 from connectivity.files import LoadedFolder
 from connectivity.lock import lock_folder
 from connectivity.service import PortInUse, Service, _listen, main
-from connectivity.settings import Settings, SparkMode
+from connectivity.settings import Settings
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, HistoryQuery, Kind, Subscribe
@@ -73,7 +73,10 @@ async def test_a_subscribe_with_an_unreadable_filter_has_a_fault_for_a_feed(serv
 async def test_a_service_without_connections_is_ready(service: Service) -> None:
     assert service.readiness()[0] is False, "nobody has looked yet"
     await service.registry.refresh()
-    assert service.readiness() == (True, {"status": "ready", "store": "writable", "connections": {}})
+    assert service.readiness() == (
+        True,
+        {"status": "ready", "store": "writable", "connections": {}, "lake": "starting"},
+    )
 
 
 async def test_the_commits_of_the_journal_are_measured(service: Service) -> None:
@@ -261,18 +264,6 @@ async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
 # the process
 
 
-@pytest.mark.parametrize("mode", list(SparkMode))
-def test_whoever_wants_a_lake_is_told_once_that_there_is_none(mode: SparkMode) -> None:
-    with capture_logs() as lines:
-        module._tell_about_lake(mode)
-    if mode is SparkMode.OFF:
-        assert lines == []
-    else:
-        (line,) = lines
-        assert (line["log_level"], line["mode"]) == ("warning", mode.value)
-        assert "the journal keeps everything" in line["event"]
-
-
 class Exit:
     """`main` in this process, with nothing of the process changed."""
 
@@ -345,10 +336,15 @@ def test_an_address_of_ip_6_may_be_written_with_or_without_brackets(host: str) -
 async def test_a_signal_ends_the_service_in_good_order(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says where it listens, answers while it runs, and tells once that the default of `spark.mode` comes to nothing."""
+    """It says where it listens, and answers while it runs."""
     (tmp_path / "connections").mkdir()
     monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
-    settings = Settings(data_dir=tmp_path, connections_dir=tmp_path / "connections", api={"port": 0, "token": "secret"})
+    settings = Settings(
+        data_dir=tmp_path,
+        connections_dir=tmp_path / "connections",
+        api={"port": 0, "token": "secret"},
+        spark={"mode": "off"},
+    )
 
     def told(event: str) -> list[Any]:
         return [line for line in lines if line["event"] == event]
@@ -366,7 +362,6 @@ async def test_a_signal_ends_the_service_in_good_order(
         os.kill(os.getpid(), number)
         await asyncio.wait_for(running, 5)
     events = [line["event"] for line in lines]
-    assert [event for event in events if "no pipeline" in event] == events[:1]
     assert events[-2:] == ["draining", "stopped"]
     with _listen("127.0.0.1", listening["port"]):
         SqliteJournal.open(tmp_path / "journal.db").close()
@@ -378,7 +373,12 @@ async def test_without_a_token_or_with_an_empty_one_metrics_are_open_to_this_mac
 ) -> None:
     (tmp_path / "connections").mkdir()
     monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
-    settings = Settings(data_dir=tmp_path, connections_dir=tmp_path / "connections", api={"port": 0, "token": token})
+    settings = Settings(
+        data_dir=tmp_path,
+        connections_dir=tmp_path / "connections",
+        api={"port": 0, "token": token},
+        spark={"mode": "off"},
+    )
     with capture_logs() as lines:
         running = asyncio.create_task(module._run(settings))
         await until(lambda: any(line["event"] == "api listening" for line in lines))

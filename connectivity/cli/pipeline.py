@@ -1,0 +1,78 @@
+"""`connectivity pipeline …`: the Spark side by hand, with the service's settings.
+
+`run` is what the service does by itself unless `spark.mode` says otherwise. Exit codes: 0 done; 1 failed, and may go well
+the next time (with `verify`: lake and journal differ); 2 settings that cannot be used; 3 another pipeline writes the lake;
+4 Spark cannot run here; 5 lake and journal do not fit together.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from connectivity.cli.output import complain, print_fields, print_json
+from connectivity.errors import SettingsError
+from connectivity.settings import Settings, load_settings
+
+app = typer.Typer(help="Move the journal into the lake, by hand.", no_args_is_help=True)
+
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
+]
+
+
+@app.command()
+def run(settings: SettingsFile = None) -> None:
+    """Follow the journal until told to stop: for `spark.mode: external`."""
+    _become("run", settings)
+
+
+@app.command()
+def optimize(settings: SettingsFile = None) -> None:
+    """Make small files of the lake large ones, and remove what nobody needs."""
+    _become("optimize", settings)
+
+
+@app.command()
+def verify(settings: SettingsFile = None) -> None:
+    """Compare lake and journal, row for row, up to the watermark."""
+    _become("verify", settings)
+
+
+@app.command()
+def status(
+    settings: SettingsFile = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """Say how far the lake is behind, what the last batch was, and what the tables consist of."""
+    loaded = _loaded(settings)
+    from connectivity import pipeline
+
+    try:
+        found = pipeline.status(loaded)
+    except pipeline.NotReadable as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(found)
+
+
+def _become(action: str, settings: Path | None) -> None:
+    """This process becomes the pipeline's: its signals and its exit code are then the pipeline's own."""
+    loaded = _loaded(settings)
+    from connectivity import pipeline
+
+    command = pipeline.command(loaded, action)
+    os.execv(command[0], command)
+
+
+def _loaded(file: Path | None) -> Settings:
+    try:
+        return load_settings(file)
+    except SettingsError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None

@@ -1,0 +1,244 @@
+"""The pipeline that moves the journal into the lake, seen from the service: a process that is started, watched, stopped.
+
+With `spark.mode: embedded` the service runs `python -m spark_store.pipeline` and starts it again when it ends, with growing
+pauses. No client feels that: the journal has everything, and what the lake lacks it gets later. Two ends are final until
+the service starts again: Spark cannot run on this machine, or lake and journal do not fit together. They are said once, in
+the log and in the details of `/health/ready`; the service goes on without a lake, and the journal keeps everything.
+
+What the pipeline says on its standard output are JSON objects, which appear in the service's own log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from connectivity.errors import ConnectivityError
+from connectivity.settings import Settings, SparkMode
+from spark_store.errors import StoreError
+from spark_store.follower import Follower
+from spark_store.lag import Lag, measure, read_status
+from spark_store.tables import Lake
+from spark_store.watermark import read_watermark
+
+log = structlog.get_logger(__name__)
+
+PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
+"""Seconds between an end and the next start: doubled each time, until the pipeline has worked again."""
+
+FINAL = {2, 4, 5}
+"""Exit codes after which another start would end the same way (see `spark_store.pipeline.__main__`)."""
+
+_QUIET = {"batch", "upkeep"}
+"""What happens too often for a log that people read."""
+
+_WORKING = {"following", "batch"}
+"""What only a pipeline that works says."""
+
+_LONGEST_LINE = 1 << 20
+
+
+class NotReadable(ConnectivityError):
+    """Journal or watermark cannot be read now."""
+
+
+def command(settings: Settings, action: str, *options: str) -> list[str]:
+    """The command line of a pipeline process."""
+    spark = settings.spark
+    found = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(settings.data_dir)]
+    found += ["--master", spark.master, "--memory", spark.memory]
+    if spark.shared_data_dir:
+        found.append("--shared-data-dir")
+    if spark.jars is not None:
+        found += ["--jars", str(spark.jars)]
+    if retention := _retention(settings):
+        found += ["--retention", json.dumps(retention)]
+    return [*found, *options]
+
+
+def _retention(settings: Settings) -> Mapping[str, float | None]:
+    """Seconds by namespace, and `default`; empty where everything is kept."""
+    retention = settings.lake.retention
+    kept = {"default": retention.default, **(retention.__pydantic_extra__ or {})}
+    found = {name: None if lasting is None else lasting.total_seconds() for name, lasting in kept.items()}
+    return found if any(seconds is not None for seconds in found.values()) else {}
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """How far the lake is. Raises NotReadable."""
+    try:
+        return read_status(Lake(settings.data_dir), datetime.now(UTC))
+    except StoreError as error:
+        raise NotReadable(str(error)) from error
+
+
+@dataclass(slots=True)
+class Trouble:
+    """How often the pipeline has ended without having worked in between."""
+
+    ends: int = 0
+
+    def pause(self, exit_code: int) -> float | None:
+        """Seconds until the next start after this end; None: no other start."""
+        if exit_code in FINAL:
+            return None
+        self.ends += 1
+        return min(PAUSE_MAX, PAUSE_MIN * 2.0 ** min(self.ends - 1, 16))
+
+    def over(self) -> None:
+        self.ends = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one process has said."""
+
+    reason: str | None = None
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=20))
+
+
+class Pipeline:
+    """The pipeline of one service. `details` says what it does, for people."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.details = {
+            SparkMode.OFF: "off: the journal keeps everything",
+            SparkMode.EXTERNAL: "external",
+            SparkMode.EMBEDDED: "starting",
+        }[settings.spark.mode]
+        self._settings = settings
+        self._lake = Lake(settings.data_dir)
+        self._follower: Follower | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._trouble = Trouble()
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.details}>"
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while one runs."""
+        return self._process.pid if self._process is not None else None
+
+    def lag(self) -> Lag | None:
+        """How far the lake is behind; None where there is none, or while that cannot be read."""
+        if self._settings.spark.mode is SparkMode.OFF:
+            return None
+        try:
+            if self._follower is None:
+                self._follower = Follower.open(self._lake.journal)
+            return measure(self._follower, read_watermark(self._lake.watermark).seq, datetime.now(UTC))
+        except StoreError as error:
+            log.debug("the lake's lag cannot be read", reason=str(error))
+            return None
+
+    def start(self) -> None:
+        """Run the pipeline from now on, if it is the service's to run."""
+        if self._settings.spark.mode is SparkMode.EMBEDDED:
+            self._running = asyncio.create_task(self._run_forever(), name="pipeline")
+
+    def stop(self) -> None:
+        """Ask the pipeline to end after the batch it is at, and start it no more."""
+        self._stopping.set()
+        self._signal(signal.SIGTERM)
+
+    async def close(self, seconds: float) -> None:
+        """`stop`, and wait so long; then it is killed, which the lake can bear."""
+        self.stop()
+        if self._running is not None:
+            _, late = await asyncio.wait([self._running], timeout=seconds)
+            if late:
+                log.info("pipeline is killed amid a batch", seconds=seconds)
+                self._signal(signal.SIGKILL)
+            await self._running
+        if self._follower is not None:
+            self._follower.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _run_forever(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                exit_code, run = await self._run()
+            except OSError as error:
+                # No memory for a process, or too many of them.
+                exit_code, run = 1, _Run(reason=str(error))
+            if self._stopping.is_set():
+                return
+            reason = run.reason or (run.last[-1] if run.last else "it said nothing")
+            pause = self._trouble.pause(exit_code)
+            if pause is None:
+                self.details = f"stopped: {reason}"
+                log.error("pipeline cannot run: the journal keeps everything", exit_code=exit_code, reason=reason)
+                return
+            self.details = f"restarting: {reason}"
+            log.warning("pipeline ended", exit_code=exit_code, reason=reason, pause=pause, output=list(run.last))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def _run(self) -> tuple[int, _Run]:
+        """One process, from start to end: its exit code, and what it said."""
+        run = _Run()
+        self._process = process = await asyncio.create_subprocess_exec(
+            *command(self._settings, "run", "--with-parent"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            limit=_LONGEST_LINE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        log.info("pipeline started", pid=process.pid)
+        try:
+            if self._stopping.is_set():
+                self._signal(signal.SIGTERM)
+            assert process.stdout is not None
+            async for line in process.stdout:
+                self._hear(line.decode(errors="replace").strip(), run)
+            return await process.wait(), run
+        finally:
+            self._process = None
+            if process.stdin is not None:
+                process.stdin.close()
+
+    def _hear(self, line: str, run: _Run) -> None:
+        """One line of the process: an event of its own, or something that Java or a library has to say."""
+        said = _parsed(line)
+        if said is None:
+            if line:
+                run.last.append(line)
+                log.debug("pipeline output", line=line)
+            return
+        event = str(said.pop("event"))
+        if event == "failed":
+            run.reason = str(said.get("reason"))
+            return
+        if event in _WORKING:
+            self._trouble.over()
+            self.details = "following"
+        (log.debug if event in _QUIET else log.info)(f"pipeline {event}", **said)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    if not line.startswith('{"event": '):
+        return None
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return found

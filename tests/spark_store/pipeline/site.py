@@ -1,0 +1,159 @@
+"""A data folder with a real journal, the pipeline as a process, and the question whether lake and journal are equal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+from deltalake import DeltaTable
+
+from mappings.ids import EntityId, EntityType
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change
+from spark_store.tables import EVENTS, LATEST, Lake, Table
+from tests.behaviours.journal import change
+from tests.helpers import wait_until_sync
+
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A Java process of a test does not live long enough for its second compiler to be worth its time."""
+
+WITHIN = 180.0
+"""Seconds for a Java process to start and to do something, on a machine that is busy with other things."""
+
+
+def lamp(number: int) -> EntityId:
+    return EntityId(EntityType.THING, "acme.site", f"lamp-{number}")
+
+
+class Site:
+    """A data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lake = Lake(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        SqliteJournal.open(self.lake.journal).close()
+
+    def write(self, events: int, entities: int = 7) -> None:
+        """So many events more, taking the entities in turn."""
+        journal = SqliteJournal.open(self.lake.journal)
+        try:
+            newest = journal.newest_seq()
+            revisions = {number: journal.latest(lamp(number)) for number in range(entities)}
+            changes: list[Change] = []
+            for position in range(newest, newest + events):
+                number = position % entities
+                revisions[number] += 1
+                changes.append(change(lamp(number), revisions[number]))
+            journal.append(changes)
+        finally:
+            journal.close()
+
+    def append(self, changes: Sequence[Change]) -> None:
+        journal = SqliteJournal.open(self.lake.journal)
+        try:
+            journal.append(changes)
+        finally:
+            journal.close()
+
+    def table(self, table: Table) -> list[dict[str, Any]]:
+        """The rows of a table, read without Spark."""
+        rows: list[dict[str, Any]] = DeltaTable(self.lake.path(table)).to_pyarrow_table().to_pylist()
+        return rows
+
+    def assert_equal(self) -> None:
+        """Both tables are what the journal is, row for row, and nothing is there twice."""
+        with Follower.open(self.lake.journal) as follower:
+            entries = [(*it[:4], _text(it.timestamp), it.action, it.path, _json(it.value), _json(it.headers))
+                       for it in follower.entries(1, follower.newest())]  # fmt: skip
+            states = [(*it[:4], _text(it.created), _text(it.modified), _json(it.state)) for it in follower.states(1, 0)]
+        events = [
+            (*(row[name] for name in ("entity_type", "entity", "revision", "seq")), row["ts"].isoformat(),
+             *(row[name] for name in ("action", "path", "value", "headers")))
+            for row in self.table(EVENTS)
+        ]  # fmt: skip
+        latest = [
+            (*(row[name] for name in ("entity_type", "entity", "policy_id", "revision")), row["created"].isoformat(),
+             row["modified"].isoformat(), row["state"])
+            for row in self.table(LATEST)
+        ]  # fmt: skip
+        assert sorted(events, key=str) == sorted(entries, key=str)
+        assert sorted(latest, key=str) == sorted(states, key=str)
+
+
+def _text(timestamp: str) -> str:
+    return timestamp.replace("Z", "+00:00")
+
+
+def _json(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+class PipelineProcess:
+    """`python -m spark_store.pipeline`, what it says in a file."""
+
+    def __init__(self, site: Site, action: str, *options: str, **variables: str) -> None:
+        self.said_file = tempfile.NamedTemporaryFile(dir=site.folder, suffix=".log", delete=False)  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(site.folder), *options],
+            stdin=subprocess.PIPE,
+            stdout=self.said_file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables},
+        )
+
+    def output(self) -> str:
+        return Path(self.said_file.name).read_text(encoding="utf-8", errors="replace")
+
+    def said(self, event: str | None = None) -> list[dict[str, Any]]:
+        """What it has told so far, or all of one kind."""
+        lines = [json.loads(line) for line in self.output().splitlines() if line.startswith('{"event"')]
+        return [line for line in lines if event is None or line["event"] == event]
+
+    def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
+        """The first event of this kind with these fields. Raises AssertionError where the process ends before it."""
+
+        def found() -> list[dict[str, Any]]:
+            return [it for it in self.said(event) if all(it.get(name) == value for name, value in fields.items())]
+
+        wait_until_sync(lambda: bool(found()) or self.process.poll() is not None, WITHIN)
+        assert found(), f"expected {event} {fields}:\n{self.output()}"
+        return found()[0]
+
+    def wait(self) -> int:
+        """The exit code."""
+        return self.process.wait(WITHIN)
+
+    def java(self) -> list[psutil.Process]:
+        return [it for it in psutil.Process(self.process.pid).children() if "java" in it.name()]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def close(self) -> None:
+        """Kill what is left, and let go of everything."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(WITHIN)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.said_file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,78 @@
+"""How the journal is cut into partitions and Arrow batches."""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from spark_store.errors import LakeUnfit
+from spark_store.follower import Entry, State
+from spark_store.pipeline.source import PARTITION_ROWS, JournalEvents, Range, _EventsReader, arrow, cut
+from tests.spark_store.pipeline.site import Site
+
+
+def ranges(first: int, last: int, parallelism: int) -> list[tuple[int, int]]:
+    return [(it.first, it.last) for it in cut(first, last, parallelism)]
+
+
+def test_a_range_is_cut_without_hole_or_overlap() -> None:
+    assert ranges(1, 0, 4) == []
+    assert ranges(5, 5, 4) == [(5, 5)]
+    assert ranges(1, PARTITION_ROWS * 2 - 1, 4) == [(1, PARTITION_ROWS * 2 - 1)]
+    edges = ranges(11, 10 + PARTITION_ROWS * 7, 3)
+    assert (edges[0][0], edges[-1][1], len(edges)) == (11, 10 + PARTITION_ROWS * 7, 3)
+    assert all(later[0] == earlier[1] + 1 for earlier, later in itertools.pairwise(edges))
+
+
+def entry(seq: int, value: bytes | None = b"1") -> Entry:
+    return Entry("thing", "acme:lamp", seq, seq, "2030-01-15T07:30:00.250000Z", "modified", "/", value, b"{}")
+
+
+def test_arrow_batches_are_bounded_in_rows_and_in_bytes() -> None:
+    assert [batch.num_rows for batch in arrow((entry(n) for n in range(25_000)), Entry)] == [10_000, 10_000, 5_000]
+    large = b'"' + b"x" * (5 << 20) + b'"'
+    assert [batch.num_rows for batch in arrow((entry(n, large) for n in range(5)), Entry)] == [2, 2, 1]
+    assert list(arrow([], Entry)) == []
+
+
+def test_json_becomes_text_byte_for_byte_and_nothing_stays_nothing() -> None:
+    (batch,) = arrow([entry(1, '"Zürich 1.50 😀"'.encode()), entry(2, None)], Entry)
+    assert batch.schema.field("value").type == pa.string()
+    assert batch.column("value").to_pylist() == ['"Zürich 1.50 😀"', None]
+    (states,) = arrow([State("thing", "acme:lamp", None, 3, "t", "t", None)], State)
+    assert (states.column("state").to_pylist(), states.column("policy").to_pylist()) == ([None], [None])
+
+
+def reader(site: Site, start: int = 0, max_rows: int = 10) -> _EventsReader:
+    options = {"path": str(site.lake.journal), "start": str(start), "max_rows": str(max_rows), "parallelism": "2"}
+    made = JournalEvents(options).streamReader(None)  # type: ignore[arg-type]
+    assert isinstance(made, _EventsReader)
+    return made
+
+
+def test_the_offset_is_the_number_of_the_last_event_within_the_limit(site: Site) -> None:
+    events = reader(site, start=3)
+    assert events.initialOffset() == {"seq": 3}
+    assert events.latestOffset({"seq": 0}, events.getDefaultReadLimit()) == {"seq": 0}
+    site.write(25)
+    assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
+    assert events.latestOffset({"seq": 20}, ReadMaxRows(10)) == {"seq": 25}
+    assert events.latestOffset({"seq": 0}, ReadAllAvailable()) == {"seq": 25}
+    assert events.latestOffset({"seq": 40}, ReadMaxRows(10)) == {"seq": 40}
+
+
+def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: Site) -> None:
+    site.write(25)
+    (part,) = reader(site).partitions({"seq": 5}, {"seq": 15})
+    site.write(25)
+    (batch,) = reader(site).read(part)
+    assert batch.column("seq").to_pylist() == list(range(6, 16))
+
+
+def test_a_hole_in_the_journal_stops_the_batch(site: Site) -> None:
+    site.write(5)
+    with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
+        list(reader(site).read(Range(1, 9)))

@@ -1,0 +1,55 @@
+"""Rows of the journal as rows of the tables, on a real Spark."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_store.pipeline.source import EVENTS_SCHEMA, STATES_SCHEMA
+from spark_store.pipeline.transforms import event_rows, latest_rows
+from spark_store.tables import EVENTS, LATEST
+
+pytestmark = pytest.mark.spark
+
+AT = "2030-01-15T07:30:00.250001Z"
+INSTANT = datetime(2030, 1, 15, 7, 30, 0, 250_001)
+
+
+def test_an_entry_becomes_a_row_with_its_namespace_and_its_time_to_the_microsecond(spark: SparkSession) -> None:
+    long_id = "acme." + "x" * 240 + ":lamp"
+    entries = spark.createDataFrame(
+        [
+            ("thing", "acme.site:lamp:7", 2, 11, AT, "modified", "/attributes/größe", "9007199254740993", '{"a":"b"}'),
+            ("thing", "acme.site:lamp:7", 1, 10, AT, "deleted", "/", None, "{}"),
+            ("stream", "orders/0", 1, 12, AT, "created", "/", '"text"', "{}"),
+            ("thing", ":lamp", 1, 13, AT, "created", "/", '{"a": 1.50}', "{}"),
+            ("thing", long_id, 1, 14, AT, "created", "/", "{}", "{}"),
+        ],
+        EVENTS_SCHEMA,
+    ).coalesce(1)
+    rows = event_rows(entries)
+    assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in EVENTS.columns}
+    found = {row["seq"]: row for row in rows.withColumn("ts", rows["ts"].cast("string")).collect()}
+    assert [row["seq"] for row in rows.collect()] == [13, 14, 10, 11, 12], "by entity and revision"
+    assert {seq: row["namespace"] for seq, row in found.items()} == {
+        10: "acme.site", 11: "acme.site", 12: "", 13: "", 14: long_id[:-5],
+    }  # fmt: skip
+    assert found[11]["ts"] == "2030-01-15 07:30:00.250001"
+    assert (found[11]["value"], found[10]["value"], found[13]["value"]) == ("9007199254740993", None, '{"a": 1.50}')
+
+
+def test_a_state_becomes_a_row_and_none_is_a_deleted_entity(spark: SparkSession) -> None:
+    states = spark.createDataFrame(
+        [
+            ("thing", "acme.site:lamp", "acme.site:pol", 5, AT, AT, '{"attributes":{}}'),
+            ("policy", "acme.site:pol", None, 2, AT, AT, None),
+        ],
+        STATES_SCHEMA,
+    )
+    rows = latest_rows(states)
+    assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in LATEST.columns}
+    thing, policy = sorted(rows.collect(), key=lambda row: str(row["entity"]))
+    assert (thing["namespace"], thing["policy_id"], thing["deleted"]) == ("acme.site", "acme.site:pol", False)
+    assert (policy["policy_id"], policy["deleted"], policy["state"]) == (None, True, None)

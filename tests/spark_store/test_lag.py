@@ -1,0 +1,33 @@
+"""How far the lake is behind."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_store.follower import Follower
+from spark_store.lag import Lag, measure, read_status
+from spark_store.watermark import Batch, Watermark, publish_watermark
+from tests.spark_store.pipeline.site import Site
+
+NOW = datetime(2030, 1, 15, 0, 1, 0, 250_000, tzinfo=UTC)
+
+
+def test_the_lag_counts_events_and_how_long_the_oldest_has_waited(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(10, entities=1)
+    with Follower.open(site.lake.journal) as follower:
+        # Event 5 is the one of second 5, and the first that is not in the lake.
+        assert measure(follower, 4, NOW) == Lag(6, 55.0)
+        assert measure(follower, 10, NOW) == Lag(0, 0.0)
+        assert measure(follower, 4, datetime(2000, 1, 1, tzinfo=UTC)) == Lag(6, 0.0), "a clock that jumped back"
+
+
+def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(10, entities=1)
+    assert read_status(site.lake, NOW)["lag_events"] == 10
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(10, batch=Batch(10, 0.5)))
+    found = read_status(site.lake, NOW)
+    assert (found["seq"], found["newest"], found["lag_events"], found["batch_rows_per_second"]) == (10, 10, 0, 20)

@@ -1,0 +1,58 @@
+"""What Spark needs on a machine, and what is said where it is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_store.errors import SparkMissing
+from spark_store.session import Connect, SessionOptions, _settings, find_jars, find_java
+
+
+def java(folder: Path, version: str) -> Path:
+    """A Java home whose Java says this."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')))
+    assert find_java() == str(tmp_path / "bin" / "java")
+
+
+@pytest.mark.parametrize("said", ['openjdk version "11.0.20"', 'java version "1.8.0_202"', "what?"])
+def test_an_old_java_is_refused_with_what_it_says(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
+    with pytest.raises(SparkMissing, match=r"expected Java 17 or later, found .*java, which says"):
+        find_java()
+
+
+def test_no_java_at_all_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkMissing, match="found none; install one"):
+        find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(SparkMissing, match="does not run"):
+        find_java()
+
+
+def test_missing_jars_are_said_with_what_fetches_them(tmp_path: Path) -> None:
+    (tmp_path / "delta-storage-4.4.0.jar").touch()
+    with pytest.raises(SparkMissing, match=r"found delta-storage-4\.4\.0\.jar; `make install`"):
+        find_jars(tmp_path)
+    (tmp_path / "delta-spark_4.2_2.13-4.4.0.jar").touch()
+    assert len(find_jars(tmp_path)) == 2
+
+
+def test_what_is_set_by_hand_counts_most_and_a_token_is_never_shown() -> None:
+    options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, connect=Connect(15002, "s3cret"))
+    found = _settings(options, [])
+    assert found["spark.sql.shuffle.partitions"] == "8"
+    assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
+    assert "s3cret" not in repr(options)
+    assert "spark.driver.host" not in _settings(SessionOptions(master="spark://head:7077"), [])

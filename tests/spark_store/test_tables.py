@@ -1,0 +1,33 @@
+"""The layout that analysts rely on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_store.tables import EVENTS, LATEST, TABLES, Lake
+
+
+def test_design_8_20_the_promised_columns_keep_their_names_and_types() -> None:
+    events = {column.name: column.type for column in EVENTS.columns}
+    latest = {column.name: column.type for column in LATEST.columns}
+    entity = dict.fromkeys(("entity_type", "entity", "namespace"), "string")
+    assert events.items() >= {
+        **entity, "revision": "long", "ts": "timestamp",
+        **dict.fromkeys(("action", "path", "value", "headers"), "string"),
+    }.items()  # fmt: skip
+    assert latest.items() >= {
+        **entity, "policy_id": "string", "revision": "long", "created": "timestamp", "modified": "timestamp",
+        "deleted": "boolean", "state": "string",
+    }.items()  # fmt: skip
+
+
+def test_design_8_19_the_tables_lie_in_the_data_folder() -> None:
+    lake = Lake(Path("/data"))
+    assert (lake.path(EVENTS), lake.path(LATEST)) == ("/data/lake/events", "/data/lake/latest")
+
+
+def test_every_reader_can_read_them() -> None:
+    for table in TABLES:
+        assert table.properties["delta.enableDeletionVectors"] == "false"
+        assert table.properties["delta.columnMapping.mode"] == "none"
+        assert set(table.clustered_by) <= set(table.column_names)
