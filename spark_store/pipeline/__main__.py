@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from spark_store.pipeline.maintenance import Retention
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
-_LOCK_SECONDS = 60.0
-"""How long an older pipeline may take to end: one that was killed leaves a Java process which needs a moment to notice."""
-
 _LAST_SECONDS = 60.0
 """How long a process whose parent is gone may take to finish its batch."""
 
@@ -96,8 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--retention", type=json.loads, default={}, help="JSON: seconds by namespace, and `default`")
     parser.add_argument("--interval", type=float, default=0.5, help="seconds from one batch to the next")
     parser.add_argument("--batch-rows", type=int, default=200_000, help="the most events in one batch")
+    parser.add_argument("--optimize-batches", type=int, default=64, help="after so many batches tables are compacted")
     parser.add_argument("--once", action="store_true", help="end when everything has been taken")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
+    parser.add_argument("--lock-seconds", type=float, default=60.0, help="how long another pipeline may take to end")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
     return parser
 
@@ -116,7 +115,7 @@ def _run(given: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stopping.set())
     if given.with_parent:
         _watch_parent(stopping)
-    upkeep = Upkeep(retention=_retention(given))
+    upkeep = Upkeep(given.optimize_batches, retention=_retention(given))
     options = StreamOptions(given.batch_rows, given.interval, given.once, upkeep)
     with _target(given, stopping) as target:
         if not stopping.is_set():
@@ -171,8 +170,9 @@ def _target(
     spark = start_session(options)
     say("spark", version=spark.version, master=given.master, seconds=round(time.monotonic() - begun, 3))
     try:
+        # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
         lake = Lake(given.data_dir)
-        with lake_lock(spark, lake, _LOCK_SECONDS, stopping) if is_writing else contextlib.nullcontext():
+        with lake_lock(spark, lake, given.lock_seconds, stopping) if is_writing else contextlib.nullcontext():
             yield Target.of(spark, given.data_dir)
     finally:
         # A Java process that was killed cannot be asked to stop.

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_store.errors import LakeUnfit
@@ -73,12 +73,16 @@ class JournalEvents(DataSource):
         return _EventsReader(self.options)
 
 
-class _EventsReader(DataSourceStreamReader):
+class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._path = Path(options["path"])
         self._start = int(options["start"])
         self._max_rows = int(options["max_rows"])
         self._parallelism = int(options["parallelism"])
+        self._end: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._end = self._newest()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"seq": self._start}
@@ -87,9 +91,12 @@ class _EventsReader(DataSourceStreamReader):
         return ReadMaxRows(self._max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        with Follower.open(self._path) as follower:
-            newest = max(follower.newest(), start["seq"])
+        newest = max(self._newest() if self._end is None else self._end, start["seq"])
         return {"seq": min(newest, start["seq"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else newest}
+
+    def _newest(self) -> int:
+        with Follower.open(self._path) as follower:
+            return follower.newest()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
         return cut(start["seq"] + 1, end["seq"], self._parallelism)

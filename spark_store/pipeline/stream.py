@@ -115,6 +115,7 @@ class Stream:
                     query.stop()
                 self._keep_up()
             query.awaitTermination()
+            self._keep_up()
         except PySparkException:
             # What went wrong in a batch says more than what Spark makes of it.
             if self._failure is not None:
@@ -148,7 +149,10 @@ class Stream:
                 if self._stopping.is_set():
                     raise _Stopping
                 crashes.reach(Point.BEFORE_READ, self._target.spark)
-                self._move(entries, _last_of(self._target.lake.checkpoint, number))
+                last = _last_of(self._target.lake.checkpoint, number)
+                # Spark may begin with a batch of nothing.
+                if last > self._watermark.seq:
+                    self._move(entries, last)
             except Exception as error:
                 self._failure = error
                 raise

@@ -146,7 +146,7 @@ def test_a_comparison_finds_a_loss_a_repeat_and_a_change(spark: SparkSession, si
     events, latest = target.name(EVENTS), target.name(LATEST)
     spark.sql(f"INSERT INTO {events} SELECT * FROM {events} WHERE seq = 3")
     spark.sql(f"DELETE FROM {events} WHERE seq = 4")
-    spark.sql(f"UPDATE {events} SET value = '0' WHERE seq = 6")
+    spark.sql(f"UPDATE {events} SET value = '99' WHERE seq = 6")
     spark.sql(f"DELETE FROM {latest} WHERE entity = 'acme.site:lamp-1'")
     spark.sql(f"UPDATE {latest} SET state = '{{}}' WHERE entity = 'acme.site:lamp-2'")
     found = differences(spark, site)

@@ -76,3 +76,12 @@ def test_a_hole_in_the_journal_stops_the_batch(site: Site) -> None:
     site.write(5)
     with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
         list(reader(site).read(Range(1, 9)))
+
+
+def test_what_is_available_now_does_not_grow(site: Site) -> None:
+    site.write(15)
+    events = reader(site)
+    events.prepareForTriggerAvailableNow()
+    site.write(15)
+    assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
+    assert events.latestOffset({"seq": 10}, ReadMaxRows(10)) == {"seq": 15}

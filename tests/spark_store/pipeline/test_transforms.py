@@ -32,7 +32,7 @@ def test_an_entry_becomes_a_row_with_its_namespace_and_its_time_to_the_microseco
     rows = event_rows(entries)
     assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in EVENTS.columns}
     found = {row["seq"]: row for row in rows.withColumn("ts", rows["ts"].cast("string")).collect()}
-    assert [row["seq"] for row in rows.collect()] == [13, 14, 10, 11, 12], "by entity and revision"
+    assert [row["seq"] for row in rows.collect()] == [13, 10, 11, 14, 12], "by entity and revision"
     assert {seq: row["namespace"] for seq, row in found.items()} == {
         10: "acme.site", 11: "acme.site", 12: "", 13: "", 14: long_id[:-5],
     }  # fmt: skip

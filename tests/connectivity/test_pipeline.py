@@ -1,0 +1,158 @@
+"""The pipeline as the service sees it: a process that is started, heard, restarted and stopped. No Spark here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity import pipeline as module
+from connectivity.monitor import Monitor
+from connectivity.pipeline import NotReadable, Pipeline, Trouble, command, status
+from connectivity.settings import Settings
+from spark_store.journal import SqliteJournal
+from spark_store.watermark import Watermark, publish_watermark
+from tests.behaviours.journal import LAMP, history
+from tests.helpers import wait_until
+
+PREAMBLE = """
+import json, signal, sys, time
+def say(event, **more):
+    print(json.dumps({"event": event, **more}), flush=True)
+"""
+
+
+def settings(folder: Path, **more: Any) -> Settings:
+    return Settings(data_dir=folder, **more)
+
+
+def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """What runs instead of the pipeline."""
+    program = f"{PREAMBLE}\n{text}"
+    monkeypatch.setattr(module, "command", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(module, "PAUSE_MIN", 0.01)
+
+
+@pytest.fixture
+async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
+    made = Pipeline(settings(tmp_path))
+    yield made
+    await made.close(10)
+
+
+def test_the_command_says_where_and_how(tmp_path: Path) -> None:
+    retention = {"default": "1d", "acme": "forever"}
+    spark = {"master": "spark://head:7077", "shared_data_dir": True, "jars": "/jars", "memory": "2g"}
+    found = command(settings(tmp_path, spark=spark, lake={"retention": retention}), "run", "--with-parent")
+    assert found[1:4] == ["-m", "spark_store.pipeline", "run"]
+    assert " ".join(found[4:]) == (
+        f"--data-dir {tmp_path} --master spark://head:7077 --memory 2g --shared-data-dir --jars /jars "
+        '--retention {"default": 86400.0, "acme": null} --with-parent'
+    )
+    assert "--retention" not in command(settings(tmp_path), "run")
+
+
+def test_pauses_grow_until_the_pipeline_has_worked_again() -> None:
+    trouble = Trouble()
+    assert [trouble.pause(1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    trouble.over()
+    assert trouble.pause(-9) == 1
+    assert [trouble.pause(code) for code in (2, 4, 5)] == [None, None, None]
+
+
+async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "print('Java says something'); say('following', seq=7); sys.exit(1)")
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: sum(line["event"] == "pipeline ended" for line in lines) >= 2)
+        await pipeline.close(10)
+    ended = [line for line in lines if line["event"] == "pipeline ended"]
+    assert (ended[0]["exit_code"], ended[0]["reason"]) == (1, "Java says something")
+    assert {line["pause"] for line in ended} == {0.01}, "it had worked in between"
+    assert [line["seq"] for line in lines if line["event"] == "pipeline following"][:1] == [7]
+
+
+async def test_a_pipeline_that_cannot_run_here_is_said_once(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "say('failed', reason='expected Java 17'); sys.exit(4)")
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: pipeline.details.startswith("stopped"))
+    assert pipeline.details == "stopped: expected Java 17"
+    (error,) = [line for line in lines if line["log_level"] == "error"]
+    assert error["event"] == "pipeline cannot run: the journal keeps everything"
+
+
+async def test_closing_lets_the_batch_end(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(
+        monkeypatch,
+        "signal.signal(signal.SIGTERM, lambda *_: (say('stopped'), sys.exit(0)))\nsay('following')\ntime.sleep(60)",
+    )
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: pipeline.details == "following")
+        await pipeline.close(30)
+    assert [line["event"] for line in lines][-1] == "pipeline stopped"
+    assert pipeline.pid is None
+
+
+async def test_a_batch_that_takes_too_long_is_killed(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('following')\ntime.sleep(60)")
+    pipeline.start()
+    await wait_until(lambda: pipeline.details == "following")
+    await asyncio.wait_for(pipeline.close(0.05), 30)
+    assert pipeline.pid is None
+
+
+async def test_a_pipeline_notices_that_the_service_is_gone(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its standard input is a pipe that the service holds, and ends with it."""
+    script(monkeypatch, "say('following')\nsys.stdin.read()\nsay('alone')\nsys.exit(4)")
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: pipeline.details == "following")
+        assert pipeline._process is not None
+        assert pipeline._process.stdin is not None
+        pipeline._process.stdin.close()
+        await wait_until(lambda: any(line["event"] == "pipeline alone" for line in lines))
+
+
+@pytest.mark.parametrize(("mode", "details"), [("off", "off: the journal keeps everything"), ("external", "external")])
+async def test_a_pipeline_that_is_not_the_services_own_is_not_started(mode: str, details: str, tmp_path: Path) -> None:
+    made = Pipeline(settings(tmp_path, spark={"mode": mode}))
+    made.start()
+    await asyncio.sleep(0)
+    assert (made.details, made.pid) == (details, None)
+    await made.close(1)
+
+
+async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    made, monitor = Pipeline(settings(tmp_path)), Monitor()
+    monitor.watch_lake(made.lag)
+    try:
+        journal.append(history(LAMP, 5))
+        assert b"connectivity_lake_lag_events 5.0" in monitor.exposition()
+        made._lake.pipeline.mkdir(parents=True)
+        publish_watermark(made._lake.watermark, Watermark(3))
+        assert b"connectivity_lake_lag_events 2.0" in monitor.exposition()
+        assert b"connectivity_lake_lag_seconds" in monitor.exposition()
+        made._lake.watermark.write_bytes(b"spoilt")
+        assert b"connectivity_lake_lag" not in monitor.exposition()
+    finally:
+        await made.close(1)
+        journal.close()
+
+
+def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
+    assert Pipeline(settings(tmp_path, spark={"mode": "off"})).lag() is None
+
+
+def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(NotReadable, match="unable to open"):
+        status(settings(tmp_path))
