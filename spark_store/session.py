@@ -67,6 +67,8 @@ _LOCAL = {
     # Many small tasks cost more than they save on one machine: with Delta's default a commit takes seconds.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM lists a table's folder in so many tasks; the default is ten thousand.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 
 

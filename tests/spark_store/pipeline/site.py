@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,10 +16,13 @@ from typing import Any, Self
 
 import psutil
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.stream import Stream, StreamOptions
 from spark_store.records import Change
 from spark_store.tables import EVENTS, LATEST, Lake, Table
 from tests.behaviours.journal import change
@@ -97,6 +101,22 @@ def _text(timestamp: str) -> str:
 
 def _json(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
+
+
+Said = list[tuple[str, dict[str, Any]]]
+
+
+def take_all(spark: SparkSession, site: Site, **options: Any) -> Said:
+    """Everything that the journal has, moved by a stream in this process; what was said."""
+    said: Said = []
+    stream = Stream(
+        Target.of(spark, site.folder),
+        lambda event, **fields: said.append((event, fields)),
+        StreamOptions(once=True, **options),
+        threading.Event(),
+    )
+    stream.run()
+    return said
 
 
 class PipelineProcess:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -18,31 +16,15 @@ from spark_store.errors import LakeUnfit
 from spark_store.pipeline import maintenance
 from spark_store.pipeline.jobs import APP, Target, append_events
 from spark_store.pipeline.maintenance import Retention
-from spark_store.pipeline.stream import Stream, StreamOptions
 from spark_store.pipeline.transforms import event_rows
 from spark_store.pipeline.verify import verify
 from spark_store.records import Change, Snapshot
 from spark_store.tables import EVENTS, LATEST, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.behaviours.journal import LAMP, change, timestamp
-from tests.spark_store.pipeline.site import Site
+from tests.spark_store.pipeline.site import Said, Site, take_all
 
 pytestmark = pytest.mark.spark
-
-Said = list[tuple[str, dict[str, Any]]]
-
-
-def run(spark: SparkSession, site: Site, **options: Any) -> Said:
-    """Everything that the journal has, moved; what was said."""
-    said: Said = []
-    stream = Stream(
-        Target.of(spark, site.folder),
-        lambda event, **fields: said.append((event, fields)),
-        StreamOptions(once=True, **options),
-        threading.Event(),
-    )
-    stream.run()
-    return said
 
 
 def batches(said: Said) -> list[int]:
@@ -55,39 +37,39 @@ def differences(spark: SparkSession, site: Site) -> list[str]:
 
 def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spark: SparkSession, site: Site) -> None:
     site.write(30)
-    assert batches(run(spark, site, max_batch_rows=20)) == [20, 10]
+    assert batches(take_all(spark, site, max_batch_rows=20)) == [20, 10]
     site.assert_equal()
     assert read_watermark(site.lake.watermark).seq == 30
     for table in TABLES:
         protocol = DeltaTable(site.lake.path(table)).protocol()
         assert (protocol.min_reader_version, protocol.reader_features) == (1, None), "for every Delta reader"
     # Nothing new: nothing happens. Something new: it alone.
-    assert batches(run(spark, site)) == []
+    assert batches(take_all(spark, site)) == []
     site.write(5)
-    assert batches(run(spark, site)) == [5]
+    assert batches(take_all(spark, site)) == [5]
     site.assert_equal()
     # A watermark from before the last batch, as a crash leaves it; none at all; no checkpoint.
     publish_watermark(site.lake.watermark, Watermark(30))
-    assert ("catching up", {"first": 31, "last": 35}) in run(spark, site)
+    assert ("catching up", {"first": 31, "last": 35}) in take_all(spark, site)
     site.assert_equal()
     site.lake.watermark.unlink()
     shutil.rmtree(site.lake.checkpoint)
-    assert batches(run(spark, site)) == []
+    assert batches(take_all(spark, site)) == []
     site.assert_equal()
     assert read_watermark(site.lake.watermark).seq == 35
     # A table that vanished is made again, while the journal has everything.
     shutil.rmtree(site.lake.path(LATEST))
-    run(spark, site)
+    take_all(spark, site)
     site.assert_equal()
     shutil.rmtree(site.lake.path(EVENTS))
-    assert batches(run(spark, site)) == [35]
+    assert batches(take_all(spark, site)) == [35]
     site.assert_equal()
     assert differences(spark, site) == []
 
 
 def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site: Site) -> None:
     site.write(10)
-    run(spark, site)
+    take_all(spark, site)
     target = Target.of(spark, site.folder)
     append_events(target, event_rows(target.journal("journal_entries", 1, 10)), 10)
     assert DeltaTable(site.lake.path(EVENTS)).transaction_version(APP) == 10
@@ -113,7 +95,7 @@ def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSessio
     gone = Event(entity, 4, timestamp(4), "deleted", "/", None, b"{}")
     site.append([Change((gone,), (Snapshot(entity, 4, timestamp(1), timestamp(4), None, "acme.site:owner"),))])
     site.append([change(policy, 1, b'{"entries":{}}')])
-    run(spark, site)
+    take_all(spark, site)
     site.assert_equal()
     (row,) = [row for row in site.table(LATEST) if row["entity_type"] == "thing"]
     assert (row["deleted"], row["state"], row["policy_id"]) == (True, None, "acme.site:owner")
@@ -122,26 +104,26 @@ def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSessio
 
 def test_a_lake_of_another_journal_is_refused(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     site.write(10)
-    run(spark, site)
+    take_all(spark, site)
     for suffix in ("", "-wal", "-shm"):
         site.lake.journal.with_name(f"journal.db{suffix}").unlink(missing_ok=True)
     Site(site.folder).write(4)
     with pytest.raises(LakeUnfit, match="reaches to event 10"):
-        run(spark, site)
+        take_all(spark, site)
     site.write(20, entities=3)
     with pytest.raises(LakeUnfit, match="do not belong together"):
-        run(spark, site)
+        take_all(spark, site)
 
 
 def test_a_table_of_another_shape_is_refused(spark: SparkSession, site: Site) -> None:
     spark.range(3).write.format("delta").save(site.lake.path(LATEST))
     with pytest.raises(LakeUnfit, match="expected the columns entity_type string"):
-        run(spark, site)
+        take_all(spark, site)
 
 
 def test_a_comparison_finds_a_loss_a_repeat_and_a_change(spark: SparkSession, site: Site) -> None:
     site.write(20)
-    run(spark, site)
+    take_all(spark, site)
     target = Target.of(spark, site.folder)
     events, latest = target.name(EVENTS), target.name(LATEST)
     spark.sql(f"INSERT INTO {events} SELECT * FROM {events} WHERE seq = 3")
@@ -162,7 +144,7 @@ def test_a_comparison_finds_a_loss_a_repeat_and_a_change(spark: SparkSession, si
 
 def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Site) -> None:
     site.write(40)
-    run(spark, site, max_batch_rows=10)
+    take_all(spark, site, max_batch_rows=10)
     target, before = Target.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
     assert len(before.file_uris()) >= 4
     maintenance.optimize(target)
@@ -178,7 +160,7 @@ def test_events_past_their_time_go_by_namespace_and_do_not_come_back(spark: Spar
     site.append(
         [change(LAMP, 1), change(other, 1), change(LAMP, 2), change(other, 2), change(LAMP, 3), change(other, 3)]
     )
-    run(spark, site)
+    take_all(spark, site)
     target = Target.of(spark, site.folder)
     # A second and a half after the second of them.
     now = datetime.fromisoformat(timestamp(2)) + timedelta(seconds=1.5)
@@ -188,6 +170,6 @@ def test_events_past_their_time_go_by_namespace_and_do_not_come_back(spark: Spar
     assert maintenance.forget(target, retention, now) == 0
     left = sorted((row["namespace"], row["revision"]) for row in site.table(EVENTS))
     assert left == [("acme.site", 3), *(("it's.other", revision) for revision in (1, 2, 3))]
-    assert batches(run(spark, site)) == []
+    assert batches(take_all(spark, site)) == []
     assert len(site.table(EVENTS)) == 4
     assert maintenance.forget(target, Retention(), datetime.now(UTC)) == 0

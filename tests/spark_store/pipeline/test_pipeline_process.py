@@ -12,12 +12,15 @@ from typing import Any
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
-from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_MISSING, EXIT_UNUSABLE, main
+from spark_store.errors import LakeBusy
+from spark_store.pipeline.__main__ import EXIT_MISSING, EXIT_UNUSABLE, main
 from spark_store.pipeline.crashes import VARIABLE, Point
+from spark_store.session import lake_lock
 from spark_store.watermark import read_watermark
 from tests.helpers import wait_until_sync
-from tests.spark_store.pipeline.site import WITHIN, PipelineProcess, Site
+from tests.spark_store.pipeline.site import WITHIN, PipelineProcess, Site, take_all
 
 KILLS = [(point, ("driver", "java")[number % 2]) for number, point in enumerate(Point)]
 """Every point once, the victims by turns."""
@@ -40,52 +43,45 @@ def die(site: Site, point: Point, victim: str) -> None:
         assert code == (-signal.SIGKILL if victim == "driver" else 1), process.output()
 
 
-def series(site: Site, kills: list[tuple[Point, str]]) -> None:
+def series(spark: SparkSession, site: Site, kills: list[tuple[Point, str]]) -> None:
     """Kill after kill on one lake, with new events before each; then whatever is left is moved, and all is compared."""
     for point, victim in kills:
         site.write(50)
         die(site, point, victim)
-    with PipelineProcess(site, "run", "--once") as process:
-        assert process.wait() == 0, process.output()
+    take_all(spark, site)
     site.assert_equal()
 
 
 @pytest.mark.spark
-def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(site: Site) -> None:
-    series(site, KILLS)
+def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(spark: SparkSession, site: Site) -> None:
+    series(spark, site, KILLS)
 
 
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("victim", ["driver", "java"])
 @pytest.mark.parametrize("point", list(Point))
-def test_ten_kills_at_each_point(point: Point, victim: str, site: Site) -> None:
-    series(site, [(point, victim)] * 10)
+def test_ten_kills_at_each_point(point: Point, victim: str, spark: SparkSession, site: Site) -> None:
+    series(spark, site, [(point, victim)] * 10)
 
 
 @pytest.mark.spark
-def test_a_pipeline_follows_is_alone_and_ends_when_it_is_told_to(site: Site) -> None:
-    """It takes what comes, another one is refused, and it ends by SIGTERM as well as with its parent."""
+def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, site: Site) -> None:
     site.write(10)
-    with PipelineProcess(site, "run") as process:
+    with PipelineProcess(site, "run", "--with-parent") as process:
         process.wait_for("batch", seq=10)
         site.write(5)
         process.wait_for("batch", seq=15)
-        with PipelineProcess(site, "optimize", "--lock-seconds", "0") as other:
-            assert other.wait() == EXIT_BUSY, other.output()
-            assert "held by another pipeline" in other.said("failed")[0]["reason"]
+        with pytest.raises(LakeBusy, match="held by another pipeline"), lake_lock(spark, site.lake, 0):
+            raise AssertionError("two at once")
         (java,) = process.java()
-        assert process.stop() == 0
-        assert [it["event"] for it in process.said()][-1] == "stopped"
-        wait_until_sync(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, WITHIN)
-    site.assert_equal()
-    site.write(5)
-    with PipelineProcess(site, "run", "--with-parent") as process:
-        process.wait_for("batch", seq=20)
         assert process.process.stdin is not None
         process.process.stdin.close()
         assert process.wait() == 0, process.output()
-    site.assert_equal()
+        assert [it["event"] for it in process.said()][-1] == "stopped"
+        wait_until_sync(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, WITHIN)
+    with lake_lock(spark, site.lake, 0):
+        site.assert_equal()
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
