@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_store import lake
 from spark_store.errors import LakeUnfit
 from spark_store.follower import Follower
 from spark_store.pipeline import crashes
@@ -20,7 +21,6 @@ from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.source import SOURCES
 from spark_store.pipeline.transforms import latest_rows
 from spark_store.tables import EVENTS, LATEST, TABLES, Lake, Table
-from spark_store.watermark import TableSize
 
 APP = "journal"
 """Whose transactions the appends are, as Delta's log names them."""
@@ -91,12 +91,7 @@ def _prepare(target: Target, table: Table) -> bool:
 
 def appended(target: Target) -> int:
     """The number of the last event that `events` holds, as its own log says; 0 for none."""
-    jvm, session = target.spark._jvm, target.spark._jsparkSession
-    assert jvm is not None
-    none = jvm.scala.Option.empty()
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, target.lake.path(EVENTS))
-    version = log.update(False, none, none).transactions().get(APP)
-    return int(version.get()) if version.isDefined() else 0
+    return lake.last_transaction(target.lake, EVENTS, APP)
 
 
 def check_same_journal(target: Target, follower: Follower, last: int) -> None:
@@ -104,10 +99,11 @@ def check_same_journal(target: Target, follower: Follower, last: int) -> None:
     mine = next(follower.entries(last, last), None)
     if mine is None:
         return
-    columns = "entity_type", "entity", "revision", "value"
-    kept = target.read(EVENTS).where(f"seq = {last}").select(*columns).head()
-    expected = (mine.entity_type, mine.entity, mine.revision, None if mine.value is None else mine.value.decode())
-    if kept is not None and tuple(kept) != expected:
+    kept = lake.event(target.lake, last)
+    expected = {**mine._asdict(), "value": None if mine.value is None else mine.value.decode()}
+    if kept is not None and any(
+        kept[name] != expected[name] for name in ("entity_type", "entity", "revision", "value")
+    ):
         raise LakeUnfit(
             f"event {last} is {mine.entity} at revision {mine.revision} in the journal, {kept['entity']} at revision "
             f"{kept['revision']} in the lake: they do not belong together; move the folder `lake` away for a new one"
@@ -139,9 +135,3 @@ def merge_latest(target: Target, first: int, last: int) -> None:
         "WHEN NOT MATCHED THEN INSERT *"
     )
     crashes.reach(Point.AFTER_MERGE, target.spark)
-
-
-def size(target: Target, table: Table) -> TableSize:
-    """What the table consists of now."""
-    (detail,) = target.spark.sql(f"DESCRIBE DETAIL {target.name(table)}").select("numFiles", "sizeInBytes").collect()
-    return TableSize(int(detail.numFiles), int(detail.sizeInBytes))

@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_store import lake
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.follower import Follower
 from spark_store.pipeline import crashes, jobs, maintenance
@@ -123,11 +124,11 @@ class Stream:
             raise
 
     def _start(self) -> StreamingQuery:
-        lake, options = self._target.lake, self._options
-        shutil.rmtree(lake.checkpoint, ignore_errors=True)
+        place, options = self._target.lake, self._options
+        shutil.rmtree(place.checkpoint, ignore_errors=True)
         entries = (
             self._target.spark.readStream.format("journal_events")
-            .option("path", str(lake.journal.absolute()))
+            .option("path", str(place.journal.absolute()))
             .option("parallelism", self._target.parallelism)
             .option("max_rows", options.max_batch_rows)
             .option("start", self._watermark.seq)
@@ -135,7 +136,7 @@ class Stream:
         )
         writer = (
             entries.writeStream.queryName(_QUERY)
-            .option("checkpointLocation", str(lake.checkpoint.absolute()))
+            .option("checkpointLocation", str(place.checkpoint.absolute()))
             .foreachBatch(self._take)
         )
         if options.once:
@@ -199,7 +200,7 @@ class Stream:
                 maintenance.vacuum(target)
                 self._done = self._done._replace(vacuumed=now)
                 self._watermark = msgspec.structs.replace(self._watermark, vacuumed=_now())
-            tables = {table.name: jobs.size(target, table) for table in TABLES}
+            tables = {table.name: lake.size(target.lake, table) for table in TABLES}
             self._watermark = msgspec.structs.replace(self._watermark, tables=tables)
             publish_watermark(target.lake.watermark, self._watermark)
             self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))

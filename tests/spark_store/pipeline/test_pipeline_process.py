@@ -35,8 +35,8 @@ def die(site: Site, point: Point, victim: str) -> None:
     """Run until the kill, and see that it was one."""
     trigger = site.folder / "kill"
     trigger.touch()
-    # Small batches and a compaction after three of them, so that a crash is amid others.
-    options = ["--batch-rows", "20", "--optimize-batches", "3", "--once"]
+    # Small batches and a compaction after two of them, so that a crash is amid others.
+    options = ["--batch-rows", "20", "--optimize-batches", "2", "--once"]
     with PipelineProcess(site, "run", *options, **{VARIABLE: f"{point.value}:{victim}:{trigger}"}) as process:
         code = process.wait()
         assert not trigger.exists(), f"{point} was not reached:\n{process.output()}"

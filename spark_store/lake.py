@@ -1,0 +1,47 @@
+"""Reading the lake in this process, without Spark: what its log says, and single rows.
+
+Spark needs a second to answer what is in one line of a table's log; this needs milliseconds. Only reading happens here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from spark_store.errors import StoreUnavailable
+from spark_store.tables import EVENTS, Lake, Table
+from spark_store.watermark import TableSize
+
+
+def last_transaction(lake: Lake, table: Table, app: str) -> int:
+    """The number of the last transaction of `app` that a table has taken; 0 for none. Raises StoreUnavailable."""
+    with _opened(lake, table) as opened:
+        return opened.transaction_version(app) or 0
+
+
+def event(lake: Lake, seq: int) -> dict[str, Any] | None:
+    """The row of `events` with this number, if it is there. Raises StoreUnavailable."""
+    with _opened(lake, EVENTS) as opened:
+        rows = opened.to_pyarrow_dataset().to_table(filter=pc.field("seq") == seq).to_pylist()
+    return rows[0] if rows else None
+
+
+def size(lake: Lake, table: Table) -> TableSize:
+    """What a table consists of now. Raises StoreUnavailable."""
+    with _opened(lake, table) as opened:
+        actions = opened.get_add_actions(flatten=True)
+        return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
+
+
+@contextlib.contextmanager
+def _opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
+    path = lake.path(table)
+    try:
+        yield DeltaTable(path)
+    except (DeltaError, OSError) as error:
+        raise StoreUnavailable(f"{path}: expected a Delta table that can be read, found: {error}") from error
