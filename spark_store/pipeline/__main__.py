@@ -38,8 +38,6 @@ EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 _LAST_SECONDS = 60.0
 """How long a process whose parent is gone may take to finish its batch."""
 
-_PAUSE_SECONDS = 0.2
-
 
 def say(event: str, **fields: Any) -> None:
     """One line for whoever reads along."""

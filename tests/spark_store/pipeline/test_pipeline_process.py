@@ -119,8 +119,14 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         import pyspark
 
-        jars = Path(pyspark.__file__).parent / "jars" / "*"
-        self._command = ["java", "-Xmx256m", "-cp", str(jars)]
+        home = Path(pyspark.__file__).parent
+        self._command = ["java", "-Xmx256m", "-cp", str(home / "jars" / "*")]
+        self._variables = {
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -133,7 +139,7 @@ class Cluster:
                     [*self._command, *arguments],
                     stdout=file,
                     stderr=file,
-                    env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+                    env={**os.environ, **self._variables},
                 )
             )
         wait_until_sync(lambda: "spark://" in log.read_text() or "registered with master" in log.read_text(), WITHIN)
@@ -163,7 +169,20 @@ def test_a_cluster_whose_workers_see_the_folder_fills_the_lake(site: Site, clust
         "master", f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
     )
     for number in range(2):
-        worker = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "600m")
+        folder = ("--work-dir", str(site.folder / f"work-{number}"))
+        worker = (
+            *folder,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
+            "--cores",
+            "1",
+            "--memory",
+            "600m",
+        )
         cluster.start(f"worker-{number}", f"{package}.worker.Worker", *worker, master)
     site.write(30_000)
     options = ["--master", master, "--shared-data-dir", "--once"]
