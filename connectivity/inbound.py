@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import structlog
 
 from connectivity.acknowledgements import SourceRequests, channel_of
@@ -58,8 +59,7 @@ class Heard(NamedTuple):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """What a delivery says: signals with the sender's subjects, and the error that it is answered with by `route`."""
 
     signals: Sequence[Heard]

@@ -76,7 +76,8 @@ class Posting:
             self._taken.set_result(None)
 
     def confirm(self, error: ConnectivityError | None) -> None:
-        self.error = self.error or error
+        if error is not None and self.error is None:
+            self.error = error
         self.unconfirmed -= 1
         if self.unconfirmed > 0:
             return
@@ -99,12 +100,14 @@ class _Place:
 class Carrier:
     """A living link, as the lanes on it share it."""
 
-    __slots__ = ("_is_flushing", "in_flight", "lanes", "link")
+    __slots__ = ("_is_flushing", "in_flight", "is_behind", "lanes", "link")
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.lanes: list[Lane] = []
         self.in_flight = 0
+        self.is_behind = False
+        """Whether something waits for a confirm before it can be sent."""
         self._is_flushing = False
 
     def flush(self) -> None:
@@ -121,6 +124,7 @@ class Carrier:
                     is_sending = lane.send(self) or is_sending
         finally:
             self._is_flushing = False
+        self.is_behind = any(lane.is_waiting() for lane in self.lanes)
         if len(self.lanes) > 1:
             self.lanes.append(self.lanes.pop(0))
 
@@ -269,11 +273,14 @@ class Lane:
         if carrier is not self._carrier or (entry := self._in_flight.pop(number, None)) is None:
             return
         carrier.in_flight -= 1
-        self._suspects, self._barren = max(0, self._suspects - 1), 0
+        self._barren = 0
+        if self._suspects:
+            self._suspects -= 1
         self._end(entry[1], error)
         if self._wanted is not carrier and not self._in_flight:
             self._go_over()
-        carrier.flush()
+        if carrier.is_behind:
+            carrier.flush()
 
     def _end(self, posting: Posting, error: ConnectivityError | None) -> None:
         """One message of a posting has ended, which may have been the lane's last one."""

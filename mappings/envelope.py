@@ -7,13 +7,15 @@ text. The payload is whatever bytes the broker brought. What they mean is a code
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
+    """A struct, because nothing else is made so often."""
+
     payload: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
     def header(self, name: str) -> str | None:
         """The header of this name in any spelling of its case, or None."""

@@ -9,11 +9,12 @@ chapter on placeholders.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import msgspec
 
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
@@ -46,8 +47,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceholderContext:
+class PlaceholderContext(msgspec.Struct, frozen=True):
     """Everything that placeholders may read at one place.
 
     `headers` are those of the transport message on the way in and those of the signal on the way out, as JSON values.
@@ -55,7 +55,7 @@ class PlaceholderContext:
     `source_address` is the concrete address that a message arrived on; `now` is the clock.
     """
 
-    headers: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, object] = {}
     entity: EntityId | None = None
     topic: Topic | None = None
     resource_path: str | None = None

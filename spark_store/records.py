@@ -7,15 +7,15 @@ delivery was answered, kept in the same transaction so that a redelivery is answ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from mappings.ids import EntityId
 from mappings.signals import Event
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """An entity at a revision. `state` is its parsed JSON without the `_…` fields, or None once it is deleted.
 
     A deleted entity keeps its last `policy` and its revision, because a re-creation goes on counting. Times are UTC text
@@ -52,18 +52,16 @@ class DeliveryName(NamedTuple):
         return self.connection, self.source, self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What a delivery was answered: opaque bytes of the caller's own making."""
 
     delivery: DeliveryName
     answer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One command's effect, stored as a whole or not at all: its events, the states after them, what was answered."""
 
     events: tuple[Event, ...]
     snapshots: tuple[Snapshot, ...]
-    answer: Answer | None = field(default=None)
+    answer: Answer | None = None

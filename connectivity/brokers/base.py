@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import msgspec
 from pydantic import BaseModel
 
 from connectivity.errors import ConnectivityError, LinkError, Problem
@@ -56,8 +57,7 @@ class Delivery:
 AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers."""
 
     address: str

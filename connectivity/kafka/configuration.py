@@ -35,6 +35,9 @@ PREFETCHED_RECORDS, PREFETCHED_KIB = 10_000, 16_384
 BATCH_BYTES = 131_072
 """A batch that a broker finds too large fails as a whole: small batches keep small messages apart from large ones."""
 
+LINGER_MS = 0.5
+"""Milliseconds that a message waits for others to go with it."""
+
 LARGEST_MESSAGE = 64 << 20
 """Far above what brokers take (1 MiB by default), so that the broker says what is too large."""
 
@@ -108,7 +111,8 @@ def producer_settings(connection: Connection, options: Options) -> Settings:
         "acks": "all",
         # Messages that cannot be delivered wait for the end of the link, after which they are sent again in order.
         "message.timeout.ms": 0,
-        "linger.ms": 0,
+        # Without it the library's thread is woken for every message, and sends them almost one by one.
+        "linger.ms": LINGER_MS,
         "batch.size": BATCH_BYTES,
         "message.max.bytes": LARGEST_MESSAGE,
         "topic.metadata.propagation.max.ms": MISSING_TOPIC_KNOWN_AFTER,

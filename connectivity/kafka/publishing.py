@@ -1,8 +1,9 @@
-"""The producer and its thread: messages out from the loop, confirms back to it in batches.
+"""The producer: messages out, confirms back.
 
 Idempotent, with acknowledgements of all in-sync replicas: through cuts that the library mends, each record is in its
-partition once and in order. The thread does nothing but wait for confirms, and tells the loop with one wake for as many as
-are there.
+partition once and in order. The library sends in threads of its own; what it has to say is fetched on the loop, every
+millisecond while something is unconfirmed. A thread that waited for it would have to take the interpreter from the loop for
+every single confirm, which costs the loop more than looking.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -25,7 +24,10 @@ from connectivity.kafka.configuration import Settings
 from connectivity.kafka.faults import WITHDRAWN, message_error
 from connectivity.kafka.records import SENDER, Header, record_headers
 
-POLL = 0.1
+POLL = 0.001
+IDLE_POLL = 0.1
+"""Seconds from one look to the next, while something is unconfirmed and while nothing is."""
+
 STUCK_AFTER = 30.0
 """Seconds without a confirm while messages wait for one."""
 
@@ -48,20 +50,19 @@ class Publishing:
         self._loop = asyncio.get_running_loop()
         self._on_error, self._on_stuck, self._stuck_after = on_error, on_stuck, stuck_after
         self._sender: list[Header] = [(SENDER, connection_id.encode())]
+        self._shared: tuple[Mapping[str, str], list[Header]] = ({}, self._sender)
+        """The headers of the last envelope, and what became of them: the events of a page have the same."""
         self._producer = Producer({**settings, "error_cb": self._failed})
-        self._outcomes: deque[tuple[Done, KafkaError | None, str]] = deque()
-        self._sent = self._confirmed = 0
-        self._is_waking = self._is_stopping = self._is_orderly = False
+        self.unconfirmed = 0
+        self._since = self._loop.time()
+        """When the last message was confirmed, or the first one sent after nothing was on its way."""
+        self._next_look: asyncio.TimerHandle | None = None
+        self._is_hurried = self._is_stopping = False
         self.gone: Future[None] = Future()
-        """Done when the thread has ended and the producer is gone."""
-        self._thread = threading.Thread(target=self._run, name="kafka producer", daemon=True)
+        """Done when the producer is gone."""
 
     def start(self) -> None:
-        self._thread.start()
-
-    @property
-    def unconfirmed(self) -> int:
-        return self._sent - self._confirmed
+        self._look()
 
     def send(self, message: Outgoing, done: Done) -> None:
         """Hand a message to the library. Never blocks, never raises."""
@@ -74,7 +75,7 @@ class Publishing:
                 key,
                 number,
                 partial(self._reported, done),
-                headers=record_headers(envelope, self._sender),
+                headers=self._headers(envelope.headers),
             )
         except PublishFailed as error:
             done(error)
@@ -83,58 +84,71 @@ class Publishing:
         except BufferError:
             done(PublishFailed("more is on its way than the client library holds"))
         else:
-            self._sent += 1
+            self.unconfirmed += 1
+            if not self._is_hurried:
+                self._since = self._loop.time()
+                self._look_in(POLL)
+
+    def _headers(self, headers: Mapping[str, str]) -> list[Header]:
+        known, found = self._shared
+        if headers is not known:
+            found = record_headers(headers, self._sender)
+            self._shared = headers, found
+        return found
 
     def stop(self, *, is_orderly: bool) -> None:
-        """End the thread; see `gone`. `is_orderly`: what was handed over is given a moment to reach the broker."""
-        self._is_stopping, self._is_orderly = True, is_orderly
+        """Look no more; see `gone`. `is_orderly`: what was handed over is given a moment to reach the broker."""
+        self._is_stopping = True
+        if self._next_look is not None:
+            self._next_look.cancel()
+        threading.Thread(target=self._end, args=(is_orderly,), name="kafka producer's end", daemon=True).start()
 
-    # ── in the thread ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _run(self) -> None:
-        confirmed, since = 0, time.monotonic()
-        while not self._is_stopping:
-            self._producer.poll(POLL)
-            if self._outcomes and not self._is_waking:
-                self._is_waking = True
-                self._call(self._wake)
-            now = time.monotonic()
-            if self._confirmed != confirmed or self._sent == self._confirmed:
-                confirmed, since = self._confirmed, now
-            elif now - since > self._stuck_after:
-                self._call(self._on_stuck)
-                since = now
+    def _look_in(self, seconds: float) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._is_hurried = seconds == POLL
+        self._next_look = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Hear what the library has to say: it calls `_reported` and `_failed` meanwhile, and they may stop all this."""
+        self._producer.poll(0)
+        if self._is_stopping:
+            return
+        self._look_in(POLL if self.unconfirmed else IDLE_POLL)
+        if self.unconfirmed and self._loop.time() - self._since > self._stuck_after:
+            self._since = self._loop.time()
+            self._on_stuck()
+
+    def _reported(self, done: Done, error: KafkaError | None, message: Message) -> None:
+        if self._is_stopping:
+            return
+        if error is None:
+            self._confirmed()
+            done(None)
+        elif error.code() in WITHDRAWN:
+            # The link ends; the message goes out again on the next one.
+            self._on_error(error, "")
+        else:
+            self._confirmed()
+            done(message_error(error, message.topic() or ""))
+
+    def _confirmed(self) -> None:
+        self.unconfirmed -= 1
+        self._since = self._loop.time()
+
+    def _failed(self, error: KafkaError) -> None:
+        if not self._is_stopping:
+            self._on_error(error, "")
+
+    # ── in a thread ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _end(self, is_orderly: bool) -> None:
         with contextlib.suppress(KafkaException):
-            if self._is_orderly:
+            if is_orderly:
                 self._producer.flush(FAREWELL)
             self._producer.purge()
         # Its end waits for the library's threads, so it comes here and not on the loop.
         del self._producer
         self.gone.set_result(None)
-
-    def _reported(self, done: Done, error: KafkaError | None, message: Message) -> None:
-        self._outcomes.append((done, error, "" if error is None else message.topic() or ""))
-
-    def _failed(self, error: KafkaError) -> None:
-        self._call(lambda: self._on_error(error, ""))
-
-    def _call(self, what: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(what)
-
-    # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _wake(self) -> None:
-        self._is_waking = False
-        outcomes = self._outcomes
-        while outcomes and not self._is_stopping:
-            done, error, topic = outcomes.popleft()
-            if error is None:
-                self._confirmed += 1
-                done(None)
-            elif error.code() in WITHDRAWN:
-                # The link ends; the message goes out again on the next one.
-                self._on_error(error, "")
-            else:
-                self._confirmed += 1
-                done(message_error(error, topic))

@@ -11,7 +11,7 @@ no numbers say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import cast
 
@@ -77,8 +77,6 @@ def is_expired(envelope: Envelope, now: float) -> bool:
         return False
 
 
-def record_headers(envelope: Envelope, sender: Sequence[Header]) -> list[Header]:
+def record_headers(headers: Mapping[str, str], sender: Sequence[Header]) -> list[Header]:
     """The headers of a record to publish, `sender` last."""
-    headers: list[Header] = [(name, value.encode(errors="replace")) for name, value in envelope.headers.items()]
-    headers += sender
-    return headers
+    return [*((name, value.encode(errors="replace")) for name, value in headers.items()), *sender]

@@ -55,8 +55,7 @@ class Limits:
     historical_headers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What becomes of a command: the events to store in order, the states after them, the answer.
 
     A query has neither events nor snapshots. The answer is made in any case; whether it is sent is for others to know.
@@ -74,8 +73,7 @@ class Step(NamedTuple):
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One command, who sent it, and the world at that moment. `address` is the command's path, understood."""
 
     command: Command

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from connectivity.errors import TwinError
 from connectivity.twins.base import Case
@@ -46,8 +47,7 @@ class Tags(NamedTuple):
         return self.is_any or any(tag == known for _, known in self.tags)
 
 
-@dataclass(frozen=True, slots=True)
-class Preconditions:
+class Preconditions(msgspec.Struct, frozen=True):
     """What the headers of a command ask. `read` makes one."""
 
     if_match: Tags | None = None

@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from connectivity.amqp.intake import IN_FLIGHT
 from connectivity.amqp.link import WINDOW
+from connectivity.kafka.configuration import LINGER_MS
 
 ACKED_EVERY = 100
 
@@ -83,7 +84,7 @@ def producer(bootstrap: str) -> Producer:
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "acks": "all",
-            "linger.ms": 0,
+            "linger.ms": LINGER_MS,
             "batch.size": 131_072,
             "socket.nagle.disable": True,
         }

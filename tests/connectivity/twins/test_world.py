@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+
+import msgspec
 
 from connectivity.twins.decide import Decider
 from connectivity.twins.enforcer import Enforcer
@@ -32,7 +33,7 @@ def test_a_policy_is_compiled_once() -> None:
     world = a_policy_world()
     first = the(world)
     assert the(world) is first
-    world.snapshots[P] = replace(world.snapshots[P])
+    world.snapshots[P] = msgspec.structs.replace(world.snapshots[P])
     assert the(world) is first
 
 
@@ -40,7 +41,7 @@ def test_a_policy_is_compiled_again_when_it_is_another() -> None:
     """Also under the same revision: what could not be stored gives its revision back."""
     world = a_policy_world()
     first = the(world)
-    world.snapshots[P] = replace(world.snapshots[P], state={**world.snapshots[P].state, "entries": {}})
+    world.snapshots[P] = msgspec.structs.replace(world.snapshots[P], state={**world.snapshots[P].state, "entries": {}})
     assert the(world) is not first
     assert not the(world).has([OWNER], "READ", "thing:/")
 
