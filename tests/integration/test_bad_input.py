@@ -184,7 +184,8 @@ def test_bad_input_is_answered_counted_and_settled(service: ServiceProcess, fixe
     assert answer["headers"]["response-required"] is False
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
     assert sent(service, "malformed") + sent(service, "refused") == malformed + refused + 1
-    wait_until_sync(lambda: sent(service, "settled") == settled + 1)
+    # What was answered before the counters were read may be counted as settled after it.
+    wait_until_sync(lambda: sent(service, "settled") >= settled + 1)
     following = fixed.ask_for(topic("vase-1", "commands/retrieve"), "/policyId")
     assert following["status"] == 200
 
