@@ -257,7 +257,7 @@ def test_nothing_is_published_where_a_reply_address_is_unsafe(
         wait_until_sync(lambda: "b/back" in published(heard))
         assert set(published(heard)) == {"b/back"}
         assert sent(service, "failed", "out") == failed + 2
-        wait_until_sync(lambda: sent(service, "settled") == settled + 3)
+        wait_until_sync(lambda: sent(service, "settled") >= settled + 3)
 
 
 @pytest.mark.parametrize("part", UNSAFE.values(), ids=UNSAFE)
@@ -291,7 +291,7 @@ def test_a_command_without_a_reply_address_is_carried_out_and_settled(
     with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as party:
         party.send(about(topic("vase-1", "commands/modify"), "/attributes/quiet", value=1))
         party.send(b"no JSON")
-        wait_until_sync(lambda: sent(service, "settled") == settled + 2)
+        wait_until_sync(lambda: sent(service, "settled") >= settled + 2)
     assert sent(service, "address_unresolved", "out") == unresolved + 2
     assert fixed.ask_for(topic("vase-1", "commands/retrieve"), "/attributes/quiet")["value"] == 1
 

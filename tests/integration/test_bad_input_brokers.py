@@ -114,7 +114,7 @@ def test_bad_payloads_are_answered_in_order_and_settled(
     answers = {name: told(party.next(PATIENCE)) for name in (*PAYLOADS, "as large as may be")}
     expected = {name: (status, error) for name, (_, status, error) in PAYLOADS.items()}
     assert answers == {**expected, "as large as may be": (200, None)}
-    wait_until_sync(lambda: sent(service, ground, "settled") == settled + len(answers), PATIENCE)
+    wait_until_sync(lambda: sent(service, ground, "settled") >= settled + len(answers), PATIENCE)
     assert party.received.empty()
 
 
@@ -248,7 +248,7 @@ def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
     party.send(RETRIEVE)
     assert told(party.next(PATIENCE)) == (200, None)
-    wait_until_sync(lambda: sent(service, grounds[kind], "settled") == settled + 2, PATIENCE)
+    wait_until_sync(lambda: sent(service, grounds[kind], "settled") >= settled + 2, PATIENCE)
 
 
 def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_headers(
@@ -346,7 +346,7 @@ def test_nothing_is_published_to_a_reply_address_that_is_unsafe_or_none(
         for what, document in (("good", topic("vase-1", "commands/retrieve")), ("bad", f"nonsense/{SECRET}")):
             ids.append(f"{ground.name}-{what}-{number}")
             party.send(about(document, headers={"reply-to": reply_to, "correlation-id": ids[-1]}))
-    wait_until_sync(lambda: sent(service, ground, "settled") == settled + len(ids), PATIENCE)
+    wait_until_sync(lambda: sent(service, ground, "settled") >= settled + len(ids), PATIENCE)
     answer = party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.answers})
     assert answer["status"] == 200
     # The onlooker hears of messages in their order: behind this answer there is nothing left of what came before.
