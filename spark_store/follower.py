@@ -29,7 +29,7 @@ _ENTRY_COLUMNS = """
     FROM entries JOIN entities ON entities.key = entries.entity
 """
 _ENTRIES = f"{_ENTRY_COLUMNS} WHERE entries.seq BETWEEN ? AND ? ORDER BY entries.seq"
-_STATE_COLUMNS = "SELECT type, id, policy, revision, created, modified, state FROM entities"
+_STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
 _ALL_STATES = f"{_STATE_COLUMNS} WHERE key % ? = ?"
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
 
@@ -49,12 +49,13 @@ class Entry(NamedTuple):
 
 
 class State(NamedTuple):
-    """An entity after its newest event; `state` is None once it is deleted."""
+    """An entity after its newest event, whose number is `seq`; `state` is None once it is deleted."""
 
     entity_type: str
     entity: str
     policy: str | None
     revision: int
+    seq: int
     created: str
     modified: str
     state: bytes | None
@@ -92,6 +93,10 @@ class Follower:
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > len(STEPS):
                 raise SchemaTooNew(str(path), version, len(STEPS))
+            if version < len(STEPS):
+                raise StoreUnavailable(
+                    f"{path}: found schema version {version}, expected {len(STEPS)}; start the service, which updates it"
+                )
             undo.pop_all()
         return cls(path, connection)
 

@@ -150,10 +150,10 @@ _SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHE
 _LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
 _HEAD = "SELECT key, revision FROM entities WHERE type = ? AND id = ?"
 _INSERT_ENTITY = """
-    INSERT INTO entities (type, id, revision, created, modified, state, policy) VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO entities (type, id, revision, created, modified, state, policy, newest_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _UPDATE_ENTITY = """
-    UPDATE entities SET revision = ?, created = ?, modified = ?, state = ?, policy = ? WHERE key = ?
+    UPDATE entities SET revision = ?, created = ?, modified = ?, state = ?, policy = ?, newest_seq = ? WHERE key = ?
 """
 _INSERT_ENTRY = """
     INSERT INTO entries (entity, revision, seq, timestamp, action, path, value, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -344,9 +344,13 @@ class SqliteJournal(Journal):
         return revision
 
     def _store(self, changes: Sequence[Change], states: dict[EntityId, Planned], keys: dict[EntityId, int]) -> None:
+        events = [event for change in changes for event in change.events]
+        if events:
+            (seq,) = self._writer.execute(_SEQ).fetchone()
+            newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
         known = []
         for entity, (snapshot, text) in states.items():
-            row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy)
+            row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
             if (key := keys.get(entity)) is not None:
                 known.append((*row, key))
             else:
@@ -355,9 +359,7 @@ class SqliteJournal(Journal):
                 keys[entity] = inserted
         if known:
             self._writer.executemany(_UPDATE_ENTITY, known)
-        events = [event for change in changes for event in change.events]
         if events:
-            (seq,) = self._writer.execute(_SEQ).fetchone()
             self._writer.executemany(
                 _INSERT_ENTRY,
                 [(keys[event.entity], event.revision, n, *event[2:]) for n, event in enumerate(events, seq + 1)],

@@ -31,6 +31,14 @@ def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
+def has_gaps(lake: Lake, table: Table, column: str) -> bool:
+    """Whether a row has nothing in a column, because it was written before there was one. Raises StoreUnavailable."""
+    with _opened(lake, table) as opened:
+        # Not by a filter: files that lack the column would be passed over, since nothing is known of what they hold in it.
+        batches = opened.to_pyarrow_dataset().to_batches(columns=[column])
+        return any(batch.column(0).null_count for batch in batches)
+
+
 def size(lake: Lake, table: Table) -> TableSize:
     """What a table consists of now. Raises StoreUnavailable."""
     with _opened(lake, table) as opened:

@@ -65,7 +65,17 @@ JOURNAL: Step = (
     "CREATE TABLE probes (id INTEGER PRIMARY KEY, filling BLOB NOT NULL)",
 )
 
-STEPS: Sequence[Step] = (JOURNAL,)
+# The number of an entity's newest event stands with its state, so that it is still known when the event has been trimmed.
+NEWEST_SEQ: Step = (
+    "ALTER TABLE entities ADD COLUMN newest_seq INTEGER NOT NULL DEFAULT 0",
+    """
+    UPDATE entities SET newest_seq = coalesce(
+        (SELECT seq FROM entries WHERE entries.entity = entities.key AND entries.revision = entities.revision), 0
+    )
+    """,
+)
+
+STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

@@ -1,14 +1,16 @@
 """The lake's layout: which folder holds what, which columns a table has, how its files are cut.
 
-The one place that knows it; whoever writes or reads a table asks here. Two Delta tables:
+The one place that knows it; whoever writes or reads a table asks here. Three Delta tables:
 
 - `events`: one row per event of the journal, never changed. `seq` is the event's running number in the journal.
 - `latest`: one row per entity, the state after its newest event; a deleted entity keeps its row, without state.
+- `snapshots`: some earlier rows of `latest`, each the whole state right after its revision, so that a state of the past is
+  found by replaying the events after the nearest one. Several per entity or none; never two with one revision.
 
 The names and types of the columns are a promise to analysts: columns may be added, none is renamed or changes its type.
 `value`, `headers` and `state` are JSON texts, byte for byte as the journal has them.
 
-Both tables are to be read by every Delta reader. So they have neither deletion vectors nor column mapping: reader version
+The tables are to be read by every Delta reader. So they have neither deletion vectors nor column mapping: reader version
 1 suffices. They are clustered by entity (and revision), which asks more of writers, not of readers.
 """
 
@@ -21,11 +23,12 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """A column: its name, its type in SQL, what it holds."""
+    """A column: its name, its type in SQL, what it holds. `is_added`: tables of earlier versions have not got it."""
 
     name: str
     type: str
     meaning: str
+    is_added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +84,41 @@ EVENTS = Table(
     },
 )
 
+_STATE = (
+    *_ENTITY,
+    Column("policy_id", "string", "the policy that decides who may do what; null where there is none"),
+    Column("revision", "long", "the revision of the newest event"),
+    Column("seq", "long", "the running number of the newest event within the journal", is_added=True),
+    Column("created", "timestamp", "when the entity was created"),
+    Column("modified", "timestamp", "when it changed last"),
+    Column("deleted", "boolean", "whether it is deleted now"),
+    Column("state", "string", "the entity as JSON; null once it is deleted"),
+)
+
 LATEST = Table(
     "latest",
-    (
-        *_ENTITY,
-        Column("policy_id", "string", "the policy that decides who may do what; null where there is none"),
-        Column("revision", "long", "the revision of the newest event"),
-        Column("created", "timestamp", "when the entity was created"),
-        Column("modified", "timestamp", "when it changed last"),
-        Column("deleted", "boolean", "whether it is deleted now"),
-        Column("state", "string", "the entity as JSON; null once it is deleted"),
-    ),
+    _STATE,
     ("entity",),
     {
         **_COMMON,
-        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,policy_id,revision,modified",
+        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,policy_id,revision,seq,modified",
         # Every batch leaves behind the files of the rows it has changed: kept for a day they would fill the disk.
         "delta.deletedFileRetentionDuration": "interval 30 minutes",
     },
 )
 
-TABLES = (EVENTS, LATEST)
+SNAPSHOTS = Table(
+    "snapshots",
+    _STATE,
+    ("entity", "revision"),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,revision,seq,modified",
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    },
+)
+
+TABLES = (EVENTS, LATEST, SNAPSHOTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,13 @@
 Every job may be done twice. An append carries the number of its last event (`txnVersion`), and Delta does not take the same
 or a lower one again. A merge writes a row only where it is newer. So a batch that runs again after a crash changes nothing,
 and the tables themselves say how far they are.
+
+A table that was made by an earlier version gets the columns that have been added since; a merge fills them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.source import SOURCES
 from spark_store.pipeline.transforms import latest_rows
-from spark_store.tables import EVENTS, LATEST, TABLES, Lake, Table
+from spark_store.tables import EVENTS, LATEST, TABLES, Column, Lake, Table
 
 APP = "journal"
 """Whose transactions the appends are, as Delta's log names them."""
@@ -80,13 +83,27 @@ def _prepare(target: Target, table: Table) -> bool:
     except AnalysisException as error:
         raise LakeUnfit(f"{target.lake.path(table)}: expected a Delta table, found: {error}") from error
     expected = {column.name: column.type.replace("long", "bigint") for column in table.columns}
+    added = [column for column in table.columns if column.is_added and column.name not in found]
+    for column in added:
+        del expected[column.name]
     if wrong := {name: found.get(name, "nothing") for name, type in expected.items() if found.get(name) != type}:
         raise LakeUnfit(
             f"{target.lake.path(table)}: expected the columns "
             f"{', '.join(f'{name} {expected[name]}' for name in wrong)}, found {', '.join(wrong.values())}; "
             "move the folder away, and the pipeline makes it anew from the journal"
         )
+    if added:
+        _add_columns(target, table, added)
     return True
+
+
+def _add_columns(target: Target, table: Table, columns: Sequence[Column]) -> None:
+    ddl = ", ".join(f"{column.name} {column.type.upper()}" for column in columns)
+    target.spark.sql(f"ALTER TABLE {target.name(table)} ADD COLUMNS ({ddl})")
+    statistics = "delta.dataSkippingStatsColumns"
+    target.spark.sql(
+        f"ALTER TABLE {target.name(table)} SET TBLPROPERTIES ('{statistics}' = '{table.properties[statistics]}')"
+    )
 
 
 def appended(target: Target) -> int:
@@ -131,7 +148,7 @@ def merge_latest(target: Target, first: int, last: int) -> None:
     target.spark.sql(
         f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "
         "ON kept.entity = found.entity AND kept.entity_type = found.entity_type "
-        "WHEN MATCHED AND found.revision > kept.revision THEN UPDATE SET * "
+        "WHEN MATCHED AND (kept.seq IS NULL OR found.seq > kept.seq) THEN UPDATE SET * "
         "WHEN NOT MATCHED THEN INSERT *"
     )
     crashes.reach(Point.AFTER_MERGE, target.spark)

@@ -85,7 +85,7 @@ def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
 
 
 def optimize(target: Target) -> None:
-    """Compact and cluster both tables."""
+    """Compact and cluster all tables."""
     for table in TABLES:
         with crashes.during(Point.DURING_COMPACTION, target.spark, Path(target.lake.path(table))):
             target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()

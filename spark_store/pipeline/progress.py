@@ -11,7 +11,8 @@ class Found(NamedTuple):
     """What there is at a start, as numbers of events; 0 for none.
 
     `oldest` and `newest` of the journal (`oldest` is None where nothing is left in it), the last one in `events`, the
-    published watermark, and whether the table `latest` is new and so knows nothing of what the watermark says.
+    published watermark, and whether the table `latest` is new, or has columns that are not filled yet, and so does not know
+    all that the watermark says.
     """
 
     oldest: int | None

@@ -29,7 +29,8 @@ EVENTS_SCHEMA = (
     "value STRING, headers STRING"
 )
 STATES_SCHEMA = (
-    "entity_type STRING, entity STRING, policy STRING, revision BIGINT, created STRING, modified STRING, state STRING"
+    "entity_type STRING, entity STRING, policy STRING, revision BIGINT, seq BIGINT, created STRING, modified STRING, "
+    "state STRING"
 )
 
 PARTITION_ROWS = 10_000

@@ -26,13 +26,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_store import lake
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.follower import Follower
-from spark_store.pipeline import crashes, jobs, maintenance
+from spark_store.pipeline import crashes, jobs, maintenance, snapshots
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Done, Upkeep, due
 from spark_store.pipeline.progress import Found, plan
 from spark_store.pipeline.transforms import event_rows
-from spark_store.tables import TABLES
+from spark_store.tables import LATEST, TABLES
 from spark_store.watermark import Batch, Watermark, publish_watermark, read_watermark
 
 Say = Callable[..., None]
@@ -95,7 +95,7 @@ class Stream:
                 newest=follower.newest(),
                 appended=jobs.appended(target),
                 watermark=self._watermark.seq,
-                is_latest_new=not was_there["latest"],
+                is_latest_new=not was_there["latest"] or lake.has_gaps(target.lake, LATEST, "seq"),
             )
             decided = plan(found)
             jobs.check_same_journal(target, follower, found.appended)
@@ -193,6 +193,7 @@ class Stream:
                 self._say("forgotten", events=maintenance.forget(target, upkeep.retention, now))
                 self._done = self._done._replace(forgotten=now)
             if todo.optimize:
+                self._say("snapshots", taken=snapshots.take(target))
                 maintenance.optimize(target)
                 self._done = self._done._replace(optimized=now, batches=0)
                 self._watermark = msgspec.structs.replace(self._watermark, optimized=_now())

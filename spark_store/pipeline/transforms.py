@@ -34,6 +34,7 @@ def latest_rows(states: DataFrame) -> DataFrame:
         _namespace(sql.col("entity")).alias("namespace"),
         sql.col("policy").alias("policy_id"),
         "revision",
+        "seq",
         _instant(sql.col("created")).alias("created"),
         _instant(sql.col("modified")).alias("modified"),
         is_deleted.alias("deleted"),

@@ -16,7 +16,7 @@ from spark_store.follower import Follower
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Retention
 from spark_store.pipeline.transforms import event_rows, latest_rows
-from spark_store.tables import EVENTS, LATEST, Table
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
 from spark_store.watermark import read_watermark
 
 _SHOWN = 5
@@ -47,13 +47,14 @@ class Verdict:
 def verify(target: Target, retention: Retention | None = None) -> Verdict:
     """Compare everything that the journal still has, below the watermark and not past its time. Raises StoreError."""
     last = read_watermark(target.lake.watermark).seq
-    events, latest = _pinned(target, EVENTS), _pinned(target, LATEST)
+    events, latest, snapshots = (_pinned(target, table) for table in (EVENTS, LATEST, SNAPSHOTS))
     with Follower.open(target.lake.journal) as follower:
         oldest = follower.oldest()
     first = last + 1 if oldest is None else oldest
     found = [
         *_compare_events(target, events, first, last, retention or Retention()),
         *_compare_latest(target, events.where(sql.col("seq") <= last), latest),
+        *_compare_snapshots(latest, snapshots),
     ]
     return Verdict(first, last, tuple(difference for difference in found if difference.rows))
 
@@ -96,6 +97,19 @@ def _compare_latest(target: Target, events: DataFrame, latest: DataFrame) -> lis
             "rows of latest are there more than once",
             latest.groupBy(*_KEY).agg(sql.max("revision").alias("revision"), sql.count("*").alias("n")).where("n > 1"),
         ),
+    ]
+
+
+def _compare_snapshots(latest: DataFrame, snapshots: DataFrame) -> list[Difference]:
+    """A snapshot was once a row of `latest`: it is that row where both are at one revision, and never a newer one."""
+    at = latest.select(*_KEY, sql.col("revision").alias("current"))
+    beyond = snapshots.join(at, _KEY, "left").where("current IS NULL OR current < revision")
+    comparable = snapshots.join(at, _KEY).where("current = revision").select(*SNAPSHOTS.column_names)
+    twice = snapshots.groupBy(*_KEY, "revision").count().where("count > 1")
+    return [
+        _difference("snapshots are newer than the rows of latest", beyond),
+        _difference("snapshots differ from the rows of latest", comparable.subtract(latest)),
+        _difference("snapshots are there more than once", twice),
     ]
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.schema import Field, PrimitiveType
 
 from spark_store import lake
 from spark_store.errors import StoreUnavailable
-from spark_store.tables import EVENTS, Lake
+from spark_store.tables import EVENTS, LATEST, Lake
 
 
 def write(place: Lake, first: int, last: int) -> None:
@@ -32,3 +33,15 @@ def test_a_table_knows_its_last_transaction_its_rows_and_its_size(tmp_path: Path
 def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="expected a Delta table that can be read"):
         lake.last_transaction(Lake(tmp_path), EVENTS, "journal")
+
+
+@pytest.mark.parametrize("columns", [["revision"], ["revision", "seq"]], ids=["no column", "nothing in it"])
+def test_a_column_that_was_added_and_is_not_filled_yet_is_told(columns: list[str], tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    numbers = {"revision": pa.array([1], pa.int64()), "seq": pa.array([None], pa.int64())}
+    write_deltalake(place.path(LATEST), pa.table({name: numbers[name] for name in columns}))
+    if "seq" not in columns:
+        added = Field("seq", PrimitiveType("long"), nullable=True)
+        DeltaTable(place.path(LATEST)).alter.add_columns([added])
+    assert lake.has_gaps(place, LATEST, "seq")
+    assert not lake.has_gaps(place, LATEST, "revision")

@@ -73,3 +73,18 @@ def test_the_steps_of_this_version_make_the_journals_tables(file: sqlite3.Connec
     tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {"entities", "entries", "answers", "counters"} <= tables
     assert version(file) == len(STEPS)
+
+
+def test_entities_of_an_earlier_journal_learn_the_number_of_their_newest_event(file: sqlite3.Connection) -> None:
+    migrate(file, "journal.db", STEPS[:1])
+    entity = "INSERT INTO entities (key, type, id, revision, created, modified) VALUES (?, 'thing', ?, ?, '', '')"
+    entry = (
+        "INSERT INTO entries (entity, revision, seq, timestamp, action, path, headers) VALUES (?, ?, ?, '', '', '', '')"
+    )
+    file.executemany(entity, [(1, "acme:lamp", 3), (2, "acme:fan", 1)])
+    file.executemany(entry, [(1, 1, 1), (1, 2, 2), (2, 1, 3), (1, 3, 4)])
+    migrate(file, "journal.db")
+    assert file.execute("SELECT id, newest_seq FROM entities ORDER BY key").fetchall() == [
+        ("acme:lamp", 4),
+        ("acme:fan", 3),
+    ]

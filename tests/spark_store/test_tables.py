@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_store.tables import EVENTS, LATEST, TABLES, Lake
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, TABLES, Lake
 
 
 def test_design_8_20_the_promised_columns_keep_their_names_and_types() -> None:
@@ -12,18 +12,19 @@ def test_design_8_20_the_promised_columns_keep_their_names_and_types() -> None:
     latest = {column.name: column.type for column in LATEST.columns}
     entity = dict.fromkeys(("entity_type", "entity", "namespace"), "string")
     assert events.items() >= {
-        **entity, "revision": "long", "ts": "timestamp",
+        **entity, "revision": "long", "seq": "long", "ts": "timestamp",
         **dict.fromkeys(("action", "path", "value", "headers"), "string"),
     }.items()  # fmt: skip
     assert latest.items() >= {
-        **entity, "policy_id": "string", "revision": "long", "created": "timestamp", "modified": "timestamp",
+        **entity, "policy_id": "string", "revision": "long", "seq": "long", "created": "timestamp", "modified": "timestamp",
         "deleted": "boolean", "state": "string",
     }.items()  # fmt: skip
+    assert SNAPSHOTS.columns == LATEST.columns
 
 
 def test_design_8_19_the_tables_lie_in_the_data_folder() -> None:
     lake = Lake(Path("/data"))
-    assert (lake.path(EVENTS), lake.path(LATEST)) == ("/data/lake/events", "/data/lake/latest")
+    assert [lake.path(table) for table in TABLES] == [f"/data/lake/{it}" for it in ("events", "latest", "snapshots")]
 
 
 def test_every_reader_can_read_them() -> None:

@@ -80,14 +80,14 @@ class Site:
         with Follower.open(self.lake.journal) as follower:
             entries = [(*it[:4], _text(it.timestamp), it.action, it.path, _json(it.value), _json(it.headers))
                        for it in follower.entries(1, follower.newest())]  # fmt: skip
-            states = [(*it[:4], _text(it.created), _text(it.modified), _json(it.state)) for it in follower.states(1, 0)]
+            states = [(*it[:5], _text(it.created), _text(it.modified), _json(it.state)) for it in follower.states(1, 0)]
         events = [
             (*(row[name] for name in ("entity_type", "entity", "revision", "seq")), row["ts"].isoformat(),
              *(row[name] for name in ("action", "path", "value", "headers")))
             for row in self.table(EVENTS)
         ]  # fmt: skip
         latest = [
-            (*(row[name] for name in ("entity_type", "entity", "policy_id", "revision")), row["created"].isoformat(),
+            (*(row[name] for name in ("entity_type", "entity", "policy_id", "revision", "seq")), row["created"].isoformat(),
              row["modified"].isoformat(), row["state"])
             for row in self.table(LATEST)
         ]  # fmt: skip

@@ -13,16 +13,16 @@ from pyspark.sql import SparkSession
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import LakeUnfit
-from spark_store.pipeline import maintenance
+from spark_store.pipeline import maintenance, snapshots
 from spark_store.pipeline.jobs import APP, Target, append_events
 from spark_store.pipeline.maintenance import Retention
 from spark_store.pipeline.transforms import event_rows
 from spark_store.pipeline.verify import verify
 from spark_store.records import Change, Snapshot
-from spark_store.tables import EVENTS, LATEST, TABLES
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.behaviours.journal import LAMP, change, timestamp
-from tests.spark_store.pipeline.site import Said, Site, take_all
+from tests.spark_store.pipeline.site import Said, Site, lamp, take_all
 
 pytestmark = pytest.mark.spark
 
@@ -173,3 +173,50 @@ def test_events_past_their_time_go_by_namespace_and_do_not_come_back(spark: Spar
     assert batches(take_all(spark, site)) == []
     assert len(site.table(EVENTS)) == 4
     assert maintenance.forget(target, Retention(), datetime.now(UTC)) == 0
+
+
+def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark: SparkSession, site: Site) -> None:
+    """Also where the pipeline is killed after the column has come and before it is filled."""
+    site.write(10)
+    take_all(spark, site)
+    for is_column_there in (False, True):
+        earlier = site.table(LATEST)
+        columns = [column for column in LATEST.columns if column.name != "seq" or is_column_there]
+        shutil.rmtree(site.lake.path(LATEST))
+        target = Target.of(spark, site.folder)
+        spark.sql(
+            f"CREATE TABLE {target.name(LATEST)} ({', '.join(f'{it.name} {it.type}' for it in columns)}) USING delta"
+        )
+        rows = spark.createDataFrame([{**row, "seq": None} for row in earlier], LATEST.ddl)
+        append = rows.select(*(it.name for it in columns)).write.format("delta").mode("append")
+        append.save(site.lake.path(LATEST))
+        assert ("catching up", {"first": 1, "last": 10}) in take_all(spark, site)
+        site.assert_equal()
+    assert [event for event, _ in take_all(spark, site)] == ["following"]
+
+
+def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: Site) -> None:
+    target = Target.of(spark, site.folder)
+
+    def taken() -> list[tuple[str, int, int]]:
+        return sorted((it["entity"], it["revision"], it["seq"]) for it in site.table(SNAPSHOTS))
+
+    site.append([change(lamp(0), revision) for revision in range(1, 5)])
+    site.append([change(lamp(1), revision) for revision in range(1, 3)])
+    take_all(spark, site)
+    assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
+    site.append([change(lamp(0), revision) for revision in range(5, 7)])
+    site.append([change(lamp(1), 3)])
+    take_all(spark, site)
+    assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
+    first, second = str(lamp(0)), str(lamp(1))
+    assert taken() == [(first, 4, 4), (second, 3, 9)]
+    site.append([change(lamp(0), 7)])
+    take_all(spark, site)
+    assert snapshots.take(target, 3) == 1
+    assert taken() == [(first, 4, 4), (first, 7, 10), (second, 3, 9)]
+    newest = [row for row in site.table(SNAPSHOTS) if row["revision"] == 7]
+    assert newest == [row for row in site.table(LATEST) if row["entity"] == first]
+    assert differences(spark, site) == []
+    spark.sql(f"INSERT INTO {target.name(SNAPSHOTS)} SELECT * FROM {target.name(SNAPSHOTS)} WHERE revision = 7")
+    assert differences(spark, site) == [f"1 snapshots are there more than once: {first} at revision 7"]

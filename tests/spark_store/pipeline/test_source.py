@@ -42,7 +42,7 @@ def test_json_becomes_text_byte_for_byte_and_nothing_stays_nothing() -> None:
     (batch,) = arrow([entry(1, '"Zürich 1.50 😀"'.encode()), entry(2, None)], Entry)
     assert batch.schema.field("value").type == pa.string()
     assert batch.column("value").to_pylist() == ['"Zürich 1.50 😀"', None]
-    (states,) = arrow([State("thing", "acme:lamp", None, 3, "t", "t", None)], State)
+    (states,) = arrow([State("thing", "acme:lamp", None, 3, 9, "t", "t", None)], State)
     assert (states.column("state").to_pylist(), states.column("policy").to_pylist()) == ([None], [None])
 
 

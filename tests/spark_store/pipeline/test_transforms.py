@@ -43,8 +43,8 @@ def test_an_entry_becomes_a_row_with_its_namespace_and_its_time_to_the_microseco
 def test_a_state_becomes_a_row_and_none_is_a_deleted_entity(spark: SparkSession) -> None:
     states = spark.createDataFrame(
         [
-            ("thing", "acme.site:lamp", "acme.site:pol", 5, AT, AT, '{"attributes":{}}'),
-            ("policy", "acme.site:pol", None, 2, AT, AT, None),
+            ("thing", "acme.site:lamp", "acme.site:pol", 5, 17, AT, AT, '{"attributes":{}}'),
+            ("policy", "acme.site:pol", None, 2, 12, AT, AT, None),
         ],
         STATES_SCHEMA,
     )
@@ -52,4 +52,5 @@ def test_a_state_becomes_a_row_and_none_is_a_deleted_entity(spark: SparkSession)
     assert dict(rows.dtypes) == {column.name: column.type.replace("long", "bigint") for column in LATEST.columns}
     thing, policy = sorted(rows.collect(), key=lambda row: str(row["entity"]))
     assert (thing["namespace"], thing["policy_id"], thing["deleted"]) == ("acme.site", "acme.site:pol", False)
+    assert (thing["revision"], thing["seq"]) == (5, 17)
     assert (policy["policy_id"], policy["deleted"], policy["state"]) == (None, True, None)
