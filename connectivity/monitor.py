@@ -7,8 +7,8 @@ are read from their owner when somebody scrapes, not kept twice.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -26,6 +26,15 @@ class OpenSubscription(Protocol):
 
     @property
     def connection_id(self) -> str: ...
+
+
+class Figure(NamedTuple):
+    """A gauge: its name, what it means, its values by the values of its labels, and the labels' names."""
+
+    name: str
+    meaning: str
+    values: Mapping[tuple[str, ...], float]
+    labels: tuple[str, ...] = ()
 
 
 class Meter:
@@ -105,6 +114,10 @@ class Monitor:
         """Where a scrape finds how many events are not in the lake yet, and for how many seconds; None: not known now."""
         self.registry.register(_Lag(lag))
 
+    def watch_figures(self, figures: Callable[[], Iterable[Figure]]) -> None:
+        """Where a scrape finds figures that somebody else knows."""
+        self.registry.register(_Figures(figures))
+
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
@@ -143,3 +156,15 @@ class _Lag(Collector):
         yield GaugeMetricFamily(
             "connectivity_lake_lag_seconds", "How long the oldest of them has been waiting.", value=seconds
         )
+
+
+class _Figures(Collector):
+    def __init__(self, figures: Callable[[], Iterable[Figure]]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for figure in self._figures():
+            family = GaugeMetricFamily(figure.name, figure.meaning, labels=figure.labels)
+            for labels, value in figure.values.items():
+                family.add_metric(labels, value)
+            yield family

@@ -15,9 +15,10 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -25,12 +26,13 @@ from typing import Any
 import structlog
 
 from connectivity.errors import ConnectivityError
+from connectivity.monitor import Figure
 from connectivity.settings import Settings, SparkMode
 from spark_store.errors import StoreError
 from spark_store.follower import Follower
 from spark_store.lag import Lag, measure, read_status
 from spark_store.tables import Lake
-from spark_store.watermark import read_watermark
+from spark_store.watermark import Watermark, read_watermark
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +55,19 @@ class NotReadable(ConnectivityError):
     """Journal or watermark cannot be read now."""
 
 
+class PipelineEnded(ConnectivityError):
+    """A pipeline process ended before it had answered."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code if exit_code > 0 else 1
+
+
 def command(settings: Settings, action: str, *options: str) -> list[str]:
     """The command line of a pipeline process."""
     spark = settings.spark
     found = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(settings.data_dir)]
+    found += _schedule(settings)
     found += ["--master", spark.master, "--memory", spark.memory]
     if spark.shared_data_dir:
         found.append("--shared-data-dir")
@@ -67,12 +78,37 @@ def command(settings: Settings, action: str, *options: str) -> list[str]:
     return [*found, *options]
 
 
-def _retention(settings: Settings) -> Mapping[str, float | None]:
-    """Seconds by namespace, and `default`; empty where everything is kept."""
-    retention = settings.lake.retention
-    kept = {"default": retention.default, **(retention.__pydantic_extra__ or {})}
-    found = {name: None if lasting is None else lasting.total_seconds() for name, lasting in kept.items()}
-    return found if any(seconds is not None for seconds in found.values()) else {}
+def _schedule(settings: Settings) -> list[str]:
+    """When upkeep is due: times in seconds."""
+    kept = settings.lake
+    return [
+        f"--optimize-every={kept.optimize_every.total_seconds():g}",
+        f"--optimize-files={kept.optimize_files}",
+        f"--vacuum-every={kept.vacuum_every.total_seconds():g}",
+        f"--retention-every={kept.retention_every.total_seconds():g}",
+    ]
+
+
+def _retention(settings: Settings) -> Mapping[str, Mapping[str, float]]:
+    """`{namespace or "default": {"seconds": …, "revisions": …}}`; empty where everything is kept."""
+    found: dict[str, dict[str, float]] = {}
+    for name, kept in settings.lake.retention.rules.items():
+        found[name] = {} if kept.days is None else {"seconds": kept.days.total_seconds()}
+        if kept.revisions is not None:
+            found[name]["revisions"] = kept.revisions
+    return found if any(found.values()) else {}
+
+
+def preview(settings: Settings) -> list[dict[str, Any]]:
+    """What retention would delete now, by namespace: a pipeline process is asked. Raises PipelineEnded."""
+    asked = subprocess.run(command(settings, "retention", "--preview"), stdout=subprocess.PIPE, check=False)
+    said = [found for line in asked.stdout.decode(errors="replace").splitlines() if (found := _parsed(line))]
+    for found in said:
+        if found["event"] == "preview":
+            namespaces: list[dict[str, Any]] = found["namespaces"]
+            return namespaces
+    reasons = [str(found["reason"]) for found in said if found["event"] == "failed"]
+    raise PipelineEnded(asked.returncode, next(iter(reasons), "it said nothing"))
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -81,6 +117,37 @@ def status(settings: Settings) -> dict[str, Any]:
         return read_status(Lake(settings.data_dir), datetime.now(UTC))
     except StoreError as error:
         raise NotReadable(str(error)) from error
+
+
+def figures_of(watermark: Watermark) -> Iterator[Figure]:
+    """What the pipeline says of itself, as metrics; what has not been done yet has no figure."""
+    tables = watermark.tables.items()
+    yield Figure(
+        "connectivity_lake_table_files", "Files of a table.", {(name,): size.files for name, size in tables}, ("table",)
+    )
+    yield Figure(
+        "connectivity_lake_table_bytes", "Bytes of a table.", {(name,): size.bytes for name, size in tables}, ("table",)
+    )
+    done = {
+        "batch": watermark.published,
+        "optimize": watermark.optimized,
+        "vacuum": watermark.vacuumed,
+        "retention": watermark.retention.at if watermark.retention is not None else None,
+    }
+    yield Figure(
+        "connectivity_pipeline_last_run_timestamp_seconds",
+        "When the pipeline did this last, in seconds since 1970.",
+        {(kind,): datetime.fromisoformat(at).timestamp() for kind, at in done.items() if at is not None},
+        ("kind",),
+    )
+    if watermark.retention is not None:
+        text = "Events that retention deleted the last time."
+        yield Figure("connectivity_lake_retention_events", text, {(): watermark.retention.events})
+    if watermark.batch is not None:
+        text = "Events of the last batch."
+        yield Figure("connectivity_pipeline_batch_events", text, {(): watermark.batch.rows})
+        text = "How long the last batch took."
+        yield Figure("connectivity_pipeline_batch_seconds", text, {(): watermark.batch.seconds})
 
 
 @dataclass(slots=True)
@@ -144,6 +211,20 @@ class Pipeline:
         except StoreError as error:
             log.debug("the lake's lag cannot be read", reason=str(error))
             return None
+
+    def figures(self) -> Iterator[Figure]:
+        """What a scrape shows of the lake and its pipeline; nothing where there is none, or while it cannot be read."""
+        if self._settings.spark.mode is SparkMode.OFF:
+            return
+        if self._settings.spark.mode is SparkMode.EMBEDDED:
+            is_up = 1 if self.details == "following" else 0
+            yield Figure("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
+        try:
+            watermark = read_watermark(self._lake.watermark)
+        except StoreError as error:
+            log.debug("the watermark cannot be read", reason=str(error))
+            return
+        yield from figures_of(watermark)
 
     def start(self) -> None:
         """Run the pipeline from now on, if it is the service's to run."""

@@ -103,6 +103,7 @@ class Service:
         self.pipeline = Pipeline(settings)
         if settings.spark.mode is not SparkMode.OFF:
             self.monitor.watch_lake(self.pipeline.lag)
+            self.monitor.watch_figures(self.pipeline.figures)
         self._now = now
 
     async def close(self) -> None:

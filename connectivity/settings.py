@@ -84,6 +84,22 @@ def _read_lasting(value: object) -> object:
         raise ValueError(f"{error}, or {FOREVER}") from None
 
 
+def _read_days(value: object) -> object:
+    """A number of days."""
+    if value is None or isinstance(value, timedelta):
+        return value
+    try:
+        found = timedelta(days=float(value) if isinstance(value, int | float | str) else -1)
+    except (ValueError, OverflowError):
+        found = timedelta(0)
+    if isinstance(value, bool) or found <= timedelta(0):
+        raise ValueError(_EXPECTED_DAYS)
+    return found
+
+
+_EXPECTED_DAYS = "a number of days above 0, such as 30"
+
+
 def _read_list(value: object) -> object:
     """Names separated by commas, as a variable holds them."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
@@ -146,29 +162,79 @@ class JournalSettings(Section):
     )
 
 
+class Kept(Section):
+    """Which events are kept: the young ones, and the newest ones of each entity; without either, all of them."""
+
+    days: Annotated[timedelta | None, BeforeValidator(_read_days)] = Field(
+        default=None, description="Events of so many days are kept, however many they are."
+    )
+    revisions: Positive | None = Field(
+        default=None, description="So many of each entity's newest revisions are kept, however old they are."
+    )
+
+
+def _read_kept(value: object) -> object:
+    if isinstance(value, Kept):
+        return value
+    if isinstance(value, Mapping):
+        if not value:
+            raise ValueError(_EXPECTED_KEPT)
+        return value
+    try:
+        return Kept(days=_read_lasting(value))
+    except (ValueError, ValidationError):
+        raise ValueError(_EXPECTED_KEPT) from None
+
+
+_EXPECTED_KEPT = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"
+
+Keeping = Annotated[Kept, BeforeValidator(_read_kept)]
+
+
 def _read_retention(value: object) -> object:
-    return {"default": value} if not isinstance(value, Mapping | Retention) else value
+    is_one_rule = not isinstance(value, Mapping | Retention) or (
+        isinstance(value, Mapping) and bool(value) and set(value) <= set(Kept.model_fields)
+    )
+    return {"default": value} if is_one_rule else value
 
 
 class Retention(Section):
-    """How long events are kept: by namespace, and by default."""
+    """Which events are kept: by namespace, and by default."""
 
     model_config = ConfigDict(extra="allow")
 
-    default: Lasting = Field(default=None, description="For namespaces without a time of their own.")
-    __pydantic_extra__: dict[str, Lasting] = Field(init=False)
+    default: Keeping = Field(default=Kept(), description="For namespaces without a rule of their own.")
+    __pydantic_extra__: dict[str, Keeping] = Field(init=False)
 
-    def of(self, namespace: str) -> timedelta | None:
-        """How long this namespace's events are kept; None is forever."""
+    @property
+    def rules(self) -> Mapping[str, Kept]:
+        """Every rule, by namespace and `default`."""
+        return {"default": self.default, **(self.__pydantic_extra__ or {})}
+
+    def of(self, namespace: str) -> Kept:
+        """What is kept of this namespace."""
         return (self.__pydantic_extra__ or {}).get(namespace, self.default)
 
 
 class LakeSettings(Section):
-    """What the lake keeps."""
+    """What the lake keeps, and when it is put in order."""
 
     retention: Annotated[Retention, NoDecode, BeforeValidator(_read_retention)] = Field(
         default=Retention(),
-        description="How long events are kept: a duration, `forever`, or an object of namespaces and `default`.",
+        description="Which events are kept: a duration, `forever`, `{days: 30, revisions: 1000}` (either of them keeps an "
+        "event; one may be left out), or an object of namespaces and `default` with such values.",
+    )
+    retention_every: PositiveDuration = Field(
+        default=timedelta(hours=1), description="How often is looked for events that are past their time."
+    )
+    optimize_every: PositiveDuration = Field(
+        default=timedelta(minutes=10), description="How often tables that have grown are compacted and clustered."
+    )
+    optimize_files: Positive = Field(
+        default=256, description="New files after which they are compacted at once; after 64 batches they are anyway."
+    )
+    vacuum_every: PositiveDuration = Field(
+        default=timedelta(minutes=10), description="How often files that nobody needs are removed."
     )
 
 
@@ -400,7 +466,8 @@ def _section(steps: list[Any]) -> type[BaseModel]:
     """The group of settings at this place."""
     model: type[BaseModel] = Settings
     for step in steps:
-        model = _model_of(model.model_fields[step])
+        # Namespaces are no fields: each has a rule.
+        model = _model_of(model.model_fields[step]) if step in model.model_fields else Kept
     return model
 
 
@@ -461,7 +528,7 @@ def _default_of(field: FieldInfo) -> str:
     """The default as one would write it; a dash where there is none."""
     match value := field.default:
         case Retention():
-            return f"`{_duration_text(value.default)}`"
+            return f"`{_duration_text(value.default.days)}`"
         case timedelta():
             return f"`{_duration_text(value)}`"
         case bool():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from spark_store import lake
 from spark_store.follower import Follower
-from spark_store.tables import Lake
+from spark_store.tables import TABLES, Lake
 from spark_store.watermark import read_watermark
 
 
@@ -28,14 +30,16 @@ def measure(follower: Follower, seq: int, now: datetime) -> Lag:
     return Lag(follower.newest() - seq, max(0.0, (now - since).total_seconds()))
 
 
-def read_status(lake: Lake, now: datetime) -> dict[str, Any]:
+def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     """What `connectivity pipeline status` shows. Raises StoreUnavailable, SchemaTooNew."""
-    watermark = read_watermark(lake.watermark)
-    with Follower.open(lake.journal) as follower:
+    watermark = read_watermark(place.watermark)
+    with Follower.open(place.journal) as follower:
         lag, newest = measure(follower, watermark.seq, now), follower.newest()
     shown: dict[str, Any] = msgspec.to_builtins(watermark)
     batch = watermark.batch
     rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
+    there = [table for table in TABLES if (Path(place.path(table)) / "_delta_log").is_dir()]
+    shown["tables"] = {table.name: msgspec.to_builtins(lake.size(place, table)) for table in there}
     return {
         **shown,
         "newest": newest,

@@ -33,15 +33,27 @@ class TableSize(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Forgetting(msgspec.Struct, frozen=True):
+    """What retention did last: when, and how many events went."""
+
+    at: str
+    events: int
+
+
 class Watermark(msgspec.Struct, frozen=True):
-    """How far the lake is, and what the pipeline did last. Times are UTC text as in events."""
+    """How far the lake is, and what the pipeline did last. Times are UTC text as in events.
+
+    `tables` is what they consist of, `compacted` of how many files each did right after it was compacted.
+    """
 
     seq: int = 0
     published: str | None = None
     batch: Batch | None = None
     optimized: str | None = None
     vacuumed: str | None = None
+    retention: Forgetting | None = None
     tables: Mapping[str, TableSize] = {}
+    compacted: Mapping[str, int] = {}
 
 
 def read_watermark(path: Path) -> Watermark:

@@ -6,7 +6,7 @@ Answers go to standard output, complaints to standard error.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 
@@ -24,6 +24,15 @@ def print_fields(fields: Mapping[str, object]) -> None:
     for name, value in fields.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         typer.echo(f"{name.replace('_', ' '):{width}}  {'–' if value is None else text}")
+
+
+def print_table(rows: Sequence[Mapping[str, object]]) -> None:
+    """A line of headings and one for each row; every row has the same names, and there is one at least."""
+    table = [[name.replace("_", " ") for name in rows[0]]]
+    table += [["–" if value is None else str(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 def complain(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from connectivity.cli.output import complain, print_fields, print_json
+from connectivity.cli.output import complain, print_fields, print_json, print_table
 from connectivity.errors import SettingsError
 from connectivity.settings import Settings, load_settings
 
@@ -34,6 +34,32 @@ def run(settings: SettingsFile = None) -> None:
 def optimize(settings: SettingsFile = None) -> None:
     """Make small files of the lake large ones, and remove what nobody needs."""
     _become("optimize", settings)
+
+
+@app.command()
+def retention(
+    settings: SettingsFile = None,
+    preview: Annotated[bool, typer.Option("--preview", help="Say what would go, and change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --preview.")] = False,
+) -> None:
+    """Delete the events that are past their time, or say what that would be, by namespace."""
+    if not preview:
+        _become("retention", settings)
+        return
+    loaded = _loaded(settings)
+    from connectivity import pipeline
+
+    try:
+        found = pipeline.preview(loaded)
+    except pipeline.PipelineEnded as error:
+        complain(str(error))
+        raise typer.Exit(error.exit_code) from None
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(found)
+    else:
+        typer.echo("nothing would go")
 
 
 @app.command()

@@ -1,14 +1,15 @@
 """The pipeline as a process: `python -m spark_store.pipeline ACTION --data-dir FOLDER`.
 
-`run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. `optimize` compacts the tables,
-`verify` compares them with the journal, `status` says how far they are (without starting Spark). Each line on standard
-output is one JSON object with `event`; what Java has to say goes to standard error.
+`run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. `optimize` compacts the
+tables, `retention` deletes what is past its time (or says what that is), `verify` compares the tables with the journal,
+`status` says how far they are (without starting Spark). Each line on standard output is one JSON object with `event`;
+what Java has to say goes to standard error.
 
 With `--with-parent` the process ends when its standard input does, so it does not outlive who started it.
 
-Exit codes: 0 done, or stopped as asked; 1 something failed that may go well the next time (with `verify`: lake and journal
-differ); 2 arguments that cannot be used; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal do
-not fit together, and somebody has to look.
+Exit codes: 0 done, or stopped as asked; 1 something failed that may go well the next time (with `verify`: lake and
+journal differ); 2 arguments that cannot be used; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake
+and journal do not fit together, and somebody has to look.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spark_store.tables import Lake
 
 if TYPE_CHECKING:
     from spark_store.pipeline.jobs import Target
-    from spark_store.pipeline.maintenance import Retention
+    from spark_store.pipeline.retention import Retention
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 _LAST_SECONDS = 60.0
@@ -88,15 +89,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shared-data-dir", action="store_true", help="every worker of a cluster sees --data-dir")
     parser.add_argument("--jars", type=Path, help="folder of Delta's jars")
     parser.add_argument("--memory", default="1g", help="memory of the Java process")
-    parser.add_argument("--retention", type=json.loads, default={}, help="JSON: seconds by namespace, and `default`")
+    parser.add_argument(
+        "--retention",
+        type=json.loads,
+        default={},
+        help='JSON: {namespace or "default": {"seconds": …, "revisions": …}}',
+    )
+    parser.add_argument("--preview", action="store_true", help="with `retention`: say what would go, change nothing")
     parser.add_argument("--interval", type=float, default=0.5, help="seconds from one batch to the next")
     parser.add_argument("--batch-rows", type=int, default=200_000, help="the most events in one batch")
     parser.add_argument("--optimize-batches", type=int, default=64, help="after so many batches tables are compacted")
+    parser.add_argument("--optimize-files", type=int, default=256, help="after so many new files, likewise")
+    parser.add_argument(
+        "--optimize-every", type=_seconds, default=_seconds("600"), help="after so many seconds, likewise"
+    )
+    parser.add_argument("--vacuum-every", type=_seconds, default=_seconds("600"), help="seconds between two vacuums")
+    parser.add_argument("--retention-every", type=_seconds, default=_seconds("3600"), help="seconds between two looks")
     parser.add_argument("--once", action="store_true", help="end when everything has been taken")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
     parser.add_argument("--lock-seconds", type=float, default=60.0, help="how long another pipeline may take to end")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
     return parser
+
+
+def _seconds(text: str) -> timedelta:
+    return timedelta(seconds=float(text))
 
 
 def _status(given: argparse.Namespace) -> int:
@@ -113,7 +130,14 @@ def _run(given: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stopping.set())
     if given.with_parent:
         _watch_parent(stopping)
-    upkeep = Upkeep(given.optimize_batches, retention=_retention(given))
+    upkeep = Upkeep(
+        batches=given.optimize_batches,
+        files=given.optimize_files,
+        optimize_every=given.optimize_every,
+        vacuum_every=given.vacuum_every,
+        forget_every=given.retention_every,
+        retention=_retention(given),
+    )
     options = StreamOptions(given.batch_rows, given.interval, given.once, upkeep)
     with _target(given, stopping) as target:
         if not stopping.is_set():
@@ -133,6 +157,19 @@ def _optimize(given: argparse.Namespace) -> int:
     return 0
 
 
+def _forget(given: argparse.Namespace) -> int:
+    from spark_store.pipeline import jobs, retention
+
+    rules, now = _retention(given), datetime.now(UTC)
+    with _target(given, is_writing=not given.preview) as target:
+        if given.preview:
+            say("preview", namespaces=[it.shown() for it in retention.preview(target, rules, now)])
+        else:
+            jobs.prepare(target)
+            say("forgotten", events=retention.forget(target, rules, now))
+    return 0
+
+
 def _verify(given: argparse.Namespace) -> int:
     from spark_store.pipeline.verify import verify
 
@@ -145,6 +182,7 @@ def _verify(given: argparse.Namespace) -> int:
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "optimize": _optimize,
+    "retention": _forget,
     "verify": _verify,
     "status": _status,
 }
@@ -179,10 +217,9 @@ def _target(
 
 
 def _retention(given: argparse.Namespace) -> Retention:
-    from spark_store.pipeline.maintenance import Retention
+    from spark_store.pipeline.retention import Retention
 
-    kept = {name: None if seconds is None else timedelta(seconds=seconds) for name, seconds in given.retention.items()}
-    return Retention(kept.pop("default", None), kept)
+    return Retention.of(given.retention)
 
 
 def _watch_parent(stopping: threading.Event) -> None:

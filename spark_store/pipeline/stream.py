@@ -26,19 +26,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_store import lake
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.follower import Follower
-from spark_store.pipeline import crashes, jobs, maintenance, snapshots
+from spark_store.pipeline import crashes, jobs, maintenance, retention, snapshots
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Done, Upkeep, due
 from spark_store.pipeline.progress import Found, plan
 from spark_store.pipeline.transforms import event_rows
 from spark_store.tables import LATEST, TABLES
-from spark_store.watermark import Batch, Watermark, publish_watermark, read_watermark
+from spark_store.watermark import Batch, Forgetting, Watermark, publish_watermark, read_watermark
 
 Say = Callable[..., None]
 """Told what happened: an event's name, and fields."""
 
 _POLL_SECONDS = 0.2
+_LOOK_BATCHES = 8
+"""The files of the tables are counted once in so many batches: that takes as long as a small batch."""
 _QUERY = "journal to lake"
 
 
@@ -68,7 +70,7 @@ class Stream:
         self._batch = threading.Lock()
         self._failure: Exception | None = None
         now = datetime.now(UTC)
-        self._done = Done(now, now, now, 0)
+        self._done = Done(now, now, now, 0, 0)
         self._watermark = Watermark()
 
     def run(self) -> None:
@@ -103,6 +105,7 @@ class Stream:
             self._say("catching up", first=decided.first, last=decided.last)
             jobs.merge_latest(target, decided.first, decided.last)
         self._publish(decided.last)
+        self._count_files()
         self._say("following", seq=decided.last, newest=found.newest)
 
     def _follow(self) -> None:
@@ -166,6 +169,8 @@ class Stream:
         seconds = time.monotonic() - begun
         self._publish(last, Batch(last - first + 1, round(seconds, 3)))
         self._done = self._done._replace(batches=self._done.batches + 1)
+        if self._done.batches % _LOOK_BATCHES == 0:
+            self._count_files()
         self._say(
             "batch",
             seq=last,
@@ -181,6 +186,14 @@ class Stream:
         )
         publish_watermark(self._target.lake.watermark, self._watermark)
 
+    def _count_files(self) -> None:
+        """Look what the tables consist of, and how many of their files are new since they were compacted."""
+        tables = {table.name: lake.size(self._target.lake, table) for table in TABLES}
+        compacted = self._watermark.compacted
+        added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in tables.items())
+        self._watermark = msgspec.structs.replace(self._watermark, tables=tables)
+        self._done = self._done._replace(files=added)
+
     def _keep_up(self) -> None:
         """Upkeep that is due. No batch runs at the same time, so nothing can get into the way of anything."""
         target, upkeep = self._target, self._options.upkeep
@@ -190,19 +203,21 @@ class Stream:
         with self._batch:
             begun, now = time.monotonic(), datetime.now(UTC)
             if todo.forget:
-                self._say("forgotten", events=maintenance.forget(target, upkeep.retention, now))
+                events = retention.forget(target, upkeep.retention, now)
+                self._say("forgotten", events=events)
                 self._done = self._done._replace(forgotten=now)
+                self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(_now(), events))
             if todo.optimize:
                 self._say("snapshots", taken=snapshots.take(target))
                 maintenance.optimize(target)
+                compacted = {table.name: lake.size(target.lake, table).files for table in TABLES}
                 self._done = self._done._replace(optimized=now, batches=0)
-                self._watermark = msgspec.structs.replace(self._watermark, optimized=_now())
+                self._watermark = msgspec.structs.replace(self._watermark, optimized=_now(), compacted=compacted)
             if todo.vacuum:
                 maintenance.vacuum(target)
                 self._done = self._done._replace(vacuumed=now)
                 self._watermark = msgspec.structs.replace(self._watermark, vacuumed=_now())
-            tables = {table.name: lake.size(target.lake, table) for table in TABLES}
-            self._watermark = msgspec.structs.replace(self._watermark, tables=tables)
+            self._count_files()
             publish_watermark(target.lake.watermark, self._watermark)
             self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from spark_store.follower import Follower
 from spark_store.pipeline.jobs import Target
-from spark_store.pipeline.maintenance import Retention
+from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.transforms import event_rows, latest_rows
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
 from spark_store.watermark import read_watermark
@@ -44,15 +45,29 @@ class Verdict:
     differences: tuple[Difference, ...]
 
 
-def verify(target: Target, retention: Retention | None = None) -> Verdict:
-    """Compare everything that the journal still has, below the watermark and not past its time. Raises StoreError."""
+class Bounds(NamedTuple):
+    """Which events are compared: from `first` to `last`, without those past their time."""
+
+    first: int
+    last: int
+    retention: Retention
+    now: datetime
+
+
+def verify(target: Target, retention: Retention | None = None, now: datetime | None = None) -> Verdict:
+    """Compare everything that the journal still has, below the watermark and not past its time. Raises StoreError.
+
+    `now`: when that is judged; default: the clock.
+    """
     last = read_watermark(target.lake.watermark).seq
     events, latest, snapshots = (_pinned(target, table) for table in (EVENTS, LATEST, SNAPSHOTS))
     with Follower.open(target.lake.journal) as follower:
         oldest = follower.oldest()
     first = last + 1 if oldest is None else oldest
     found = [
-        *_compare_events(target, events, first, last, retention or Retention()),
+        *_compare_events(
+            target, events, latest, Bounds(first, last, retention or Retention(), now or datetime.now(UTC))
+        ),
         *_compare_latest(target, events.where(sql.col("seq") <= last), latest),
         *_compare_snapshots(latest, snapshots),
     ]
@@ -65,10 +80,12 @@ def _pinned(target: Target, table: Table) -> DataFrame:
     return target.spark.read.format("delta").option("versionAsOf", version).load(target.lake.path(table))
 
 
-def _compare_events(target: Target, events: DataFrame, first: int, last: int, retention: Retention) -> list[Difference]:
-    kept = f"NOT ({retention.expired(datetime.now(UTC))})"
-    journal = event_rows(target.journal("journal_entries", first, last)).where(kept)
-    lake = events.where(sql.col("seq").between(first, last)).select(*EVENTS.column_names).where(kept)
+def _compare_events(target: Target, events: DataFrame, latest: DataFrame, bounds: Bounds) -> list[Difference]:
+    first, last, retention, now = bounds
+    columns = EVENTS.column_names
+    entries = event_rows(target.journal("journal_entries", first, last))
+    journal = retention.kept_rows(entries, latest, now).select(*columns)
+    lake = retention.kept_rows(events.where(sql.col("seq").between(first, last)), latest, now).select(*columns)
     twice = events.groupBy(*_KEY, "revision").count().where("count > 1")
     return [
         _difference("events of the journal are missing or different in the lake", journal.exceptAll(lake)),

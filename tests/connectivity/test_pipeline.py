@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from connectivity import pipeline as module
 from connectivity.monitor import Monitor
-from connectivity.pipeline import NotReadable, Pipeline, Trouble, command, status
+from connectivity.pipeline import NotReadable, Pipeline, PipelineEnded, Trouble, command, preview, status
 from connectivity.settings import Settings
 from spark_store.journal import SqliteJournal
-from spark_store.watermark import Watermark, publish_watermark
+from spark_store.watermark import Batch, Forgetting, TableSize, Watermark, publish_watermark
 from tests.behaviours.journal import LAMP, history
 from tests.helpers import wait_until
 
@@ -46,13 +46,15 @@ async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
 
 
 def test_the_command_says_where_and_how(tmp_path: Path) -> None:
-    retention = {"default": "1d", "acme": "forever"}
+    retention = {"default": "1d", "acme": "forever", "site": {"days": 0.5, "revisions": 7}}
     spark = {"master": "spark://head:7077", "shared_data_dir": True, "jars": "/jars", "memory": "2g"}
     found = command(settings(tmp_path, spark=spark, lake={"retention": retention}), "run", "--with-parent")
     assert found[1:4] == ["-m", "spark_store.pipeline", "run"]
     assert " ".join(found[4:]) == (
-        f"--data-dir {tmp_path} --master spark://head:7077 --memory 2g --shared-data-dir --jars /jars "
-        '--retention {"default": 86400.0, "acme": null} --with-parent'
+        f"--data-dir {tmp_path} --optimize-every=600 --optimize-files=256 --vacuum-every=600 --retention-every=3600 "
+        "--master spark://head:7077 --memory 2g --shared-data-dir --jars /jars "
+        '--retention {"default": {"seconds": 86400.0}, "acme": {}, "site": {"seconds": 43200.0, "revisions": 7}} '
+        "--with-parent"
     )
     assert "--retention" not in command(settings(tmp_path), "run")
 
@@ -149,8 +151,46 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
         journal.close()
 
 
+async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> None:
+    made, monitor = Pipeline(settings(tmp_path)), Monitor()
+    monitor.watch_figures(made.figures)
+    assert b"connectivity_pipeline_up 0.0" in monitor.exposition()
+    assert b"connectivity_pipeline_batch" not in monitor.exposition(), "nothing was published yet"
+    made._lake.pipeline.mkdir(parents=True)
+    at = "2030-01-15T00:00:00.000000Z"
+    published = Watermark(
+        3, at, Batch(200, 0.5), optimized=at, retention=Forgetting(at, 17), tables={"events": TableSize(4, 700)}
+    )
+    publish_watermark(made._lake.watermark, published)
+    shown = monitor.exposition().decode().splitlines()
+    assert set(shown) >= {
+        'connectivity_lake_table_files{table="events"} 4.0',
+        'connectivity_lake_table_bytes{table="events"} 700.0',
+        'connectivity_pipeline_last_run_timestamp_seconds{kind="batch"} 1.8946656e+09',
+        'connectivity_pipeline_last_run_timestamp_seconds{kind="optimize"} 1.8946656e+09',
+        'connectivity_pipeline_last_run_timestamp_seconds{kind="retention"} 1.8946656e+09',
+        "connectivity_lake_retention_events 17.0",
+        "connectivity_pipeline_batch_events 200.0",
+        "connectivity_pipeline_batch_seconds 0.5",
+    }
+    assert not [line for line in shown if 'kind="vacuum"' in line]
+    made._lake.watermark.write_bytes(b"spoilt")
+    assert b"connectivity_lake_table" not in monitor.exposition()
+    await made.close(1)
+
+
 def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
-    assert Pipeline(settings(tmp_path, spark={"mode": "off"})).lag() is None
+    off = Pipeline(settings(tmp_path, spark={"mode": "off"}))
+    assert (off.lag(), list(off.figures())) == (None, [])
+
+
+def test_a_preview_is_what_the_process_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "print('Java'); say('spark'); say('preview', namespaces=[{'namespace': 'acme'}])")
+    assert preview(settings(tmp_path)) == [{"namespace": "acme"}]
+    script(monkeypatch, "say('failed', reason='expected Java 17'); sys.exit(4)")
+    with pytest.raises(PipelineEnded, match="expected Java 17") as ended:
+        preview(settings(tmp_path))
+    assert ended.value.exit_code == 4
 
 
 def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from connectivity.errors import SettingsError
-from connectivity.settings import Duration, Lasting, Section, Settings, SparkMode, load_settings, settings_page
+from connectivity.settings import Duration, Kept, Lasting, Section, Settings, SparkMode, load_settings, settings_page
 
 SECRET = "s3cr3t-word"
 
@@ -44,7 +44,7 @@ def test_design_7_and_8_the_defaults() -> None:
     assert (found.connections_dir, found.data_dir) == (Path("connections"), Path("data"))
     assert (found.api.host, found.api.port, found.api.token) == ("127.0.0.1", 8080, None)
     assert (found.journal.hot_window, found.journal.redelivery_window) == (timedelta(days=7), timedelta(minutes=10))
-    assert (found.journal.historical_headers, found.lake.retention.default) == ((), None)
+    assert (found.journal.historical_headers, found.lake.retention.default) == ((), Kept())
     subscriptions = found.subscriptions
     assert (subscriptions.idle_timeout, subscriptions.after_life) == (timedelta(seconds=60), timedelta(seconds=10))
     assert (subscriptions.open_timeout, subscriptions.max_per_connection) == (timedelta(seconds=15), 10_000)
@@ -107,11 +107,48 @@ def test_any_value_is_a_duration_or_refused(value: object) -> None:
 def test_retention_is_set_by_default_and_by_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "lake: {retention: {default: 30d, acme.site: forever, acme.test: 1d}}\n"
     retention = load_settings(written(tmp_path, text)).lake.retention
-    assert (retention.of("acme.site"), retention.of("acme.test")) == (None, timedelta(days=1))
-    assert retention.of("another") == timedelta(days=30)
+    assert (retention.of("acme.site"), retention.of("acme.test")) == (Kept(), Kept(days=timedelta(days=1)))
+    assert retention.of("another") == Kept(days=timedelta(days=30))
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", "90d")
-    assert load_settings().lake.retention.of("acme.site") == timedelta(days=90)
-    assert load_settings(written(tmp_path, "lake: {retention: 5d}\n")).lake.retention.of("x") == timedelta(days=90)
+    assert load_settings().lake.retention.of("acme.site") == Kept(days=timedelta(days=90))
+    assert load_settings(written(tmp_path, "lake: {retention: 5d}\n")).lake.retention.of("x").days == timedelta(days=90)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{revisions: 1000}", Kept(revisions=1000)),
+        ("{days: 30, revisions: 1000}", Kept(days=timedelta(days=30), revisions=1000)),
+        ("{default: {days: 0.5}}", Kept(days=timedelta(hours=12))),
+        ("forever", Kept()),
+    ],
+)
+def test_retention_counts_days_revisions_or_both(text: str, expected: Kept, tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, f"lake: {{retention: {text}}}\n")).lake.retention.default == expected
+
+
+def test_retention_by_a_variable_counts_days_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__DAYS", "30")
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__REVISIONS", "7")
+    assert load_settings().lake.retention.of("acme") == Kept(days=timedelta(days=30), revisions=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "problem"),
+    [
+        ("{default: {weeks: 3}}", "lake.retention.default.weeks", "expected one of: days, revisions"),
+        ("{acme: {revisions: 0}}", "lake.retention.acme.revisions", "found 0, expected at least 1"),
+        ("{acme: {days: -1}}", "lake.retention.acme.days", "found -1, expected a number of days above 0"),
+        ("{acme: {}}", "lake.retention.acme", "or an object with days, revisions or both"),
+        ("{acme: soon}", "lake.retention.acme", 'found "soon", expected a duration such as 30d, forever, or an object'),
+    ],
+)
+def test_a_rule_of_retention_that_is_none_says_what_one_is(
+    text: str, setting: str, problem: str, tmp_path: Path
+) -> None:
+    (found,) = problems(written(tmp_path, f"lake: {{retention: {text}}}\n"))
+    assert found.startswith(f"{setting} (")
+    assert problem in found
 
 
 def test_forever_is_no_end(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from connectivity import pipeline
 from connectivity.cli import pipeline as module
 from connectivity.cli.console import app
 from spark_store.journal import SqliteJournal
@@ -42,7 +43,26 @@ def test_a_status_that_cannot_be_read_ends_with_1(settings: Path) -> None:
     assert "journal.db" in result.stderr
 
 
-@pytest.mark.parametrize("action", ["run", "optimize", "verify"])
+def test_a_preview_is_a_table_or_json(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [{"namespace": "acme", "events": 4, "entities": 1, "oldest": "2030", "newest": "2031"}]
+    monkeypatch.setattr(pipeline, "preview", lambda _: found)
+    shown = run("retention", "--preview", "--settings", settings)
+    assert shown.stdout == ("namespace  events  entities  oldest  newest\nacme       4       1         2030    2031\n")
+    assert json.loads(run("retention", "--preview", "--json", "--settings", settings).stdout) == found
+    monkeypatch.setattr(pipeline, "preview", lambda _: [])
+    assert run("retention", "--preview", "--settings", settings).stdout == "nothing would go\n"
+
+
+def test_a_preview_that_cannot_be_had_ends_as_its_process_did(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(_: object) -> None:
+        raise pipeline.PipelineEnded(4, "expected Java 17")
+
+    monkeypatch.setattr(pipeline, "preview", ended)
+    result = run("retention", "--preview", "--settings", settings)
+    assert (result.exit_code, result.stderr) == (4, "expected Java 17\n")
+
+
+@pytest.mark.parametrize("action", ["run", "optimize", "verify", "retention"])
 def test_the_others_become_a_pipeline_with_the_services_settings(
     action: str, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,12 @@ from mappings.signals import Event
 from spark_store.errors import LakeUnfit
 from spark_store.pipeline import maintenance, snapshots
 from spark_store.pipeline.jobs import APP, Target, append_events
-from spark_store.pipeline.maintenance import Retention
 from spark_store.pipeline.transforms import event_rows
 from spark_store.pipeline.verify import verify
 from spark_store.records import Change, Snapshot
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
-from tests.behaviours.journal import LAMP, change, timestamp
+from tests.behaviours.journal import change, timestamp
 from tests.spark_store.pipeline.site import Said, Site, lamp, take_all
 
 pytestmark = pytest.mark.spark
@@ -153,26 +151,6 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Si
     site.assert_equal()
     assert before.to_pyarrow_table().num_rows == 40, "who holds the older version goes on reading it"
     assert differences(spark, site) == []
-
-
-def test_events_past_their_time_go_by_namespace_and_do_not_come_back(spark: SparkSession, site: Site) -> None:
-    other = EntityId(EntityType.THING, "it's.other", "lamp")
-    site.append(
-        [change(LAMP, 1), change(other, 1), change(LAMP, 2), change(other, 2), change(LAMP, 3), change(other, 3)]
-    )
-    take_all(spark, site)
-    target = Target.of(spark, site.folder)
-    # A second and a half after the second of them.
-    now = datetime.fromisoformat(timestamp(2)) + timedelta(seconds=1.5)
-    retention = Retention(timedelta(seconds=1), {"it's.other": None})
-    assert maintenance.expired(target, retention, now) == {"acme.site": 2}
-    assert maintenance.forget(target, retention, now) == 2
-    assert maintenance.forget(target, retention, now) == 0
-    left = sorted((row["namespace"], row["revision"]) for row in site.table(EVENTS))
-    assert left == [("acme.site", 3), *(("it's.other", revision) for revision in (1, 2, 3))]
-    assert batches(take_all(spark, site)) == []
-    assert len(site.table(EVENTS)) == 4
-    assert maintenance.forget(target, Retention(), datetime.now(UTC)) == 0
 
 
 def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark: SparkSession, site: Site) -> None:

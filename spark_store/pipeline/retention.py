@@ -1,0 +1,251 @@
+"""Retention: which events of the lake are past their time, what would go, and how they go.
+
+A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
+goes is therefore always the beginning of an entity's history, up to a border. Whatever is left must still be replayed into
+states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too.
+
+Nothing but the lake is concerned: the journal keeps its hot window, and what it still has can be replayed from there.
+
+Every step may be done twice. Snapshots come first, so a run that was killed is done again by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.pipeline import snapshots
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.snapshots import KEY
+from spark_store.records import Snapshot
+from spark_store.replay import evolve
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
+
+_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
+_ARROW = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.string(), "boolean": pa.bool_()}
+_FOLDED_SCHEMA = pa.schema([(column.name, _ARROW[column.type]) for column in SNAPSHOTS.columns])
+_FOLDED = SNAPSHOTS.ddl.replace("TIMESTAMP", "STRING")
+"""Rows of snapshots, times as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is kept: events not older than `age`, and the newest `revisions` of each entity. Neither: everything."""
+
+    age: timedelta | None = None
+    revisions: int | None = None
+
+    @property
+    def is_forever(self) -> bool:
+        return self.age is None and self.revisions is None
+
+    def expired(self, now: datetime) -> str:
+        """The condition, in SQL, under which an event may go; `newest` is the newest revision of its entity."""
+        conditions = []
+        if self.age is not None:
+            conditions.append(f"ts < timestamp'{(now - self.age).isoformat()}'")
+        if self.revisions is not None:
+            conditions.append(f"revision <= newest - {self.revisions}")
+        return " AND ".join(conditions) or "false"
+
+
+FOREVER = Rule()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is kept: by `default`, or by the rule that stands at the namespace."""
+
+    default: Rule = FOREVER
+    namespaces: Mapping[str, Rule] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rules: Mapping[str, Mapping[str, Any]]) -> Retention:
+        """From `{namespace or "default": {"seconds": …, "revisions": …}}`, either of which may be missing."""
+        found = {
+            name: Rule(timedelta(seconds=rule["seconds"]) if "seconds" in rule else None, rule.get("revisions"))
+            for name, rule in rules.items()
+        }
+        return cls(found.pop("default", FOREVER), found)
+
+    @property
+    def is_forever(self) -> bool:
+        return self.default.is_forever and all(rule.is_forever for rule in self.namespaces.values())
+
+    def expired(self, now: datetime) -> str:
+        """The condition, in SQL, under which a row of `events` may go, with `newest` as in `Rule.expired`."""
+        names = self.namespaces
+        others = " AND ".join([self.default.expired(now), *(f"namespace <> {_text(name)}" for name in names)])
+        named = [f"namespace = {_text(name)} AND {rule.expired(now)}" for name, rule in names.items()]
+        return " OR ".join(f"({rule})" for rule in [others, *named])
+
+    def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime) -> DataFrame:
+        """The rows of `events` that may go; without a row in `latest` none does by its revision."""
+        newest = latest.select(*KEY, sql.col("revision").alias("newest"))
+        return events.join(newest, KEY, "left").where(self.expired(now)).drop("newest")
+
+    def kept_rows(self, events: DataFrame, latest: DataFrame, now: datetime) -> DataFrame:
+        """The other ones."""
+        if self.is_forever:
+            return events
+        newest = latest.select(*KEY, sql.col("revision").alias("newest"))
+        is_kept = f"NOT coalesce({self.expired(now)}, false)"
+        return events.join(newest, KEY, "left").where(is_kept).drop("newest")
+
+
+class Forgotten(NamedTuple):
+    """What goes of one namespace: events, entities they belong to, and when the oldest and the newest of them happened,
+    as text."""
+
+    namespace: str
+    events: int
+    entities: int
+    oldest: str
+    newest: str
+
+    def shown(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return self._asdict()
+
+
+def preview(target: Target, retention: Retention, now: datetime) -> list[Forgotten]:
+    """What `forget` would delete now, by namespace."""
+    if retention.is_forever:
+        return []
+    borders = _borders(target, retention, now)
+    found = borders.groupBy("namespace").agg(
+        sql.sum("events").alias("events"),
+        sql.count("*").alias("entities"),
+        sql.date_format(sql.min("oldest"), _TIME).alias("oldest"),
+        sql.date_format(sql.max("latest"), _TIME).alias("latest"),
+    )
+    return [Forgotten(*row) for row in found.orderBy("namespace").collect()]
+
+
+def forget(target: Target, retention: Retention, now: datetime) -> int:
+    """Delete events that are past their time; how many. Their files go with a later `vacuum`."""
+    if retention.is_forever:
+        return 0
+    borders = _borders(target, retention, now).persist()
+    try:
+        deleted = borders.agg(sql.sum("events")).collect()[0][0]
+        # Tables without such rows are left alone: a deletion that deletes nothing would still be a version of them.
+        if not deleted:
+            return 0
+        snapshots.append(target, _missing_snapshots(target, borders))
+        _delete(target, SNAPSHOTS, borders, "kept.revision < gone.border")
+        _delete(target, EVENTS, borders, "kept.revision <= gone.border")
+    finally:
+        borders.unpersist()
+    return int(deleted)
+
+
+def _borders(target: Target, retention: Retention, now: datetime) -> DataFrame:
+    """One row per entity that loses events: the last revision that goes, how many do, and from when they are."""
+    expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), now)
+    return expired.groupBy(*KEY, "namespace").agg(
+        sql.max("revision").alias("border"),
+        sql.count("*").alias("events"),
+        sql.min("ts").alias("oldest"),
+        sql.max("ts").alias("latest"),
+    )
+
+
+def _delete(target: Target, table: Table, borders: DataFrame, condition: str) -> None:
+    borders.createOrReplaceTempView("retention_borders")
+    target.spark.sql(
+        f"MERGE INTO {target.name(table)} AS kept USING retention_borders AS gone "
+        f"ON kept.entity = gone.entity AND kept.entity_type = gone.entity_type AND {condition} "
+        "WHEN MATCHED THEN DELETE"
+    )
+
+
+def _missing_snapshots(target: Target, borders: DataFrame) -> DataFrame:
+    """A snapshot at each border that has none: the row of `latest` if it is there, else folded from what goes."""
+    taken, latest = target.read(SNAPSHOTS), target.read(LATEST)
+    wanted = borders.select(*KEY, "border")
+    missing = wanted.join(taken.select(*KEY, sql.col("revision").alias("border")), [*KEY, "border"], "left_anti")
+    at_border = latest.join(missing, KEY).where("revision = border").select(*SNAPSHOTS.column_names)
+    within = missing.join(at_border.select(*KEY), KEY, "left_anti")
+    bases = taken.join(within, KEY).where("revision <= border")
+    newest = bases.groupBy(*KEY).agg(sql.max("revision").alias("revision"))
+    bases = bases.join(newest, [*KEY, "revision"]).select(*SNAPSHOTS.column_names)
+    above = newest.withColumnRenamed("revision", "base")
+    events = (
+        target.read(EVENTS)
+        .join(within, KEY)
+        .join(above, KEY, "left")
+        .where("revision <= border AND revision > coalesce(base, 0)")
+    )
+    return at_border.unionByName(folded(events.select(*EVENTS.column_names), bases))
+
+
+def folded(events: DataFrame, bases: DataFrame) -> DataFrame:
+    """Rows of `snapshots`: of each entity the state after its `events`, which follow its row in `bases`, if it has one."""
+    written = events.withColumn("ts", sql.date_format("ts", _TIME))
+    based = bases.withColumns({name: sql.date_format(name, _TIME) for name in ("created", "modified")})
+    rows = (
+        written.groupBy(*KEY)
+        .cogroup(based.groupBy(*KEY))
+        .applyInArrow(_fold_tables, _FOLDED)
+        .withColumns({name: sql.col(name).cast("timestamp") for name in ("created", "modified")})
+    )
+    return rows.select(*SNAPSHOTS.column_names)
+
+
+def _fold_tables(events: pa.Table, bases: pa.Table) -> pa.Table:
+    """One entity. Called by Spark's workers."""
+    base = next(iter(bases.to_pylist()), None)
+    found = fold(base, sorted(events.to_pylist(), key=lambda row: int(row["revision"])))
+    return pa.Table.from_pylist([found] if found is not None else [], schema=_FOLDED_SCHEMA)
+
+
+def fold(base: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The row of `snapshots`, times as text, after `events` (ascending rows of `events`, times as text).
+
+    None where that is not known, because something before them is missing.
+    """
+    snapshot = None if base is None else _snapshot(base)
+    last: Mapping[str, Any] | None = base
+    for row in events:
+        if int(row["revision"]) != (0 if snapshot is None else snapshot.revision) + 1:
+            return None
+        snapshot, last = evolve(snapshot, _event(row)), row
+    if snapshot is None or last is None:
+        return None
+    return {
+        **{name: last[name] for name in ("entity_type", "entity", "namespace", "revision", "seq")},
+        "policy_id": snapshot.policy,
+        "created": snapshot.created,
+        "modified": snapshot.modified,
+        "deleted": snapshot.is_deleted,
+        "state": None if snapshot.state is None else msgspec.json.encode(snapshot.state).decode(),
+    }
+
+
+def _entity(row: Mapping[str, Any]) -> EntityId:
+    namespace, _, name = row["entity"].partition(":")
+    return EntityId(EntityType(row["entity_type"]), namespace, name)
+
+
+def _snapshot(row: Mapping[str, Any]) -> Snapshot:
+    state = None if row["state"] is None else msgspec.json.decode(row["state"])
+    return Snapshot(_entity(row), int(row["revision"]), row["created"], row["modified"], state, row["policy_id"])
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    value = None if row["value"] is None else row["value"].encode()
+    return Event(_entity(row), int(row["revision"]), row["ts"], row["action"], row["path"], value, b"{}")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
