@@ -75,6 +75,9 @@ def command(settings: Settings, action: str, *options: str) -> list[str]:
         found += ["--jars", str(spark.jars)]
     if retention := _retention(settings):
         found += ["--retention", json.dumps(retention)]
+    if spark.remote is not None:
+        # Another Spark answers wide queries.
+        found.append("--no-connect")
     return [*found, *options]
 
 

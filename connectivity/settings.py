@@ -295,7 +295,11 @@ class SparkSettings(Section):
         "journal keeps everything.",
     )
     master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
-    remote: str | None = Field(default=None, description="The address of a Spark Connect server.")
+    remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
+        default=None,
+        description="The address of a Spark Connect server that answers wide queries in place of the pipeline, such as "
+        "`sc://spark.example:15002`. It has to see `data_dir` and to know Delta.",
+    )
     jars: Path | None = Field(
         default=None, description="Folder of Delta's jars; by default where `make install` puts them."
     )

@@ -10,6 +10,16 @@ StoreError
 ├── SparkMissing         there is no Java, or there are no jars: no pipeline on this machine
 ├── LakeUnfit            lake and journal do not belong together, or a table is not what it should be
 ├── LakeBusy             another pipeline writes the lake
+├── WideQueryError       a wide query that was not answered
+│   ├── NoWideQueries    there is no lake to ask: `spark.mode: off`
+│   ├── NoPipeline       retry: nobody answers wide queries now
+│   ├── PipelineLost     retry: whoever answered ended amid it, or could not go on
+│   ├── QueryRefused     Spark does not understand the query, or it fails on the rows it finds
+│   ├── QueryCancelled   as asked
+│   └── LimitExceeded    what was found and what was allowed
+│       ├── TimeIsUp
+│       ├── TooManyRows
+│       └── ResultTooLarge   more than the pipeline may hold at once
 └── StoreUnavailable     full disk, read-only file, damaged page; retry: the same call may work later
 """
 
@@ -100,6 +110,64 @@ class LakeBusy(StoreError):
 
     retry = True
     status = 503
+
+
+class WideQueryError(StoreError):
+    """A wide query that was not answered, or not to its end. What was found until then is no answer."""
+
+
+class NoWideQueries(WideQueryError):
+    """This installation has no lake that could be asked."""
+
+    status = 501
+
+
+class NoPipeline(WideQueryError):
+    """No pipeline answers wide queries now."""
+
+    retry = True
+    status = 503
+
+
+class PipelineLost(WideQueryError):
+    """Whoever answered has ended amid the query, or could not go on with it."""
+
+    retry = True
+    status = 503
+
+
+class QueryRefused(WideQueryError):
+    """Spark says that the query is wrong: its text, a table or a column that is not there, a value it fails on."""
+
+    status = 400
+
+
+class QueryCancelled(WideQueryError):
+    """The query was stopped, as somebody asked."""
+
+    status = 499
+
+
+class LimitExceeded(WideQueryError):
+    """The query went beyond a limit, and was stopped."""
+
+
+class TimeIsUp(LimitExceeded):
+    """It took longer than it may."""
+
+    status = 504
+
+
+class TooManyRows(LimitExceeded):
+    """It found more rows than were allowed."""
+
+    status = 413
+
+
+class ResultTooLarge(LimitExceeded):
+    """It found more than the pipeline may hold in its memory: a narrower query, or several, are answered."""
+
+    status = 413
 
 
 class StoreUnavailable(StoreError):

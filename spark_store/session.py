@@ -5,6 +5,9 @@ machine: the jars that pyspark brings, Delta's from a folder (`tools/spark` fetc
 Python code that Spark runs, it runs with this interpreter. Times are UTC. Only errors are logged.
 
 With `connect`, wide queries of other processes are answered too (Spark Connect, on the loopback interface, with a token).
+They share the machine with whoever started the session, so they come second: Spark's fair scheduler serves the pool
+`FIRST` before them, there are more slots than one query takes, and what a query may send back is bounded, since all of it
+waits in the memory of the Java process until the caller has taken it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -35,6 +39,15 @@ JARS = Path(__file__).parents[1] / ".run" / "spark"
 _LOOK_SECONDS = 0.2
 _WANTED_JARS = ("delta-spark_*.jar", "delta-storage-*.jar")
 _LOGGING = Path(__file__).parent / "pipeline" / "log4j2.properties"
+_POOLS = Path(__file__).parent / "pipeline" / "pools.xml"
+FIRST = "pipeline"
+"""The pool of the scheduler, named in that file, whose tasks are begun before those of wide queries."""
+
+_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""Spark takes the token from here too. As a setting it would stand in the process list, for everybody to read."""
+
+_RESULT_SHARE = 8
+"""The results of one query may fill the memory of the Java process to an eighth."""
 
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -72,12 +85,29 @@ _LOCAL = {
 }
 
 
+_CONNECT = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": _POOLS.as_uri(),
+    # A caller that was killed does not say so: what it asked for ends so long after its last sign of life.
+    "spark.connect.execute.manager.detachedTimeout": "30s",
+    "spark.connect.execute.manager.maintenanceInterval": "5s",
+    "spark.connect.session.manager.defaultSessionTimeout": "10m",
+    # Nobody reads the Java side of an error, and what is remembered of queries has to stay small.
+    "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+    # Short tasks: the pipeline's next one waits until one of them ends.
+    "spark.sql.files.maxPartitionBytes": str(32 << 20),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Where wide queries are answered: a port of the loopback interface, and the token that callers must show."""
+    """How wide queries are answered: at which port of the loopback interface (0: a free one), and the token that callers
+    must show."""
 
-    port: int
-    token: str = field(repr=False)
+    port: int = 0
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +162,50 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
     if options.is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(options.master).appName(name)
+    builder = SparkSession.builder.master(_master(options)).appName(name)
     for key, value in _settings(options, jars).items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with _in_environment(_TOKEN_VARIABLE, options.connect.token if options.connect is not None else None):
+            return builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise SparkMissing(f"Spark does not start with master {options.master}: {error}") from error
+
+
+@contextlib.contextmanager
+def _in_environment(name: str, value: str | None) -> Iterator[None]:
+    """What is started meanwhile finds the value there, or, with None, nothing."""
+    before = os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
+_LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?P<rest>,\s*\d+)?\])?")
+
+
+def _cores(options: SessionOptions) -> int | None:
+    """How many tasks a local master runs at once; None for a master elsewhere."""
+    found = _LOCAL_MASTER.fullmatch(options.master)
+    if found is None:
+        return None
+    cores = found["cores"] or "1"
+    return (os.cpu_count() or 1) if cores == "*" else int(cores)
+
+
+def _master(options: SessionOptions) -> str:
+    """The master that Spark is given. One that answers wide queries has twice as many slots as cores: a stage of a query
+    is cut for the cores, so that it leaves slots free, however long its tasks are."""
+    cores = _cores(options)
+    if options.connect is None or cores is None:
+        return options.master
+    rest = _LOCAL_MASTER.fullmatch(options.master)["rest"] or ""  # type: ignore[index]
+    return f"local[{2 * cores}{rest}]"
 
 
 def _settings(options: SessionOptions, jars: list[Path]) -> dict[str, str]:
@@ -151,13 +218,29 @@ def _settings(options: SessionOptions, jars: list[Path]) -> dict[str, str]:
         "spark.driver.extraJavaOptions": java,
     }
     if options.connect is not None:
-        found |= {
-            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-            "spark.connect.grpc.binding.address": "127.0.0.1",
+        found |= _CONNECT | {
             "spark.connect.grpc.binding.port": str(options.connect.port),
-            "spark.connect.authenticate.token": options.connect.token,
+            "spark.driver.maxResultSize": str(_bytes(options.memory) // _RESULT_SHARE),
         }
+        if (cores := _cores(options)) is not None:
+            found["spark.default.parallelism"] = str(cores)
     return found | dict(options.settings)
+
+
+def _bytes(memory: str) -> int:
+    """`1g`, as Java writes it."""
+    return int(memory[:-1]) << {"k": 10, "m": 20, "g": 30}[memory[-1].lower()]
+
+
+def connect_port(spark: SparkSession) -> int:
+    """Where the session answers wide queries, once it runs."""
+    service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return int(getattr(service, "MODULE$").localPort())
+
+
+def put_first(spark: SparkSession) -> None:
+    """What the calling thread, and the threads and streams that it starts, ask of Spark, comes before wide queries."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", FIRST)
 
 
 def java_pid(spark: SparkSession) -> int:

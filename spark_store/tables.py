@@ -146,6 +146,11 @@ class Lake:
         return self.pipeline / "watermark.json"
 
     @property
+    def connect(self) -> Path:
+        """Where the pipeline that runs says how wide queries reach it."""
+        return self.pipeline / "connect.json"
+
+    @property
     def lock(self) -> Path:
         return self.pipeline / "lock"
 

@@ -57,9 +57,11 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "spark_store": (
         ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.tables"),
         ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
-        ("spark_store.migrations", "spark_store.index", "spark_store.watermark"),
+        ("spark_store.migrations", "spark_store.index", "spark_store.watermark", "spark_store.connect"),
         ("spark_store.journal", "spark_store.journal.*", "spark_store.follower"),
         ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.lag", "spark_store.memory"),
+        ("spark_store.wide", "spark_store.selection"),
+        ("spark_store.export",),
         ("spark_store.pipeline", "spark_store.pipeline.*"),
     ),
     "connectivity": (
@@ -121,7 +123,13 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.dispatch",),
         ("connectivity.intake",),
         ("connectivity.client",),
-        ("connectivity.supervisor", "connectivity.registry", "connectivity.pipeline"),
+        (
+            "connectivity.supervisor",
+            "connectivity.registry",
+            "connectivity.pipeline",
+            "connectivity.wide",
+            "connectivity.export",
+        ),
         ("connectivity.api", "connectivity.api.*"),
         ("connectivity.service",),
         ("connectivity.cli", "connectivity.cli.*", "connectivity.__main__"),
@@ -189,10 +197,10 @@ LIBRARIES = {
     "confluent_kafka": ("connectivity.brokers.kafka", "connectivity.kafka.*"),
     "_quickjs": ("connectivity.scripts.sandbox",),
     "quickjs": (),
-    "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.rql.to_spark"),
+    "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.wide", "spark_store.rql.to_spark"),
     "py4j": ("spark_store.pipeline*", "spark_store.session"),
     "deltalake": ("spark_store.lake",),
-    "pyarrow": ("spark_store.lake", "spark_store.pipeline*"),
+    "pyarrow": ("spark_store.lake", "spark_store.pipeline*", "spark_store.wide", "spark_store.export"),
     "sqlite3": ("spark_store.*",),
     "starlette": ("connectivity.api*",),
     "uvicorn": ("connectivity.api*", "connectivity.service"),
@@ -204,7 +212,14 @@ LIBRARIES = {
 }
 """A library → the only files that import it. Tests, benchmarks and examples are free."""
 
-STORE_OPENERS = ("connectivity.store", "connectivity.history", "connectivity.service", "connectivity.pipeline")
+STORE_OPENERS = (
+    "connectivity.store",
+    "connectivity.history",
+    "connectivity.service",
+    "connectivity.pipeline",
+    "connectivity.wide",
+    "connectivity.export",
+)
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
 
 STORE_NOUNS = (

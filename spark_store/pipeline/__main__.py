@@ -1,9 +1,9 @@
 """The pipeline as a process: `python -m spark_store.pipeline ACTION --data-dir FOLDER`.
 
-`run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. `optimize` compacts the
-tables, `retention` deletes what is past its time (or says what that is), `verify` compares the tables with the journal,
-`status` says how far they are (without starting Spark). Each line on standard output is one JSON object with `event`;
-what Java has to say goes to standard error.
+`run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. Meanwhile it answers wide queries
+(`spark_store.connect` says where). `optimize` compacts the tables, `retention` deletes what is past its time (or says what
+that is), `verify` compares the tables with the journal, `status` says how far they are (without starting Spark). Each line
+on standard output is one JSON object with `event`; what Java has to say goes to standard error.
 
 With `--with-parent` the process ends when its standard input does, so it does not outlive who started it.
 
@@ -34,6 +34,7 @@ from spark_store.tables import Lake
 if TYPE_CHECKING:
     from spark_store.pipeline.jobs import Target
     from spark_store.pipeline.retention import Retention
+    from spark_store.session import Connect
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 _LAST_SECONDS = 60.0
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vacuum-every", type=_seconds, default=_seconds("600"), help="seconds between two vacuums")
     parser.add_argument("--retention-every", type=_seconds, default=_seconds("3600"), help="seconds between two looks")
     parser.add_argument("--once", action="store_true", help="end when everything has been taken")
+    parser.add_argument("--no-connect", action="store_true", help="answer no wide queries")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
     parser.add_argument("--lock-seconds", type=float, default=60.0, help="how long another pipeline may take to end")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
@@ -122,8 +124,10 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    from spark_store.connect import local_address, published
     from spark_store.pipeline.maintenance import Upkeep
     from spark_store.pipeline.stream import Stream, StreamOptions
+    from spark_store.session import Connect, connect_port, java_pid, put_first
 
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -139,7 +143,14 @@ def _run(given: argparse.Namespace) -> int:
         retention=_retention(given),
     )
     options = StreamOptions(given.batch_rows, given.interval, given.once, upkeep)
-    with _target(given, stopping) as target:
+    connect = None if given.once or given.no_connect else Connect()
+    with _target(given, stopping, connect=connect) as target, contextlib.ExitStack() as serving:
+        put_first(target.spark)
+        if connect is not None:
+            port = connect_port(target.spark)
+            address = local_address(port, connect.token, java_pid(target.spark))
+            serving.enter_context(published(target.lake.connect, address))
+            say("wide queries", port=port)
         if not stopping.is_set():
             Stream(target, say, options, stopping).run()
     say("stopped")
@@ -190,7 +201,11 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 @contextlib.contextmanager
 def _target(
-    given: argparse.Namespace, stopping: threading.Event | None = None, *, is_writing: bool = True
+    given: argparse.Namespace,
+    stopping: threading.Event | None = None,
+    *,
+    is_writing: bool = True,
+    connect: Connect | None = None,
 ) -> Iterator[Target]:
     """A session and the lake, which nobody else writes meanwhile."""
     from spark_store.pipeline.jobs import Target
@@ -200,6 +215,7 @@ def _target(
         master=given.master,
         jars=given.jars or JARS,
         memory=given.memory,
+        connect=connect,
         settings=dict(setting.partition("=")[::2] for setting in given.setting),
     )
     begun = time.monotonic()

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from spark_store.errors import SparkMissing
-from spark_store.session import Connect, SessionOptions, _settings, find_jars, find_java
+from spark_store.session import (
+    _TOKEN_VARIABLE,
+    FIRST,
+    Connect,
+    SessionOptions,
+    _in_environment,
+    _master,
+    _settings,
+    find_jars,
+    find_java,
+)
 
 
 def java(folder: Path, version: str) -> Path:
@@ -56,3 +67,26 @@ def test_what_is_set_by_hand_counts_most_and_a_token_is_never_shown() -> None:
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
     assert "s3cret" not in repr(options)
     assert "spark.driver.host" not in _settings(SessionOptions(master="spark://head:7077"), [])
+
+
+def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
+    options = SessionOptions(master="local[3]", memory="2g", connect=Connect())
+    assert _master(options) == "local[6]"
+    assert _master(SessionOptions(master="local[3, 4]", connect=Connect())) == "local[6, 4]"
+    assert _master(SessionOptions(master="local[3]")) == "local[3]"
+    assert _master(SessionOptions(master="spark://head:7077", connect=Connect())) == "spark://head:7077"
+    found = _settings(options, [])
+    assert (found["spark.scheduler.mode"], found["spark.default.parallelism"]) == ("FAIR", "3")
+    assert found["spark.driver.maxResultSize"] == str(256 << 20)
+    pools = Path(found["spark.scheduler.allocation.file"].removeprefix("file://")).read_text(encoding="utf-8")
+    assert f'<pool name="{FIRST}">' in pools
+    assert not set(found.values()) & {options.connect.token}, "a setting stands in the process list"
+
+
+def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_TOKEN_VARIABLE, "theirs")
+    with _in_environment(_TOKEN_VARIABLE, "ours"):
+        assert os.environ[_TOKEN_VARIABLE] == "ours"
+    with _in_environment(_TOKEN_VARIABLE, None):
+        assert _TOKEN_VARIABLE not in os.environ
+    assert os.environ[_TOKEN_VARIABLE] == "theirs"

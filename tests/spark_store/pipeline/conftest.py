@@ -1,4 +1,4 @@
-"""One real Spark for all tests of the pipeline, in this process."""
+"""One real Spark for all tests of the pipeline, in this process. It answers wide queries too."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from spark_store.session import SessionOptions, start_session
+from spark_store.connect import local_address
+from spark_store.session import Connect, SessionOptions, connect_port, java_pid, start_session
 from tests.spark_store.pipeline.site import QUICK_JAVA, Site
+
+_CONNECT = Connect()
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +27,7 @@ def spark() -> Iterator[SparkSession]:
         with warnings.catch_warnings():
             # What its own files do as they are imported is none of ours.
             warnings.simplefilter("ignore")
-            session = start_session(SessionOptions(master="local[2]"))
+            session = start_session(SessionOptions(master="local[2]", connect=_CONNECT))
     finally:
         if before is None:
             del os.environ["JDK_JAVA_OPTIONS"]
@@ -38,6 +41,12 @@ def spark() -> Iterator[SparkSession]:
     gateway.proc.stdin.close()
     gateway.proc.wait(60)
     SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="session")
+def address(spark: SparkSession) -> str:
+    """Where it answers wide queries."""
+    return local_address(connect_port(spark), _CONNECT.token, java_pid(spark)).url
 
 
 @pytest.fixture
