@@ -5,8 +5,9 @@
 RUN := .venv/bin
 READY := .venv/ready
 
-demo: $(READY) ## the main job, shown: devices report, then their past is replayed over three real brokers
+demo: $(READY) ## the main job, shown: devices report, their past is replayed over three real brokers and read from the lake
 	@tools/brokers --demo
+	@tools/spark --demo
 	@$(RUN)/python -m examples.demo
 
 test: install ## the whole suite, against real brokers

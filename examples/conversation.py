@@ -15,6 +15,7 @@ from examples.party import Party
 FULL = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
 READERS = ("demo:clients", "demo:gateways", "demo:back-end", "demo:analytics")
+NAMESPACE = "acme.plant"
 HOT = 30
 EVERYTHING = 1_000
 SILENCE = 0.7
@@ -25,7 +26,12 @@ class NotAsPromised(RuntimeError):
 
 
 def topic(device: str, rest: str) -> str:
-    return f"acme.plant/{device}/things/twin/{rest}"
+    return f"{NAMESPACE}/{device}/things/twin/{rest}"
+
+
+def twin(device: str) -> str:
+    """The id of a device's twin."""
+    return f"{NAMESPACE}:{device}"
 
 
 def policy(*, is_open: bool) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 Starts the brokers that this machine has and the service with the example connections, lets ten simulated devices report for
 a few seconds, and shows the conversations that follow: a back end on AMQP, one on Kafka, a client on MQTT 5 and the device
-itself replay the same twin, each at its own pace. Ends by itself, with 0 if everything was as it should be; whatever it has
-started ends with it, also at Ctrl-C.
+itself replay the same twin, each at its own pace. In the end DuckDB reads the same history from the lake, and has to
+find what was replayed. Ends by itself, with 0 if everything was as it should be; whatever it has started ends with it, also
+at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from examples import shown
+from examples import lake, shown
 from examples.amqp_party import AmqpParty
 from examples.brokers import Found, NoBroker, brokers
-from examples.conversation import HOT, NotAsPromised, Replay, report
+from examples.conversation import HOT, NotAsPromised, Replay, report, twin
 from examples.kafka_party import KafkaParty
+from examples.lake import Replayed
 from examples.mqtt_party import MqttParty
 from examples.party import NoAnswer, Party, quiet
 from examples.prepare import NotPrepared, connections_at, prepare
 from examples.processes import Interrupted, interruptible
-from examples.service import EndedBadly, service
+from examples.service import EndedBadly, Serving, service
 
 RUN = Path(".run/demo")
 DEVICES = 10
@@ -47,6 +49,13 @@ class Story:
     """Part of all names, so that a broker which is not ours may remember what it likes."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
+    replayed: list[Replayed] = field(default_factory=list)
+
+    missing: dict[str, str] = field(default_factory=dict)
+    """What the demo went on without, with what brings it."""
+
+    def __post_init__(self) -> None:
+        self.missing |= self.found.missing
 
     @property
     def devices(self) -> list[str]:
@@ -54,6 +63,11 @@ class Story:
 
     def add(self, who: str, got: str) -> None:
         self.rows.append((who, got))
+
+    def add_replay(self, who: str, replay: Replay, condition: str) -> None:
+        """A replay of the first device's past; `condition` says in SQL what was asked for."""
+        self.add(who, f"{len(replay.revisions)} events")
+        self.replayed.append(Replayed(who, twin(self.devices[0]), condition, tuple(replay.revisions)))
 
 
 def main() -> int:
@@ -74,7 +88,7 @@ def main() -> int:
         return 1
     story.add("seconds in all", f"{time.monotonic() - begun:.0f}")
     shown.summary(story.rows)
-    for name, brought_by in story.found.missing.items():
+    for name, brought_by in story.missing.items():
         shown.tell(f"{name} was missing; with it there is more to see: {brought_by}")
     return 0
 
@@ -87,11 +101,16 @@ def play() -> Story:
             shown.tell(f"{name} is not here, so the demo goes on without it. To have it: {brought_by}")
         connections = connections_at(found, RUN / "connections")
         prepare(connections)
-        with service(RUN, connections):
+        without_lake = lake.brought_by()
+        with service(RUN, connections, with_lake=without_lake is None) as serving:
             names = ", ".join(file.stem for file in sorted(connections.iterdir()))
             shown.tell(f"the service is ready, its connections are open: {names}")
             story = Story(found)
             converse(story)
+            if without_lake is None:
+                read_the_lake(story, serving)
+            else:
+                story.missing["the lake"] = without_lake
     return story
 
 
@@ -142,7 +161,7 @@ def replay_everything(story: Story, back_end: Party) -> None:
     shown.tell("... it pauses; nothing comes that it did not ask for ...")
     replay.rest()
     replay.expect(range(1, EVENTS + 1))
-    story.add(f"{back_end.transport}: all of it, {FEW} events first", f"{len(replay.revisions)} events")
+    story.add_replay(f"{back_end.transport}: all of it, {FEW} events first", replay, "revision >= 1")
 
 
 def replay_what_is_private(story: Story, back_end: Party) -> None:
@@ -158,7 +177,7 @@ def replay_in_pages(story: Story, analytics: Party) -> None:
     replay.next(NEXT_PAGE)
     replay.stop()
     replay.expect(range(1, 2 * NEXT_PAGE + 1))
-    story.add(f"{analytics.transport}: two pages, then stop", f"{len(replay.revisions)} events")
+    story.add_replay(f"{analytics.transport}: two pages, then stop", replay, f"revision <= {2 * NEXT_PAGE}")
 
 
 def replay_what_was_hot(story: Story, gateway: Party) -> None:
@@ -167,7 +186,8 @@ def replay_what_was_hot(story: Story, gateway: Party) -> None:
     replay.rest()
     if not 0 < len(replay.revisions) < ROUNDS:
         raise NotAsPromised(f"some of {ROUNDS} reports were expected, {len(replay.revisions)} came")
-    story.add(f"{gateway.transport}: only what was above {HOT} degrees", f"{len(replay.revisions)} events")
+    is_hot = f"path = '/attributes/temperature' AND CAST(value AS DOUBLE) > {HOT}"
+    story.add_replay(f"{gateway.transport}: only what was above {HOT} degrees", replay, is_hot)
 
 
 def replay_what_was_missed(story: Story, device: Party) -> None:
@@ -177,7 +197,24 @@ def replay_what_was_missed(story: Story, device: Party) -> None:
     replay.pause()
     replay.rest()
     replay.expect(range(EVENTS - 2, EVENTS + 1))
-    story.add(f"{device.transport}: the device's own last three, two first", f"{len(replay.revisions)} events")
+    newest = f"revision > {EVENTS - 3}"
+    story.add_replay(f"{device.transport}: the device's own last three, two first", replay, newest)
+
+
+def read_the_lake(story: Story, serving: Serving) -> None:
+    """The same history once more, from the files that Spark has written: nothing of ours is asked."""
+    shown.heading("meanwhile Spark fills the lake; DuckDB reads the same history there")
+    lake.wait_until_filled(serving, shown.tell)
+    events = lake.open_events(serving.data)
+    for replayed in story.replayed:
+        shown.tell(f"DuckDB: {replayed.query}")
+        found = lake.find(events, replayed)
+        shown.tell(f"{len(found):>8} events, the same revisions that came by {replayed.who.partition(':')[0]}")
+    count, expected = lake.total(events, [twin(name) for name in story.devices]), DEVICES * EVENTS
+    if count != expected:
+        raise NotAsPromised(f"{expected} events of {DEVICES} devices were expected in the lake, {count} are there")
+    story.add("DuckDB: the same from the lake", f"{sum(len(it.revisions) for it in story.replayed)} events")
+    story.add(f"DuckDB: all of {DEVICES} devices", f"{count} events")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from examples.party import NoAnswer
 from examples.processes import end, last_words, start
@@ -17,14 +19,38 @@ from examples.processes import end, last_words, start
 READY_WITHIN = 120.0
 COMMAND = (sys.executable, "-m", "connectivity", "serve", "--settings", "examples/settings.yaml")
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""Spark does not run long enough here for Java's second compiler to be worth its time."""
+
 
 class EndedBadly(RuntimeError):
     """The service did not end with 0."""
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A service that runs: where its data lies, and its API."""
+
+    data: Path
+    log: Path
+
+    def get(self, path: str) -> str:
+        """What the API says. Raises NoAnswer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{api_port(self.log)}{path}", timeout=5) as response:
+                return str(response.read(), "utf-8")
+        except OSError as error:
+            raise NoAnswer(f"the service does not answer {path}: {error}") from error
+
+    def ready(self) -> dict[str, Any]:
+        """What it says of itself."""
+        said: dict[str, Any] = json.loads(self.get("/health/ready"))
+        return said
+
+
 @contextmanager
-def service(folder: Path, connections: Path) -> Iterator[None]:
-    """The service with a folder of connections, ready; its data and log lie in `folder`.
+def service(folder: Path, connections: Path, *, with_lake: bool = False) -> Iterator[Serving]:
+    """The service with a folder of connections, ready; its data and log lie in `folder`. `with_lake`: it fills one.
 
     It drains and stops at the end. Raises NoAnswer where it does not get ready, EndedBadly where it does not end with 0.
     """
@@ -34,11 +60,13 @@ def service(folder: Path, connections: Path) -> Iterator[None]:
         "CONNECTIVITY_API__PORT": "0",
         "CONNECTIVITY_LOG__FORMAT": "json",
     }
+    if with_lake:
+        environment |= {"CONNECTIVITY_SPARK__MODE": "embedded", "JDK_JAVA_OPTIONS": QUICK_JAVA}
     log = folder / "service.log"
     running = start(COMMAND, log, environment)
     try:
         wait_ready(running, log)
-        yield
+        yield Serving(folder / "data", log)
     except BaseException:
         end([running])
         raise

@@ -11,16 +11,23 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import psutil
+import pyarrow
 import pytest
 import yaml
+from deltalake import write_deltalake
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from connectivity.files import load_folder
 from examples import brokers as module
+from examples import lake
 from examples.brokers import Broker, Found, NoBroker, brokers
+from examples.conversation import NotAsPromised
+from examples.lake import Replayed
+from examples.party import NoAnswer
 from examples.prepare import NotPrepared, connections_at, prepare
 from examples.processes import Interrupted, end, interruptible, start
 from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command
+from examples.service import Serving
 from tests.brokers.kafka import Kafka
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.helpers import wait_until_sync
@@ -263,3 +270,32 @@ def test_make_knows_the_programs_by_their_module() -> None:
         [sys.executable, "-c", "import examples.demo, examples.serve"], capture_output=True, text=True, check=False
     )
     assert (made.returncode, made.stderr) == (0, "")
+
+
+def replayed(revisions: range) -> Replayed:
+    return Replayed("AMQP: all", "acme.plant:boiler", "revision >= 1", tuple(revisions))
+
+
+def test_the_lake_has_to_have_what_was_replayed_each_once(tmp_path: Path) -> None:
+    # The policy of the same id is none of it.
+    rows = [("thing", 1), ("policy", 1), ("thing", 3), ("thing", 2)]
+    types, revisions = zip(*rows, strict=True)
+    columns = {"entity_type": types, "entity": ["acme.plant:boiler"] * 4, "revision": revisions}
+    write_deltalake(str(tmp_path / "lake" / "events"), pyarrow.table(columns))
+    events = lake.open_events(tmp_path)
+    assert lake.find(events, replayed(range(1, 4))) == [1, 2, 3]
+    assert lake.total(events, ["acme.plant:boiler", "acme.plant:other"]) == 3
+    with pytest.raises(NotAsPromised, match=r"\[1, 2\] came over the broker, the lake has \[1, 2, 3\]"):
+        lake.find(events, replayed(range(1, 3)))
+
+
+class Told(Serving):
+    """A service that says always the same."""
+
+    def get(self, path: str) -> str:
+        return "connectivity_lake_lag_events 7.0\n" if path == "/metrics" else '{"lake": "stopped: found no Java"}'
+
+
+def test_a_lake_that_nobody_fills_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(NoAnswer, match=r"\(7\); it is stopped: found no Java"):
+        lake.wait_until_filled(Told(tmp_path, tmp_path), print)
