@@ -22,7 +22,7 @@ class HistoryFeed(HistoryRange):
     def open(cls, store: Store, query: HistoryQuery, now: datetime) -> HistoryFeed:
         """Fix the bounds. Raises QueryError for a filter that cannot be read, StoreUnavailable."""
         fixed = store.open_range(query, now)
-        return cls(fixed.entity, fixed.first, fixed.last, fixed.predicate, fixed.instants, store)
+        return cls(fixed.entity, fixed.first, fixed.last, fixed.predicate, fixed.times, store)
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         found = await self.store.page(self, position, limit, max_bytes)

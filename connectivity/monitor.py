@@ -97,6 +97,12 @@ class Monitor:
             registry=self.registry,
         )
 
+        self.trimmed = Counter(
+            "connectivity_journal_trimmed",
+            "Events that the journal has let go, because the lake has them.",
+            registry=self.registry,
+        )
+
     def meter(self, connection_id: str) -> Meter:
         self._connections[connection_id] = None
         return Meter(self, connection_id)

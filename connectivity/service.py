@@ -40,12 +40,15 @@ from connectivity.settings import Settings, SparkMode
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.supervisor import Supervisor
+from connectivity.trimming import Trimmer
 from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
 from mappings.errors import Fault
 from mappings.signals import Subscribe
+from spark_store.cold import Cold
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
+from spark_store.tables import Lake
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +85,11 @@ class Service:
         self.monitor = Monitor()
         self.journal = SqliteJournal.open(Path(settings.data_dir) / "journal.db")
         window = settings.journal.redelivery_window.total_seconds()
-        self.store = Store(self.journal, StoreOptions(redelivery_window=window), on_commit=self.monitor.commit.observe)
+        lake = Lake(Path(settings.data_dir))
+        cold = Cold(lake) if settings.spark.mode is not SparkMode.OFF else None
+        self.store = Store(
+            self.journal, StoreOptions(redelivery_window=window), cold=cold, on_commit=self.monitor.commit.observe
+        )
         self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
         subscriptions = settings.subscriptions
         self.streams = Streams(
@@ -105,6 +112,14 @@ class Service:
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
         self._now = now
+        self._trimmer: Trimmer | None = None
+        if cold is not None and (hot := settings.journal.hot_window) is not None:
+            self._trimmer = Trimmer(self.store, lake, cold, hot, now, on_trim=self.monitor.trimmed.inc)
+
+    async def trim_forever(self) -> None:
+        """Keep the journal small, where there is a lake."""
+        if self._trimmer is not None:
+            await self._trimmer.run()
 
     async def close(self) -> None:
         """Drain and stop: every connection at the same time, then the store. The pipeline ends its batch meanwhile."""
@@ -189,12 +204,13 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     api = asyncio.create_task(server.serve([listening]))
     log.info("api listening", host=settings.api.host, port=listening.getsockname()[1])
     await service.registry.refresh()
-    sweeper = asyncio.create_task(service.sweep_forever())
+    tasks = [asyncio.create_task(service.sweep_forever()), asyncio.create_task(service.trim_forever())]
     service.pipeline.start()
     _quiet_garbage_collection()
     await stop.wait()
     log.info("draining")
-    sweeper.cancel()
+    for task in tasks:
+        task.cancel()
     await service.close()
     server.should_exit = True
     await api

@@ -9,6 +9,9 @@ A command that follows another one is decided before the other's events are dura
 know what has been decided: `stage` (or `submit`) makes it visible at once, the future of `submit` says when it may be told
 to anybody. An answer that rests on such a state waits for `barrier`.
 
+What the journal has trimmed is read in the lake by worker threads of their own, few of them, so that neither the loop nor a
+commit ever waits for a file of the lake.
+
 If the journal cannot write, everything that is not durable is forgotten, whoever waits gets StoreUnavailable, and so does
 every later change at once; a probe with growing pauses finds out when writing works again. Nothing is tried again here:
 deliveries are held, and taken up anew, by those who have them.
@@ -32,9 +35,10 @@ import structlog
 from mappings.ids import EntityId
 from mappings.signals import HistoryQuery
 from spark_store import history
-from spark_store.errors import StoreUnavailable
-from spark_store.history import HistoryPage, HistoryRange
-from spark_store.journal import MAX_ANSWERS, Journal
+from spark_store.cold import Cold
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
+from spark_store.history import HistoryPage, HistoryRange, Trimmed
+from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
 from spark_store.records import Answer, Change, DeliveryName, Snapshot
 
 log = structlog.get_logger(__name__)
@@ -44,6 +48,9 @@ _WRITE_CHANGES = 64
 
 _FORGET_ANSWERS = 64
 """Old answers are looked for once in so many new ones."""
+
+_READERS = 4
+"""So many threads read the lake: decoding leaves the interpreter to others, and no machine has fewer disks to wait for."""
 
 _SMALLEST_STATE = 256
 """What an entity costs beside its state."""
@@ -75,15 +82,21 @@ class Store:
         journal: Journal,
         options: StoreOptions | None = None,
         *,
+        cold: Cold | None = None,
         on_commit: Callable[[float], object] | None = None,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`on_commit` is told how many seconds each commit took; `now` gives nanoseconds since 1970."""
+        """`cold` is the lake that has what the journal has trimmed; `on_commit` is told how many seconds each commit took;
+        `now` gives nanoseconds since 1970.
+        """
         self._journal = journal
         self._options = options or StoreOptions()
         self._on_commit = on_commit
         self._now = now
+        self._cold = cold
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="lake")
+        self._trimming: _Trimming | None = None
         self._queue: deque[_Submitted] = deque()
         self._written: list[_Submitted] = []
         self._decided = _Decided()
@@ -171,14 +184,50 @@ class Store:
         return history.open_range(self._journal, query, now, newest=0 if newest is None else newest.revision)
 
     async def page(self, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
-        """As `history.page`, but waits for events that are not durable yet. Raises StoreUnavailable."""
+        """As `history.page`, but waits for events that are not durable yet, and reads what was trimmed in the lake.
+
+        Raises StoreUnavailable, HistoryUnavailable.
+        """
         found = history.page(self._journal, range, position, limit, max_bytes)
+        if found.trimmed is not None:
+            return await self._cold_page(range, found.trimmed, limit, max_bytes)
         if found.ended or found.events or found.position != position or limit < 1:
             return found
         await self.barrier()
         found = history.page(self._journal, range, position, limit, max_bytes)
+        if found.trimmed is not None:
+            return await self._cold_page(range, found.trimmed, limit, max_bytes)
         # Everything is durable now: what is still not there will never be.
         return found if found.events or found.position != position else found._replace(ended=True)
+
+    async def _cold_page(self, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int) -> HistoryPage:
+        if self._cold is None:
+            raise HistoryUnavailable(
+                f"{range.entity}: the journal has trimmed revision {trimmed.first} to {trimmed.last}, and there is no lake: "
+                "expected spark.mode embedded or external, found off"
+            )
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, history.cold_page, self._cold, range, trimmed, limit, max_bytes, self._journal.trimmed()
+        )
+
+    # trimming
+
+    def oldest(self) -> Oldest | None:
+        """The oldest event that is still in the journal. Raises StoreUnavailable."""
+        return self._journal.oldest()
+
+    async def trim(self, last: int, before: str) -> int:
+        """Take away some of the oldest events: numbered up to `last`, from before a timestamp. How many there were.
+
+        It is the lake's business to have them. A step of this rides on a commit, and makes it a millisecond longer; as long
+        as it takes as many as it may, there is more to take. Raises StoreUnavailable.
+        """
+        if self._is_closed or not self.is_available:
+            raise StoreUnavailable(self.reason or "the store is closed")
+        if self._trimming is None:
+            self._trimming = _Trimming(last, before, asyncio.get_running_loop().create_future())
+            self._schedule()
+        return await asyncio.shield(self._trimming.done)
 
     async def close(self) -> None:
         """Take no more changes, make durable what was submitted, close the journal."""
@@ -187,6 +236,8 @@ class Store:
         self._is_closed = True
         with contextlib.suppress(StoreUnavailable):
             await self.barrier()
+            if self._trimming is not None:
+                await self._trimming.done
         if self._probing is not None:
             self._probing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -195,6 +246,7 @@ class Store:
             await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.close)
         finally:
             self._worker.shutdown()
+            self._readers.shutdown(cancel_futures=True)
 
     # group commit
 
@@ -234,7 +286,7 @@ class Store:
         except StoreUnavailable as error:
             self._break(error)
         else:
-            committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit)
+            committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit, self._trimming)
             committing.add_done_callback(self._committed)
 
     def _write_singly(self, batch: list[_Submitted]) -> None:
@@ -267,19 +319,24 @@ class Store:
         """When the oldest answer was given, in nanoseconds, that is still known: what comes later is no redelivery."""
         return self._now() - int(self._options.redelivery_window * 1e9)
 
-    def _commit(self) -> float:
-        """Runs in the worker thread. How many seconds it took."""
+    def _commit(self, trimming: _Trimming | None) -> _Committed:
+        """Runs in the worker thread."""
         start = time.perf_counter()
+        trimmed = 0 if trimming is None else self._journal.trim(trimming.last, trimming.before, TRIM_EVENTS)
         self._journal.commit()
-        return time.perf_counter() - start
+        return _Committed(time.perf_counter() - start, trimming, trimmed)
 
-    def _committed(self, commit: asyncio.Future[float]) -> None:
+    def _committed(self, commit: asyncio.Future[_Committed]) -> None:
         if (error := commit.exception()) is not None:
             self._break(error)
             return
         self._pause = self._options.probe_min
+        seconds, trimming, trimmed = commit.result()
+        if trimming is not None:
+            self._trimming = None
+            trimming.done.set_result(trimmed)
         if self._on_commit is not None:
-            self._on_commit(commit.result())
+            self._on_commit(seconds)
         done, self._written = self._written, []
         changes = [change for submitted in done for change in submitted.changes]
         self._decided.settle(changes)
@@ -287,7 +344,7 @@ class Store:
         for submitted in done:
             submitted.succeed()
         self._is_busy = False
-        if self._queue:
+        if self._queue or self._trimming is not None:
             self._is_busy = True
             self._write()
 
@@ -308,6 +365,9 @@ class Store:
         log.error("store unavailable", reason=self.reason, changes=sum(len(submitted.changes) for submitted in lost))
         for submitted in lost:
             submitted.fail(StoreUnavailable(self.reason))
+        if self._trimming is not None:
+            self._trimming.done.set_exception(StoreUnavailable(self.reason))
+            self._trimming = None
         self._probing = asyncio.get_running_loop().create_task(self._probe(), name="store probe")
 
     async def _probe(self) -> None:
@@ -324,6 +384,22 @@ class Store:
         log.info("store available again")
         self.reason = self._probing = None
         self._available.set()
+
+
+class _Trimming(NamedTuple):
+    """What may be taken away, and who waits for the number of those that were."""
+
+    last: int
+    before: str
+    done: asyncio.Future[int]
+
+
+class _Committed(NamedTuple):
+    """How many seconds a commit took, and what was trimmed with it."""
+
+    seconds: float
+    trimming: _Trimming | None
+    trimmed: int
 
 
 class _Submitted:

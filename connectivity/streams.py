@@ -41,7 +41,7 @@ from mappings.signals import (
     Request,
     Subscribe,
 )
-from spark_store.errors import StoreError
+from spark_store.errors import HistoryUnavailable, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -270,6 +270,11 @@ class Streams:
         then = Then.MORE
         try:
             then = await self._pump(live)
+        except HistoryUnavailable as error:
+            log.error(
+                "a history is not there", connection=live.connection_id, entity=str(live.entity), reason=str(error)
+            )
+            self._send(live, live.fail(error.fault))
         except Exception:
             log.exception("a feed failed", connection=live.connection_id, entity=str(live.entity))
             self._send(live, live.fail(INTERNAL_ERROR))

@@ -10,6 +10,7 @@ StoreError
 ├── SparkMissing         there is no Java, or there are no jars: no pipeline on this machine
 ├── LakeUnfit            lake and journal do not belong together, or a table is not what it should be
 ├── LakeBusy             another pipeline writes the lake
+├── HistoryUnavailable   events that the journal has trimmed cannot be read in the lake now
 ├── WideQueryError       a wide query that was not answered
 │   ├── NoWideQueries    there is no lake to ask: `spark.mode: off`
 │   ├── NoPipeline       retry: nobody answers wide queries now
@@ -168,6 +169,24 @@ class ResultTooLarge(LimitExceeded):
     """It found more than the pipeline may hold in its memory: a narrower query, or several, are answered."""
 
     status = 413
+
+
+class HistoryUnavailable(StoreError):
+    """Events that the journal has trimmed cannot be read in the lake now. `fault` says so to the client.
+
+    The present is not touched by that, and neither is the history that the journal has.
+    """
+
+    retry = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.fault = Fault(
+            500,
+            "internalerror",
+            "An older part of this history cannot be read now.",
+            "Please try again later, or ask for newer revisions; the administrator finds the reason in the log.",
+        )
 
 
 class StoreUnavailable(StoreError):

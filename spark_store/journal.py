@@ -19,6 +19,7 @@ survives a power cut. `cache_spill=OFF`: an open transaction waits for no disk b
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +34,18 @@ from spark_store import migrations
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
 from spark_store.records import Change, DeliveryName, Snapshot
 
+TRIM_EVENTS = 250
+"""How many events are taken away at once: about a millisecond."""
+
 MAX_ANSWERS = 100_000
 """How many answers are remembered at most, however young they are."""
+
+
+class Oldest(NamedTuple):
+    """Number and timestamp of the oldest event that a journal has."""
+
+    seq: int
+    timestamp: str
 
 
 class Journal(Protocol):
@@ -88,6 +99,20 @@ class Journal(Protocol):
 
     def newest_seq(self) -> int:
         """How many events have ever been committed: the running number of the newest one."""
+
+    def oldest(self) -> Oldest | None:
+        """The oldest event, of all entities, that is still here; None where there is none."""
+
+    def trimmed(self) -> int:
+        """The number of the last event that is not here any more; 0 for none."""
+        oldest = self.oldest()
+        return self.newest_seq() if oldest is None else oldest.seq - 1
+
+    def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
+        """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
+
+        At most `limit`, up to the first one that has to stay; how many. States stay, and so do numbers and revisions.
+        """
 
     def probe(self) -> None:
         """Write something of some size durably and take it away again, to see whether that works."""
@@ -173,6 +198,9 @@ _ANSWERS_ENDS = """
 _FIRST_YOUNG_ANSWER = "SELECT id FROM answers WHERE id BETWEEN ? AND ? AND at >= ? ORDER BY id LIMIT 1"
 _FORGET_ANSWERS = "DELETE FROM answers WHERE id < ?"
 _SEQ = "SELECT value FROM counters WHERE name = 'seq'"
+_OLDEST = "SELECT seq, timestamp FROM entries ORDER BY seq LIMIT 1"
+_OLDEST_ENTRIES = "SELECT seq, timestamp FROM entries WHERE seq <= ? ORDER BY seq LIMIT ?"
+_TRIM = "DELETE FROM entries WHERE seq <= ?"
 _SET_SEQ = "UPDATE counters SET value = ? WHERE name = 'seq'"
 _PROBE = "INSERT OR REPLACE INTO probes (id, filling) VALUES (1, zeroblob(65536))"
 _PROBED = "DELETE FROM probes"
@@ -314,6 +342,15 @@ class SqliteJournal(Journal):
             end = min(most, max(newest + 1 - keep, most if young is None else young[0]))
             return max(0, self._writer.execute(_FORGET_ANSWERS, (end,)).rowcount)
 
+    def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
+        with self._writing():
+            self._begin()
+            oldest = self._writer.execute(_OLDEST_ENTRIES, (last, limit)).fetchall()
+            leaving = [seq for seq, _ in itertools.takewhile(lambda entry: entry[1] < before, oldest)]
+            if leaving:
+                self._writer.execute(_TRIM, (leaving[-1],))
+            return len(leaving)
+
     def probe(self) -> None:
         self.rollback()
         with self._writing():
@@ -420,6 +457,10 @@ class SqliteJournal(Journal):
     def newest_seq(self) -> int:
         row = self._one(_SEQ, ())
         return 0 if row is None else int(row[0])
+
+    def oldest(self) -> Oldest | None:
+        row = self._one(_OLDEST, ())
+        return None if row is None else Oldest(*row)
 
     def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
         try:

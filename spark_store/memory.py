@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import MAX_ANSWERS, Journal, Planned, event_size, plan
+from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest, Planned, event_size, plan
 from spark_store.records import Change, DeliveryName, Snapshot
 
 
@@ -27,6 +28,7 @@ class _Open(NamedTuple):
     events: list[Event]
     states: dict[EntityId, Planned]
     answers: list[tuple[DeliveryName, bytes, int]]
+    trimmed: list[Event]
 
 
 class MemoryJournal(Journal):
@@ -38,8 +40,9 @@ class MemoryJournal(Journal):
         self._entries: defaultdict[EntityId, list[Event]] = defaultdict(list)
         self._states: dict[EntityId, Planned] = {}
         self._answers: OrderedDict[tuple[str, int, str], tuple[bytes, bytes, int]] = OrderedDict()
+        self._numbers: deque[tuple[int, Event]] = deque()
         self._seq = 0
-        self._open = _Open([], {}, [])
+        self._open = _Open([], {}, [], [])
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -58,8 +61,12 @@ class MemoryJournal(Journal):
     def commit(self) -> None:
         self._check_open()
         for event in self._open.events:
+            self._seq += 1
             self._entries[event.entity].append(event)
-        self._seq += len(self._open.events)
+            self._numbers.append((self._seq, event))
+        for event in self._open.trimmed:
+            self._numbers.popleft()
+            self._entries[event.entity].remove(event)
         self._states.update(self._open.states)
         for name, answer, at in self._open.answers:
             self._answers[name.place] = (name.digest, answer, at)
@@ -67,7 +74,7 @@ class MemoryJournal(Journal):
         self.rollback()
 
     def rollback(self) -> None:
-        self._open = _Open([], {}, [])
+        self._open = _Open([], {}, [], [])
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         self._check_open()
@@ -115,6 +122,21 @@ class MemoryJournal(Journal):
     def newest_seq(self) -> int:
         self._check_open()
         return self._seq
+
+    def oldest(self) -> Oldest | None:
+        self._check_open()
+        return Oldest(self._numbers[0][0], self._numbers[0][1].timestamp) if self._numbers else None
+
+    def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
+        self._check_open()
+        leaving = [
+            event
+            for seq, event in islice(self._numbers, len(self._open.trimmed), len(self._open.trimmed) + limit)
+            if seq <= last
+        ]
+        leaving = list(takewhile(lambda event: event.timestamp < before, leaving))
+        self._open.trimmed.extend(leaving)
+        return len(leaving)
 
     def probe(self) -> None:
         self._check_open()

@@ -67,6 +67,12 @@ _SETTINGS = {
     "spark.databricks.delta.merge.materializeSource": "all",
     # Retention is the tables' own, and may be shorter than a week.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # A file has many parts, each with bounds of what is in it: a page of one entity costs the decoding of few of them. For
+    # that rows lie in order, and those of one entity as they come in, which is in order of their revisions.
+    "spark.hadoop.parquet.block.size": str(1 << 20),
+    "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
+    "spark.databricks.io.skipping.mdc.addNoise": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Clustered files are left alone once there are so many bytes of them; the default rewrites up to 100 GB each time.
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(256 << 20),
     # Files so large that they are few, so small that a page of one entity reads little.

@@ -11,7 +11,7 @@ The names and types of the columns are a promise to analysts: columns may be add
 `value`, `headers` and `state` are JSON texts, byte for byte as the journal has them.
 
 The tables are to be read by every Delta reader. So they have neither deletion vectors nor column mapping: reader version
-1 suffices. They are clustered by entity (and revision), which asks more of writers, not of readers.
+1 suffices. They are clustered by entity, which asks more of writers, not of readers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+APP = "journal"
+"""Whose transactions the appends to `events` are, as Delta's log names them; their numbers are those of the journal."""
 
 
 class Column(NamedTuple):
@@ -75,7 +78,8 @@ EVENTS = Table(
         Column("headers", "string", "the headers that were kept with the event, as a JSON object"),
         Column("seq", "long", "the running number of the event within the journal, from 1"),
     ),
-    ("entity", "revision"),
+    # Not by revision too: clustering by two columns mixes entities, and a page of one of them would cost four times as much.
+    ("entity",),
     {
         **_COMMON,
         "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,revision,ts,seq",

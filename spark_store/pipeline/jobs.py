@@ -23,10 +23,7 @@ from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.source import SOURCES
 from spark_store.pipeline.transforms import latest_rows
-from spark_store.tables import EVENTS, LATEST, TABLES, Column, Lake, Table
-
-APP = "journal"
-"""Whose transactions the appends are, as Delta's log names them."""
+from spark_store.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
 
 
 @dataclass(frozen=True, slots=True)

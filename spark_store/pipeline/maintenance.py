@@ -1,11 +1,11 @@
 """Upkeep of the tables: small files made into large ones, files that nobody needs removed; and when what is due.
 
 `due` decides, the others do. What is past its time is the business of `spark_store.pipeline.retention`. Compaction
-takes the files that are new since the last time and clusters them by entity and revision, so that a page of one entity
-is in few of them; what readers need to pass over files (the least and the greatest value of a column in each) stands
-with each file in the log. It changes no row, and who reads an older version of a table goes on reading it until
-`vacuum` has removed that version's files, for which each table has a time of its own (see `spark_store.tables`).
-Nothing here may run while a batch does: a merge and a compaction of one table exclude each other.
+takes the files that are new since the last time and clusters them by entity, so that a page of one entity is in few of
+them; what readers need to pass over files (the least and the greatest value of a column in each) stands with each file in
+the log. It changes no row, and who reads an older version of a table goes on reading it until `vacuum` has removed that
+version's files, for which each table has a time of its own (see `spark_store.tables`). Nothing here may run while a batch
+does: a merge and a compaction of one table exclude each other.
 """
 
 from __future__ import annotations

@@ -46,4 +46,5 @@ def plan(found: Found) -> Plan:
             f"{found.appended}; restore the folder `lake` from a backup"
         )
     merged = 0 if found.is_latest_new else min(found.watermark, found.appended)
-    return Plan(merged + 1, found.appended)
+    # Which entities a trimmed event has touched nobody knows any more: then all of them are merged.
+    return Plan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)

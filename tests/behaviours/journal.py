@@ -12,13 +12,14 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
-from spark_store.journal import Journal
+from spark_store.journal import Journal, Oldest
 from spark_store.records import Answer, Change, DeliveryName, Snapshot
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 ALL = 2**62
 MUCH = 1 << 20
+LATER = "9999-12-31T23:59:59.000000Z"
 
 
 def timestamp(revision: int) -> str:
@@ -296,6 +297,44 @@ class JournalBehaviour:
         journal.commit()
         assert journal.answer(delivery(5)) is None
 
+    # trimming
+
+    def test_the_oldest_events_go_and_everything_else_stays(self, journal: Journal) -> None:
+        journal.append([change(LAMP, 1), change(POLICY, 1), *history(LAMP, 4, 2)])
+        assert (journal.oldest(), journal.trimmed()) == (Oldest(1, timestamp(1)), 0)
+        assert journal.trim(3, LATER) == 3
+        journal.commit()
+        assert (journal.oldest(), journal.trimmed(), journal.newest_seq()) == (Oldest(4, timestamp(3)), 3, 5)
+        assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [3, 4]
+        assert journal.events(POLICY, 1, ALL, 10, MUCH) == []
+        assert (journal.snapshot(POLICY), journal.latest(POLICY)) == (snapshot(POLICY, 1), 1)
+        assert journal.trim(99, LATER) == 2
+        journal.commit()
+        assert (journal.oldest(), journal.trimmed()) == (None, 5)
+        journal.append([change(POLICY, 2), change(LAMP, 5)])
+        assert (journal.oldest(), journal.newest_seq()) == (Oldest(6, timestamp(2)), 7)
+        assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [5]
+
+    def test_what_is_young_stays_and_what_comes_after_it(self, journal: Journal) -> None:
+        late = event(POLICY, 1)._replace(timestamp=timestamp(60))
+        journal.append([change(LAMP, 1), Change((late,), (snapshot(POLICY, 1),)), change(LAMP, 2)])
+        assert journal.trim(99, timestamp(1)) == 0
+        assert journal.trim(99, timestamp(30)) == 1
+        journal.commit()
+        assert journal.trimmed() == 1
+        assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [2]
+
+    def test_trimming_is_bounded_and_can_be_rolled_back(self, journal: Journal) -> None:
+        assert journal.trim(99, LATER) == 0
+        journal.append(history(LAMP, 5))
+        assert journal.trim(99, LATER, limit=2) == 2
+        assert journal.trim(99, LATER, limit=2) == 2
+        journal.rollback()
+        assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3, 4, 5]
+        assert journal.trim(2, LATER, limit=9) == 2
+        journal.commit()
+        assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [3, 4, 5]
+
     # trouble
 
     def test_a_probe_changes_nothing(self, journal: Journal) -> None:
@@ -315,6 +354,8 @@ class JournalBehaviour:
             lambda: journal.events(LAMP, 1, 2, 3, 4),
             lambda: journal.answer(delivery(1)),
             journal.newest_seq,
+            journal.oldest,
+            lambda: journal.trim(1, LATER),
             journal.commit,
             journal.probe,
         ):

@@ -31,7 +31,7 @@ from mappings.signals import (
     Request,
     Subscribe,
 )
-from spark_store.errors import StoreUnavailable
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from tests.clock import Clock
 from tests.connectivity.fakes import KeepingReply, ListFeed, LiveFeed
 
@@ -320,6 +320,17 @@ async def test_case_64_a_store_that_fails_on_the_way_ends_with_an_internal_error
     await bench.request(bench.subscribe(), 10)
     assert bench.reply.elements == [1, 2, 3]
     assert bench.failures() == [INTERNAL_ERROR]
+
+
+async def test_an_older_part_of_a_history_that_cannot_be_read_is_told_as_that() -> None:
+    """An internal error, as clients know it, whose words say what is missing."""
+    bench = Bench(lambda: ListFeed(range(1, 11), HistoryUnavailable("the lake is gone"), error_at=3))
+    await bench.request(bench.subscribe(), 10)
+    (fault,) = bench.failures()
+    assert isinstance(fault, Fault)
+    assert (fault.status, fault.error) == (500, "internalerror")
+    assert "older part of this history" in fault.message
+    assert "the lake is gone" not in str(fault)
 
 
 async def test_case_65_a_store_that_fails_at_opening_is_told_at_the_first_request() -> None:

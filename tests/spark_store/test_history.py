@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, HistoryQuery
 from spark_store.errors import QueryError
-from spark_store.history import SCAN_COMPARISONS, SCAN_ROWS, SCAN_WORK, HistoryPage, open_range, page
+from spark_store.history import SCAN_COMPARISONS, SCAN_ROWS, SCAN_WORK, HistoryPage, Trimmed, open_range, page
 from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change, Snapshot
+from spark_store.scanning import Times
 from tests.behaviours.journal import LAMP, MUCH, POLICY, NanoClock, change, event, revisions, snapshot, timestamp
 
 EVENTS = 101
@@ -201,22 +202,44 @@ def test_no_to_revision_is_up_to_the_newest(journal: Journal) -> None:
     assert read(journal, query(100)) == [100, 101]
 
 
-def test_case_20_what_was_trimmed_is_not_missed(journal: Journal, trim: Callable[[int], None]) -> None:
+def test_a_page_of_what_was_trimmed_says_so(journal: Journal, trim: Callable[[int], None]) -> None:
     trim(41)
-    assert read(journal, query()) == span(41, 101)
-    assert read(journal, query(-70)) == span(41, 101)
-    assert read(journal, query(filter="le(attributes/counter,45)")) == span(41, 46)
-    assert read(journal, query(after=nanoseconds(timestamp(20)))) == span(41, 101)
-    assert read(journal, query(before=nanoseconds(timestamp(50)))) == span(41, 49)
-    assert read(journal, query(5, 30)) == []
-    assert read(journal, query(5, 30, filter="exists(attributes/counter)")) == []
+    assert page(journal, open_range(journal, query()), 0, 10, MUCH) == HistoryPage([], 0, False, Trimmed(1, 40, False))
+    within = open_range(journal, query(5, 30))
+    for one in (within, open_range(journal, query(5, 30, filter="exists(attributes/counter)"))):
+        assert page(journal, one, 0, 10, MUCH) == HistoryPage([], 0, False, Trimmed(5, 30, True))
+        assert page(journal, one, 20, 10, MUCH) == HistoryPage([], 20, False, Trimmed(21, 30, True))
+    assert revisions(page(journal, open_range(journal, query()), 40, 10, MUCH).events) == span(41, 50)
+    assert read(journal, query(-61)) == span(41, 101)
 
 
-def test_case_20_a_range_that_is_trimmed_while_it_is_read_ends(journal: Journal, trim: Callable[[int], None]) -> None:
+def test_a_range_that_is_trimmed_while_it_is_read_says_so(journal: Journal, trim: Callable[[int], None]) -> None:
     range = open_range(journal, query(1, 30))
     first = page(journal, range, 0, 10, MUCH)
     trim(41)
-    assert page(journal, range, first.position, 10, MUCH) == HistoryPage([], 10, True)
+    assert page(journal, range, first.position, 10, MUCH) == HistoryPage([], 10, False, Trimmed(11, 30, True))
+
+
+def test_times_become_revisions_where_the_journal_can_tell(journal: Journal, trim: Callable[[int], None]) -> None:
+    trim(41)
+
+    def opened(after: int | None, before: int | None) -> tuple[int, int, Times | None]:
+        found = open_range(
+            journal,
+            query(
+                after=None if after is None else nanoseconds(timestamp(after)),
+                before=None if before is None else nanoseconds(timestamp(before)),
+            ),
+        )
+        return found.first, found.last, found.times
+
+    assert opened(50, 60) == (51, 59, None)
+    assert opened(41, None) == (42, 101, None)
+    assert opened(40, None) == (1, 101, Times(timestamp(40), None))
+    assert opened(None, 42) == (1, 41, None)
+    assert opened(None, 41) == (1, 40, Times(None, timestamp(41)))
+    assert opened(20, 60) == (1, 59, Times(timestamp(20), None))
+    assert opened(20, 30) == (1, 40, Times(timestamp(20), timestamp(30)))
 
 
 @pytest.mark.parametrize("demand", [101, 102, 500])
@@ -419,7 +442,7 @@ def test_pages_together_are_exactly_what_the_words_of_the_query_say(
     range_ = open_range(JOURNAL, asked)
     position, found, ended = 0, [], False
     while not ended:
-        events, position, ended = page(JOURNAL, range_, position, limit, size)
+        events, position, ended, _ = page(JOURNAL, range_, position, limit, size)
         found += revisions(events)
     assert found == expected
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mappings.ids import EntityId, EntityType
 from spark_store.errors import SchemaTooNew, StoreUnavailable, Unstorable
 from spark_store.journal import SqliteJournal
 from spark_store.memory import MemoryJournal
@@ -21,6 +22,7 @@ from spark_store.records import Change
 from tests.behaviours.journal import (
     ALL,
     LAMP,
+    LATER,
     MUCH,
     POLICY,
     JournalBehaviour,
@@ -303,3 +305,28 @@ def test_what_was_reported_durable_survives_a_kill_and_is_there_once(tmp_path: P
         assert journal.snapshot(LAMP) == snapshot(LAMP, latest)
         assert all(journal.answer(delivery(revision)) == b"done" for revision in range(1, latest + 1))
         journal.close()
+
+
+def test_pages_of_trimmed_events_are_used_again(tmp_path: Path) -> None:
+    """What comes in goes where the old ones were: the file of a journal that is trimmed does not grow."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    lamps = [EntityId(EntityType.THING, "acme.site", f"lamp-{number}") for number in range(50)]
+
+    def live_on(first: int) -> None:
+        for revision in range(first, first + 40):
+            journal.append([change(lamp, revision, b'"' + b"x" * 400 + b'"') for lamp in lamps])
+
+    def pages() -> int:
+        (count,) = journal._writer.execute("PRAGMA page_count").fetchone()
+        return int(count)
+
+    live_on(1)
+    full = pages()
+    for age in range(1, 5):
+        while journal.trim(journal.newest_seq(), LATER):
+            journal.commit()
+        live_on(1 + 40 * age)
+    assert pages() < 1.15 * full
+    plan = [row[3] for row in journal._writer.execute("EXPLAIN QUERY PLAN DELETE FROM entries WHERE seq <= 7")]
+    assert plan == ["SEARCH entries USING COVERING INDEX entries_by_seq (seq<?)"]
+    journal.close()

@@ -1,0 +1,121 @@
+"""Trimming: the journal lets go of old events that the lake has.
+
+What may go is numbered up to the watermark, which the pipeline publishes when both tables are complete; the lake's own log
+has to say the same, so that a watermark that was left behind by a lake that is gone takes nothing away. And it is older than
+`journal.hot_window`. States stay in any case, and so does everything where there is no lake.
+
+Steps ride on commits and are small; between two of them others have their turn. A service that is killed has trimmed some
+steps more or less: what is gone is in the lake, and what is in both is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+
+from connectivity.store import Store
+from spark_store.cold import Cold
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
+from spark_store.journal import TRIM_EVENTS
+from spark_store.tables import Lake
+from spark_store.watermark import read_watermark
+
+log = structlog.get_logger(__name__)
+
+ROUND_SECONDS: Final = 1.0
+"""From the end of one round to the next."""
+
+STEP_SECONDS: Final = 0.005
+"""Between two steps of a round: half of a busy disk's commits are without one."""
+
+LOG_SECONDS: Final = 60.0
+"""What was trimmed is logged so often at most."""
+
+
+class Trimmer:
+    """Trims one store's journal for as long as the service runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        lake: Lake,
+        cold: Cold,
+        hot_window: timedelta,
+        now: Callable[[], datetime],
+        *,
+        on_trim: Callable[[int], object] = lambda events: None,  # noqa: ARG005 - what callers name it
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_trim` is told how many events each step has taken away; `clock` gives monotonic seconds."""
+        self._store = store
+        self._lake = lake
+        self._cold = cold
+        self._hot_window = hot_window
+        self._now = now
+        self._on_trim = on_trim
+        self._clock = clock
+        self._untold = 0
+        self._told = float("-inf")
+        self._reason: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Trimmer of {self._lake.journal}, beyond {self._hot_window}>"
+
+    async def run(self) -> None:
+        """Round after round, until cancelled."""
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            try:
+                await self.round()
+            except Exception:
+                log.exception("a round of trimming failed")
+
+    async def round(self) -> int:
+        """Everything that may go now. How many events went."""
+        trimmed = 0
+        try:
+            before = self._before()
+            last = await self._last(before)
+            while last:
+                step = await self._store.trim(last, before)
+                trimmed += step
+                self._on_trim(step)
+                if step < TRIM_EVENTS:
+                    break
+                await asyncio.sleep(STEP_SECONDS)
+            self._reason = None
+        except (StoreUnavailable, HistoryUnavailable) as error:
+            # The next round may go well; said once, not in every second.
+            if (reason := str(error)) != self._reason:
+                log.warning("the journal is not trimmed", reason=reason)
+            self._reason = reason
+        self._tell(trimmed)
+        return trimmed
+
+    async def _last(self, before: str) -> int:
+        """The number of the last event that both the watermark and the lake's log vouch for; 0 where nothing is due."""
+        watermark = read_watermark(self._lake.watermark).seq
+        oldest = self._store.oldest()
+        if oldest is None or oldest.seq > watermark or oldest.timestamp >= before:
+            return 0
+        return min(watermark, await asyncio.get_running_loop().run_in_executor(None, self._cold.reaches))
+
+    def _before(self) -> str:
+        """Where the hot window begins, as events write times."""
+        try:
+            begin = (self._now() - self._hot_window).astimezone(UTC)
+        except OverflowError:
+            return ""  # nothing is so old
+        return f"{begin.isoformat(timespec='microseconds')[:-6]}Z"
+
+    def _tell(self, trimmed: int) -> None:
+        self._untold += trimmed
+        if self._untold and self._clock() - self._told >= LOG_SECONDS:
+            oldest = self._store.oldest()
+            log.info("journal trimmed", events=self._untold, oldest=None if oldest is None else oldest.seq)
+            self._untold, self._told = 0, self._clock()

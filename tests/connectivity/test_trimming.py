@@ -1,0 +1,119 @@
+"""What the journal lets go of, and what it never does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import structlog
+
+from connectivity.store import Store
+from connectivity.trimming import Trimmer
+from spark_store.cold import Cold
+from spark_store.journal import TRIM_EVENTS
+from spark_store.memory import MemoryJournal
+from spark_store.tables import EVENTS, Lake
+from spark_store.watermark import Watermark, publish_watermark
+from tests.behaviours.journal import ALL, LAMP, MUCH, event, history
+from tests.spark_store.lake_files import append_events
+
+EVENTS_THERE = 3 * TRIM_EVENTS + 10
+HOT = timedelta(minutes=1)
+
+
+def second(number: float) -> datetime:
+    """When the event of this number happened."""
+    return datetime(2030, 1, 15, tzinfo=UTC) + timedelta(seconds=number, milliseconds=250)
+
+
+class Ground(NamedTuple):
+    """A journal whose events are one second apart, and a lake that has all of them."""
+
+    journal: MemoryJournal
+    store: Store
+    lake: Lake
+
+    def trimmer(self, now: datetime, hot: timedelta = HOT) -> Trimmer:
+        return Trimmer(self.store, self.lake, Cold(self.lake), hot, lambda: now)
+
+    def publish(self, seq: int) -> None:
+        publish_watermark(self.lake.watermark, Watermark(seq))
+
+    def left(self) -> int:
+        """The revision of the oldest event that is still there."""
+        oldest = self.journal.oldest()
+        return EVENTS_THERE + 1 if oldest is None else oldest.seq
+
+
+@pytest.fixture
+async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+    lake = Lake(tmp_path)
+    journal = MemoryJournal()
+    journal.append(history(LAMP, EVENTS_THERE))
+    append_events(lake, [(number, event(LAMP, number)) for number in range(1, EVENTS_THERE + 1)])
+    lake.pipeline.mkdir(parents=True)
+    store = Store(journal)
+    yield Ground(journal, store, lake)
+    await store.close()
+
+
+async def test_without_a_watermark_everything_stays(ground: Ground) -> None:
+    assert await ground.trimmer(second(10**6)).round() == 0
+    assert ground.left() == 1
+
+
+@pytest.mark.parametrize("seq", [1, TRIM_EVENTS, TRIM_EVENTS + 1, EVENTS_THERE])
+async def test_what_is_above_the_watermark_stays(ground: Ground, seq: int) -> None:
+    ground.publish(seq)
+    assert await ground.trimmer(second(10**6)).round() == seq
+    assert ground.left() == seq + 1
+    assert ground.journal.latest(LAMP) == EVENTS_THERE
+    assert ground.journal.snapshot(LAMP) is not None
+
+
+async def test_what_is_in_the_hot_window_stays(ground: Ground) -> None:
+    ground.publish(EVENTS_THERE)
+    assert await ground.trimmer(second(100), timedelta(seconds=30)).round() == 69
+    assert ground.left() == 70
+    assert await ground.trimmer(second(100), timedelta(seconds=30)).round() == 0
+    assert await ground.trimmer(second(101), timedelta(seconds=30)).round() == 1
+    assert await ground.trimmer(second(10**6), timedelta(days=999_999)).round() == 0
+
+
+async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(ground: Ground) -> None:
+    ground.publish(EVENTS_THERE)
+    shutil.rmtree(ground.lake.path(EVENTS))
+    trimmer = ground.trimmer(second(10**6))
+    with structlog.testing.capture_logs() as logs:
+        assert await trimmer.round() == 0
+        assert await trimmer.round() == 0
+    assert [it["event"] for it in logs] == ["the journal is not trimmed"]
+    append_events(ground.lake, [(number, event(LAMP, number)) for number in range(1, 6)])
+    assert await trimmer.round() == 5
+    assert ground.journal.events(LAMP, 1, ALL, 1, MUCH)[0].revision == 6
+
+
+async def test_what_was_trimmed_is_counted_and_told_once_a_minute(ground: Ground) -> None:
+    clock = [0.0]
+    steps: list[int] = []
+    trimmer = Trimmer(
+        ground.store,
+        ground.lake,
+        Cold(ground.lake),
+        HOT,
+        lambda: second(10**6),
+        on_trim=steps.append,
+        clock=lambda: clock[0],
+    )
+    with structlog.testing.capture_logs() as logs:
+        for seq in (TRIM_EVENTS + 1, TRIM_EVENTS + 2):
+            ground.publish(seq)
+            await trimmer.round()
+        clock[0] = 61.0
+        await trimmer.round()
+    assert steps == [TRIM_EVENTS, 1, 1]
+    assert [(it["events"], it["oldest"]) for it in logs] == [(TRIM_EVENTS + 1, TRIM_EVENTS + 2), (1, TRIM_EVENTS + 3)]

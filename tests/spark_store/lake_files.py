@@ -1,0 +1,85 @@
+"""Tables of a lake written without Spark, for tests of whoever reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+
+from mappings.signals import Event
+from spark_store.records import Snapshot
+from spark_store.tables import APP, EVENTS, Lake
+
+_TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.timestamp("us", "UTC"), "boolean": pa.bool_()}
+_EVENTS = pa.schema([(column.name, _TYPES[column.type]) for column in EVENTS.columns])
+_SNAPSHOTS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("entity_type", "entity", "namespace", "policy_id")),
+        *((name, pa.int64()) for name in ("revision", "seq")),
+        *((name, pa.timestamp("us", "UTC")) for name in ("created", "modified")),
+        ("deleted", pa.bool_()),
+        ("state", pa.string()),
+    ]
+)
+
+
+def append_events(lake: Lake, events: Sequence[tuple[int, Event]], rows: int = 1000) -> None:
+    """Append events with their numbers, sorted as Spark does it, `rows` in a row group."""
+    found = sorted(events, key=lambda numbered: (numbered[1].entity.id, numbered[1].revision))
+    write_deltalake(
+        lake.path(EVENTS),
+        pa.Table.from_pylist([_row(seq, event) for seq, event in found], _EVENTS),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction(APP, max(seq for seq, _ in events))]),
+        writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=rows),
+    )
+
+
+def _row(seq: int, event: Event) -> dict[str, object]:
+    entity = event.entity
+    return {
+        "entity_type": entity.type.value,
+        "entity": entity.id,
+        "namespace": entity.namespace,
+        "revision": event.revision,
+        "ts": datetime.fromisoformat(event.timestamp),
+        "action": event.action,
+        "path": event.path,
+        "value": None if event.value is None else event.value.decode(),
+        "headers": event.headers.decode(),
+        "seq": seq,
+    }
+
+
+def append_snapshots(lake: Lake, snapshots: Iterable[Snapshot]) -> None:
+    rows = [
+        {
+            "entity_type": it.entity.type.value,
+            "entity": it.entity.id,
+            "namespace": it.entity.namespace,
+            "policy_id": it.policy,
+            "revision": it.revision,
+            "seq": it.revision,
+            "created": datetime.fromisoformat(it.created),
+            "modified": datetime.fromisoformat(it.modified),
+            "deleted": it.is_deleted,
+            "state": None if it.state is None else msgspec.json.encode(it.state).decode(),
+        }
+        for it in snapshots
+    ]
+    write_deltalake(str(lake.folder / "snapshots"), pa.Table.from_pylist(rows, _SNAPSHOTS), mode="append")
+
+
+def compact(lake: Lake) -> None:
+    """One file out of many, and nothing left of what was before."""
+    table = DeltaTable(lake.path(EVENTS))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+def forget(lake: Lake, condition: str) -> None:
+    """Delete rows, as retention does."""
+    DeltaTable(lake.path(EVENTS)).delete(condition)

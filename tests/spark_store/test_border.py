@@ -1,0 +1,231 @@
+"""Histories that lie in the lake, in the journal, or in both: nobody who reads one sees where the border is.
+
+The case numbers are those of the streaming-subscription test cases.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event, HistoryQuery
+from spark_store.cold import Cold
+from spark_store.errors import HistoryUnavailable
+from spark_store.history import cold_page, open_range, page
+from spark_store.journal import Journal, SqliteJournal
+from spark_store.memory import MemoryJournal
+from spark_store.records import Change
+from spark_store.tables import Lake
+from tests.behaviours.journal import LAMP, LATER, MUCH, change, revisions, timestamp
+from tests.spark_store.lake_files import append_events, compact, forget
+
+SECOND = 1_000_000_000
+NEIGHBOUR = EntityId(EntityType.THING, "acme.site", "lamp-8")
+
+
+class Border(NamedTuple):
+    """A journal and a lake that together have everything."""
+
+    journal: Journal
+    cold: Cold
+    lake: Lake
+
+
+def trim(journal: Journal, last: int) -> None:
+    """Take away events up to this number."""
+    while journal.trim(last, LATER, 100):
+        journal.commit()
+
+
+def read(border: Border, query: HistoryQuery, limit: int = 500, size: int = MUCH) -> list[Event]:
+    """All pages. A page with the last event says that it is the last one."""
+    range = open_range(border.journal, query)
+    position, found = 0, []
+    while True:
+        one = page(border.journal, range, position, limit, size)
+        if one.trimmed is not None:
+            assert one.events == []
+            one = cold_page(border.cold, range, one.trimmed, limit, size, border.journal.trimmed())
+        assert len(one.events) <= limit
+        assert one.position > position or one.ended
+        found += one.events
+        if one.ended:
+            return found
+        position = one.position
+
+
+@pytest.fixture
+def border(tmp_path: Path) -> Iterator[Border]:
+    """Revisions 1 to 101 of the lamp, one a second, the first 40 of them in the lake alone."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(LAMP, revision) for revision in range(1, 102)])
+    lake = Lake(tmp_path)
+    events = journal.events(LAMP, 1, 101, 101, MUCH)
+    append_events(lake, list(enumerate(events[:30], 1)), rows=10)
+    append_events(lake, list(enumerate(events[30:60], 31)), rows=10)
+    trim(journal, 40)
+    yield Border(journal, Cold(lake), lake)
+    journal.close()
+
+
+def span(first: int, last: int) -> list[int]:
+    return list(range(first, last + 1))
+
+
+def nanoseconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) * SECOND + 250_000_000
+
+
+@pytest.mark.parametrize("limit", [1, 7, 40, 500])
+def test_a_replay_runs_across_the_border(border: Border, limit: int) -> None:
+    found = read(border, HistoryQuery(LAMP), limit)
+    assert revisions(found) == span(1, 101)
+    assert [one.value for one in found] == [str(revision - 1).encode() for revision in span(1, 101)]
+    assert [one.timestamp for one in found] == [timestamp(revision) for revision in span(1, 101)]
+
+
+def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
+    forget(border.lake, "revision <= 20")
+    assert revisions(read(border, HistoryQuery(LAMP))) == span(21, 101)
+    assert revisions(read(border, HistoryQuery(LAMP, -90), 7)) == span(21, 101)
+    assert revisions(read(border, HistoryQuery(LAMP, 5, 10))) == []
+    forget(border.lake, "revision <= 60")
+    assert revisions(read(border._replace(cold=Cold(border.lake)), HistoryQuery(LAMP))) == span(41, 101)
+
+
+def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(border: Border) -> None:
+    range = open_range(border.journal, HistoryQuery(LAMP))
+    forget(border.lake, "revision <= 20")
+    later = page(border.journal, range, 10, 5, MUCH)
+    assert later.trimmed is not None
+    with pytest.raises(HistoryUnavailable, match="expected revision 11 in the lake, found none before 21"):
+        cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
+
+
+def test_a_lake_that_lacks_what_was_trimmed_is_told(border: Border) -> None:
+    trim(border.journal, 70)
+    with pytest.raises(HistoryUnavailable, match="up to number 70, found none after 60"):
+        read(border, HistoryQuery(LAMP))
+
+
+def test_a_filter_that_matches_the_last_cold_event_knows_the_end(border: Border) -> None:
+    asked = HistoryQuery(LAMP, 1, 40, filter="ge(attributes/counter,30)")
+    range = open_range(border.journal, asked)
+    first = page(border.journal, range, 0, 10, MUCH)
+    assert first.trimmed is not None
+    found = cold_page(border.cold, range, first.trimmed, 9, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(31, 39), False)
+    found = cold_page(border.cold, range, first.trimmed, 10, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(31, 40), True)
+
+
+def test_case_35_the_last_event_before_a_cold_instant_is_known_as_the_last(border: Border) -> None:
+    range = open_range(border.journal, HistoryQuery(LAMP, before=nanoseconds(timestamp(8))))
+    first = page(border.journal, range, 0, 7, MUCH)
+    assert first.trimmed is not None
+    found = cold_page(border.cold, range, first.trimmed, 7, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(1, 7), True)
+    found = cold_page(border.cold, range, first.trimmed, 6, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(1, 6), False)
+
+
+def test_compaction_between_two_pages_does_not_disturb(border: Border) -> None:
+    range = open_range(border.journal, HistoryQuery(LAMP))
+    position, found = 0, []
+    while not (one := page(border.journal, range, position, 3, MUCH)).ended:
+        if one.trimmed is not None:
+            one = cold_page(border.cold, range, one.trimmed, 3, MUCH, 40)
+            compact(border.lake)
+        found += revisions(one.events)
+        position = one.position
+    assert found + revisions(one.events) == span(1, 101)
+
+
+# everything, at random
+
+
+class History(NamedTuple):
+    """Events of two entities as they came in, and after how many of them something was done."""
+
+    changes: list[Change]
+    trimmed: int
+    batches: list[int]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    newest = {LAMP: 0, NEIGHBOUR: 0}
+    now = datetime(2030, 1, 15, tzinfo=UTC)
+    changes = []
+    for _ in range(draw(st.integers(1, 60))):
+        entity = LAMP if draw(st.integers(0, 3)) else NEIGHBOUR
+        newest[entity] += 1
+        now += timedelta(microseconds=draw(st.sampled_from((0, 0, 1, 999, 1000, 1_000_000))))
+        made = change(entity, newest[entity], str(draw(st.integers(0, 9))).encode())
+        text = f"{now.isoformat(timespec='microseconds')[:-6]}Z"
+        changes.append(Change((made.events[0]._replace(timestamp=text),), made.snapshots))
+    moved = draw(st.integers(0, len(changes)))
+    trimmed = draw(st.integers(0, moved))
+    edges = sorted({moved, *draw(st.lists(st.integers(1, max(1, moved)), max_size=3))} - {0})
+    return History(changes, trimmed, [edge for edge in edges if edge <= moved])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    history=histories(),
+    first=st.integers(-70, 70),
+    last=st.none() | st.integers(-70, 70),
+    after=st.none() | st.integers(-5, 70),
+    before=st.none() | st.integers(-5, 70),
+    nudge=st.sampled_from((-1, 0, 1)),
+    digit=st.none() | st.integers(0, 9),
+    limit=st.integers(1, 45),
+    size=st.sampled_from((1, 40, MUCH)),
+    rows=st.integers(1, 30),
+)
+def test_a_trimmed_journal_and_its_lake_answer_as_the_whole_journal_does(
+    history: History,
+    first: int,
+    last: int | None,
+    after: int | None,
+    before: int | None,
+    nudge: int,
+    digit: int | None,
+    limit: int,
+    size: int,
+    rows: int,
+) -> None:
+    whole, trimmed = MemoryJournal(), MemoryJournal()
+    events = [one.events[0] for one in history.changes]
+
+    def instant(place: int | None) -> int | None:
+        """At an event, or a nanosecond beside it."""
+        if place is None:
+            return None
+        text = events[min(max(place, 0), len(events) - 1)].timestamp
+        return (int(datetime.fromisoformat(text).timestamp() * 1000) // 1000 * SECOND) + int(text[20:26]) * 1000 + nudge
+
+    asked = HistoryQuery(
+        LAMP, first, last, instant(after), instant(before), None if digit is None else f"eq(attributes/counter,{digit})"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder))
+        begin = 0
+        for edge in history.batches:
+            append_events(lake, list(enumerate(events[begin:edge], begin + 1)), rows)
+            begin = edge
+        for journal in (whole, trimmed):
+            journal.append(history.changes)
+        trim(trimmed, history.trimmed)
+        cold = Cold(lake)
+        assert read(Border(trimmed, cold, lake), asked, limit, size) == read(
+            Border(whole, cold, lake), asked, limit, size
+        )

@@ -1,0 +1,109 @@
+"""A table that is read while others write it, compact it, replace it, or damage it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from spark_store.cold import Cold
+from spark_store.errors import HistoryUnavailable
+from spark_store.tables import EVENTS, Lake
+from tests.behaviours.journal import LAMP, MUCH, event, revisions
+from tests.spark_store.lake_files import append_events, compact
+
+OTHER = EntityId(EntityType.THING, "acme.site", "lamp-8")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def fill(lake: Lake, first: int, last: int, entities: Sequence[EntityId] = (LAMP, OTHER), rows: int = 10) -> None:
+    """Revisions of each of the entities, numbered in turn."""
+    width = len(entities)
+    numbered = [
+        ((revision - 1) * width + place + 1, event(entity, revision))
+        for revision in range(first, last + 1)
+        for place, entity in enumerate(entities)
+    ]
+    append_events(lake, numbered, rows)
+
+
+def read(lake_: Cold, first: int, last: int, limit: int = 1000, **more: object) -> list[int]:
+    return revisions(lake_.events(LAMP, first, last, limit, MUCH, **more).events)  # type: ignore[arg-type]
+
+
+def span(first: int, last: int) -> list[int]:
+    return list(range(first, last + 1))
+
+
+def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    clock = Clock()
+    opened = Cold(lake, clock)
+    assert read(opened, 1, 30) == span(1, 10)
+    fill(lake, 11, 20)
+    assert read(opened, 1, 30) == span(1, 10)
+    assert read(opened, 1, 30, reaching=40) == span(1, 20)
+    fill(lake, 21, 30)
+    clock.now = 2
+    assert read(opened, 1, 30) == span(1, 30)
+
+
+def test_a_table_that_does_not_reach_so_far_is_told(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    opened = Cold(lake)
+    assert opened.reaches() == 20
+    with pytest.raises(HistoryUnavailable, match="expected every event up to number 21, found none after 20"):
+        read(opened, 1, 30, reaching=21)
+
+
+def test_a_version_whose_files_were_removed_does_not_disturb(lake: Lake) -> None:
+    for first in range(1, 41, 4):
+        fill(lake, first, first + 3)
+    clock = Clock()
+    opened = Cold(lake, clock)
+    assert read(opened, 1, 40, limit=2) == [1, 2]
+    before = set(Path(lake.path(EVENTS)).glob("*.parquet"))
+    compact(lake)
+    assert not before & set(Path(lake.path(EVENTS)).glob("*.parquet")), "nothing was removed"
+    fresh = Cold(lake, clock)
+    assert read(fresh, 1, 40) == span(1, 40)
+    compact(lake)
+    assert read(opened, 5, 40) == span(5, 40)
+
+
+def test_a_lake_that_was_replaced_by_another_one_is_read(lake: Lake) -> None:
+    fill(lake, 1, 30)
+    opened = Cold(lake, Clock())
+    assert read(opened, 1, 3) == span(1, 3)
+    shutil.rmtree(lake.path(EVENTS))
+    with pytest.raises(HistoryUnavailable):
+        read(opened, 10, 40)
+    fill(lake, 1, 40)
+    assert read(opened, 10, 40) == span(10, 40)
+
+
+def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    (good,) = Path(lake.path(EVENTS)).glob("*.parquet")
+    fill(lake, 11, 20)
+    (bad,) = set(Path(lake.path(EVENTS)).glob("*.parquet")) - {good}
+    bad.write_bytes(bad.read_bytes()[:200])
+    opened = Cold(lake)
+    assert read(opened, 1, 10) == span(1, 10)
+    with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
+        read(opened, 11, 20)
