@@ -9,14 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from connectivity.settings import Settings, SparkMode
 from spark_store.tables import Lake
-from spark_store.wide import AT_ONCE, Answer, Cancellation, Limits, Query, WideQueries, finder
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+from spark_store.wide import AT_ONCE, Answer, Batch, Cancellation, Limits, Query, WideQueries, finder
 
 
 def wide_queries(settings: Settings) -> WideQueries:
@@ -36,7 +32,7 @@ class Wide:
     def __repr__(self) -> str:
         return f"<Wide {self._queries!r}>"
 
-    async def run(self, query: Query, limits: Limits | None = None) -> AsyncGenerator[RecordBatch, None]:
+    async def run(self, query: Query, limits: Limits | None = None) -> AsyncGenerator[Batch, None]:
         """The batches of a query, drawn one by one. Close it (`contextlib.aclosing`) when leaving before its end.
 
         Raises WideQueryError, StoreUnavailable.
@@ -45,7 +41,7 @@ class Wide:
         limits = limits or Limits()
         # A thread for each that runs: none waits in a queue for another one's batches to be taken.
         async with self._open:
-            pending: asyncio.Future[Answer] | asyncio.Future[RecordBatch | None] | None = None
+            pending: asyncio.Future[Answer] | asyncio.Future[Batch | None] | None = None
             answer: Answer | None = None
             try:
                 pending = opening = loop.run_in_executor(self._workers, self._queries.run, query, limits, cancellation)
@@ -60,7 +56,7 @@ class Wide:
                 await self._end(pending, answer)
 
     async def _end(
-        self, pending: asyncio.Future[Answer] | asyncio.Future[RecordBatch | None] | None, answer: Answer | None
+        self, pending: asyncio.Future[Answer] | asyncio.Future[Batch | None] | None, answer: Answer | None
     ) -> None:
         """Wait until the thread has noticed, and let go of what it has."""
         if pending is not None and not pending.done():

@@ -11,6 +11,7 @@ StoreError
 ├── LakeUnfit            lake and journal do not belong together, or a table is not what it should be
 ├── LakeBusy             another pipeline writes the lake
 ├── HistoryUnavailable   events that the journal has trimmed cannot be read in the lake now
+├── OutputUnusable       a file that an export cannot be written to
 ├── WideQueryError       a wide query that was not answered
 │   ├── NoWideQueries    there is no lake to ask: `spark.mode: off`
 │   ├── NoPipeline       retry: nobody answers wide queries now
@@ -111,6 +112,12 @@ class LakeBusy(StoreError):
 
     retry = True
     status = 503
+
+
+class OutputUnusable(StoreError):
+    """The file that was named cannot be written: it is there already, its folder is not, or neither may be changed."""
+
+    status = 400
 
 
 class WideQueryError(StoreError):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_store.errors import StoreUnavailable
-from spark_store.tables import EVENTS, Lake, Table
+from spark_store.tables import APP, EVENTS, Lake, Table
 from spark_store.watermark import TableSize
 
 
@@ -22,6 +22,19 @@ def last_transaction(lake: Lake, table: Table, app: str) -> int:
     """The number of the last transaction of `app` that a table has taken; 0 for none. Raises StoreUnavailable."""
     with _opened(lake, table) as opened:
         return opened.transaction_version(app) or 0
+
+
+class Position(NamedTuple):
+    """One version of `events`, and the number of the last event of the journal that is in it."""
+
+    version: int
+    seq: int
+
+
+def position(lake: Lake) -> Position:
+    """Where `events` is now. Raises StoreUnavailable."""
+    with _opened(lake, EVENTS) as opened:
+        return Position(opened.version(), opened.transaction_version(APP) or 0)
 
 
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:

@@ -124,6 +124,9 @@ SNAPSHOTS = Table(
 
 TABLES = (EVENTS, LATEST, SNAPSHOTS)
 
+APP = "journal"
+"""Whose transactions the appends to `events` are, as Delta's log names them; their numbers are those of the last event."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lake:

@@ -15,6 +15,7 @@ Every query has a session of its own: that costs next to nothing, and what stops
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import re
@@ -128,6 +129,7 @@ class Tables:
         return reader.load(self.lake.path(table))
 
 
+Batch: TypeAlias = "pa.RecordBatch"
 Query: TypeAlias = "Sql | Callable[[Tables], DataFrame]"
 
 
@@ -137,7 +139,7 @@ class WideQueries:
     def __init__(self, lake: Lake, find: Callable[[], str], at_once: int = AT_ONCE) -> None:
         """`find` names the address of Spark Connect for each query anew; see `finder`."""
         self.lake = lake
-        self._find = find
+        self.find = find
         self._places = threading.BoundedSemaphore(at_once)
 
     def __repr__(self) -> str:
@@ -148,7 +150,7 @@ class WideQueries:
 
         Raises NoWideQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, TimeIsUp, StoreUnavailable.
         """
-        return Answer(self.lake, self._find, self._places, query, limits or Limits(), cancellation or Cancellation())
+        return Answer(self.lake, self.find, self._places, query, limits or Limits(), cancellation or Cancellation())
 
 
 def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
@@ -398,6 +400,8 @@ def _release(session: SparkSession) -> None:
 
     def release() -> None:
         with contextlib.suppress(Exception):
+            # What was taken is being acknowledged; a session that is gone by then is an error in Spark's log.
+            concurrent.futures.wait(list(session.client._release_futures), _GRACE_SECONDS)
             session.client.release_session()
 
     saying = threading.Thread(target=release, name="wide query, released", daemon=True)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from connectivity.cli import pipeline
+from connectivity.cli import history, pipeline
 from connectivity.cli.output import complain, counted, print_json, print_notes, print_problems
 from connectivity.errors import SettingsError
 from connectivity.files import load
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(history.app, name="history")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

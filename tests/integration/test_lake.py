@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -31,6 +34,10 @@ def test_the_service_fills_the_lake_whoever_is_killed(tmp_path: Path, monkeypatc
         wait_until_sync(lambda: service.metric("connectivity_lake_lag_events") == 0, WITHIN)
         assert b'"lake":"following"' in service.get("/health/ready")[1]
         site.assert_equal()
+        export = [sys.executable, "-m", "connectivity", "history", "export", "--out", str(tmp_path / "all.parquet")]
+        variables = {**os.environ, "CONNECTIVITY_DATA_DIR": str(site.folder)}
+        subprocess.run([*export, "acme.site:lamp-3"], env=variables, check=True, capture_output=True, timeout=WITHIN)
+        assert pq.read_table(tmp_path / "all.parquet").column("revision").to_pylist() == [1, 2, 3]
         # The pipeline is killed: the service goes on, and another one comes.
         (first,) = pipelines(service)
         first.kill()

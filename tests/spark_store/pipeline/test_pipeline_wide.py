@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from mappings.ids import EntityId, EntityType
+from spark_store import rql
 from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, ResultTooLarge, TimeIsUp, TooManyRows
+from spark_store.export import Export
+from spark_store.follower import Follower
+from spark_store.selection import Selection
 from spark_store.session import connect_port, java_pid
 from spark_store.tables import EVENTS, LATEST
 from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries, literal
+from tests.behaviours.journal import change, timestamp
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.site import WITHIN, Site, take_all
 
@@ -20,6 +29,8 @@ pytestmark = pytest.mark.spark
 
 ENDLESS = Sql("SELECT max(a.id * 1.5 + b.id) AS most FROM range(0, 100000000) AS a CROSS JOIN range(0, 10000000) AS b")
 """Minutes of work on any machine, without a row before its end."""
+
+EXPORTED = ("entity", "entity_type", "revision", "seq", "value")
 
 LONG = Limits(WITHIN)
 
@@ -150,3 +161,45 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Si
             next(answer)
     with pytest.raises(NoPipeline, match="expected a pipeline"):
         list(WideQueries(site.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
+
+
+def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
+    spark: SparkSession, site: Site, address: str, tmp_path: Path
+) -> None:
+    policy, other = (
+        EntityId(EntityType.POLICY, "acme.site", "lamp-1"),
+        EntityId(EntityType.THING, "it's.$other", "lämp"),
+    )
+    site.write(40, entities=5)
+    site.append([change(policy, 1), change(other, 1), change(other, 2, b'{"text":"it\'s \\\\ ${x}"}')])
+    take_all(spark, site)
+    site.write(12, entities=7)
+    site.append([change(policy, 2), change(other, 3)])
+    with Follower.open(site.lake.journal) as follower:
+        entries = sorted(
+            follower.entries(1, follower.newest()), key=lambda it: (it.entity, it.entity_type, it.revision)
+        )
+    expected = [(it.entity, it.entity_type, it.revision, it.seq, it.value and it.value.decode()) for it in entries]
+
+    def exported(selection: Selection, **options: object) -> list[tuple[object, ...]]:
+        export = Export(wide(site, address), LONG, **options)  # type: ignore[arg-type]
+        export.run(selection, tmp_path / "it.parquet", force=True)
+        table = pq.read_table(tmp_path / "it.parquet")
+        return list(zip(*(table.column(name).to_pylist() for name in EXPORTED), strict=True))
+
+    assert exported(Selection()) == expected
+    # Asked for in about six parts.
+    assert exported(Selection(), part_bytes=1024) == expected
+    assert exported(Selection(entity=other.id)) == [it for it in expected if it[0] == other.id]
+    some = Selection(namespace="acme.site", entity_type="thing", first=3, last=9)
+    assert exported(some) == [it for it in expected if it[1] == "thing" and it[0][:4] == "acme" and 3 <= it[2] <= 9]
+    counter = Selection(predicate=rql.parse('and(ge(attributes/counter,7),ne(thingId,"acme.site:lamp-0"))'))
+    found = exported(counter)
+    assert found == [
+        it for it in expected if it[1] == "thing" and it[4].isdigit() and int(it[4]) >= 7 and it[0][-1] != "0"
+    ]
+    assert {it[2] for it in found} == {8, 9, 10}, "some of the lake, some of the journal"
+    moment = datetime.fromisoformat(timestamp(4))
+    assert exported(Selection(since=moment, until=moment + timedelta(seconds=1))) == [
+        it for it in expected if it[2] == 4
+    ]

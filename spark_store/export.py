@@ -1,0 +1,289 @@
+"""Export: selected events of all entities, ordered by entity and revision, into one Parquet file.
+
+Most of them come from the lake through a wide query, the newest ones, which the lake does not have yet, from the journal.
+The border between the two is exact: the lake is read at one version, and what the journal is asked for begins behind the
+last event of that version. So an export is complete up to the moment at which it began, and has nothing twice.
+
+What one query may send back is bounded (see `spark_store.wide`), so a large export is asked for in parts: ranges of
+(entity, revision) that a sample of the events shows to be about equally large. If a part is refused all the same, the rest
+goes on from the last event that came, in smaller parts.
+
+The file is there as a whole or not at all (`spark_store.output`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_store import lake as lakes
+from spark_store.errors import ResultTooLarge, StoreUnavailable, TooManyRows
+from spark_store.follower import Follower
+from spark_store.lake import Position
+from spark_store.output import Output
+from spark_store.selection import Selection, condition, matches, namespace, selects
+from spark_store.tables import EVENTS, Lake
+from spark_store.watermark import read_watermark
+from spark_store.wide import Cancellation, Limits, Sql, WideQueries, literal
+
+PART_BYTES = 32 << 20
+"""About how much one query is to bring: a quarter of what a pipeline of 1 GiB lets through."""
+
+_SMALLEST_PART = 1 << 20
+_SAMPLES = 100
+"""How many events of each part the sample has, about."""
+
+_GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20
+"""A row group of the file is written when it has so many of either."""
+
+_MOST_WAITING = 2_000_000
+"""So many selected events may still be on their way to the lake: they are kept in memory."""
+
+_TRIES = 5
+_TYPES = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+SCHEMA = pa.schema([(column.name, _TYPES[column.type]) for column in EVENTS.columns])
+"""The file's columns: those of `events`."""
+
+_ORDER = ("entity", "entity_type", "revision")
+_SORT = [(name, "ascending") for name in _ORDER]
+_SIZE = "octet_length(entity) + octet_length(path) + coalesce(octet_length(value), 0) + octet_length(headers) + 80"
+
+
+class Key(NamedTuple):
+    """Where an event stands in the order of an export."""
+
+    entity: str
+    entity_type: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export has written. Revisions are the lowest and the highest of all; None where there is no event."""
+
+    file: Path
+    rows: int
+    bytes: int
+    first_revision: int | None
+    last_revision: int | None
+
+
+@dataclass(slots=True)
+class _Count:
+    rows: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    def add(self, revisions: pa.ChunkedArray) -> None:
+        self.rows += len(revisions)
+        found = pc.min_max(revisions).as_py()
+        self.first = found["min"] if self.first is None else min(self.first, found["min"])
+        self.last = found["max"] if self.last is None else max(self.last, found["max"])
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """How an export is done. `limits` are those of all of it; `progress` is told the rows that were written so far."""
+
+    queries: WideQueries
+    limits: Limits = field(default_factory=lambda: Limits(3600.0))
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    progress: Callable[[int], object] = lambda _: None
+    part_bytes: int = PART_BYTES
+
+    def run(self, selection: Selection, out: Path, *, force: bool = False) -> Exported:
+        """Write the file. Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `WideQueries.run` does."""
+        deadline = time.monotonic() + self.limits.seconds
+        self.queries.find()
+        count = _Count()
+        with Output.open(out, SCHEMA, force=force) as output:
+            position, waiting = newest(self.queries.lake, selection)
+            found = joined(self._from_lake(selection, position, deadline), waiting)
+            for table in grouped(filtered(found, selection)):
+                count.add(table.column("revision"))
+                if self.limits.rows is not None and count.rows > self.limits.rows:
+                    raise TooManyRows(
+                        f"found at least {count.rows} events, expected at most {self.limits.rows}; select fewer, or allow "
+                        "more"
+                    )
+                output.write(table)
+                self.progress(count.rows)
+            size = output.finish()
+        return Exported(out, count.rows, size, count.first, count.last)
+
+    def _from_lake(self, selection: Selection, position: Position | None, deadline: float) -> Iterator[pa.Table]:
+        """The events that the lake has, in order."""
+        if position is not None:
+            yield from self._range(condition(selection), position.version, deadline, None, None, self.part_bytes)
+
+    def _range(
+        self, wanted: str, version: int, deadline: float, after: Key | None, upto: Key | None, part_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Those between two keys, in as many parts as it takes."""
+        for last in [*self._cuts(within(wanted, after, upto), version, deadline, part_bytes), upto]:
+            text = (
+                f"SELECT {', '.join(EVENTS.column_names)} FROM events WHERE {within(wanted, after, last)} ORDER BY "
+                + (", ".join(_ORDER))
+            )
+            try:
+                for table in self._ask(text, version, deadline):
+                    yield table
+                    after = _key(table, table.num_rows - 1)
+            except ResultTooLarge:
+                if part_bytes <= _SMALLEST_PART:
+                    raise
+                yield from self._range(wanted, version, deadline, after, last, part_bytes // 4)
+            after = last
+
+    def _cuts(self, wanted: str, version: int, deadline: float, part_bytes: int) -> list[Key]:
+        """The last keys of all parts but the last one; none where one part will do."""
+        text = f"SELECT count(*) AS n, coalesce(sum({_SIZE}), 0) AS size FROM events WHERE {wanted}"
+        (measured,) = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
+        parts = -(-measured["size"] // part_bytes)
+        if parts < 2:
+            return []
+        one_of = max(1, measured["n"] // (parts * _SAMPLES))
+        text = (
+            f"SELECT {', '.join(_ORDER)}, {_SIZE} AS size FROM events WHERE {wanted} "
+            f"AND pmod(xxhash64(entity, revision), {one_of}) = 0 ORDER BY {', '.join(_ORDER)}"
+        )
+        rows = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
+        return cuts([(Key(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts)
+
+    def _ask(self, text: str, version: int, deadline: float) -> Iterator[pa.Table]:
+        limits = Limits(max(0.001, deadline - time.monotonic()))
+        with self.queries.run(Sql(text, {EVENTS.name: version}), limits, self.cancellation) as answer:
+            for batch in answer:
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
+
+
+def cuts(sample: Sequence[tuple[Key, int]], parts: int) -> list[Key]:
+    """Where to cut so that each part has about the same share of the sample's sizes; a key is the last one of its part."""
+    share, taken, found = sum(size for _, size in sample) / parts, 0, list[Key]()
+    for key, size in sample[:-1]:
+        taken += size
+        if taken >= share * (len(found) + 1) and len(found) < parts - 1:
+            found.append(key)
+    return found
+
+
+def within(wanted: str, after: Key | None, upto: Key | None) -> str:
+    """The condition, for keys above `after` and up to `upto` only. The plain bound on `entity` lets files be passed over."""
+    rules = [f"({wanted})"]
+    if after is not None:
+        entity, rest = literal(after.entity), _beyond(after, ">")
+        rules.append(f"entity >= {entity} AND (entity > {entity} OR {rest})")
+    if upto is not None:
+        entity, rest = literal(upto.entity), _beyond(upto, "<=")
+        rules.append(f"entity <= {entity} AND (entity < {entity} OR {rest})")
+    return " AND ".join(rules)
+
+
+def _beyond(key: Key, sign: str) -> str:
+    """Of the events of this entity: those whose type, or else revision, is on that side."""
+    type = literal(key.entity_type)
+    return f"entity_type {sign[0]} {type} OR (entity_type = {type} AND revision {sign} {key.revision})"
+
+
+def newest(lake: Lake, selection: Selection) -> tuple[Position | None, pa.Table | None]:
+    """Where the lake is, and the selected events behind that, in order; None where there are none of either.
+
+    Raises StoreUnavailable.
+    """
+    for _ in range(_TRIES):
+        position = lakes.position(lake) if (Path(lake.path(EVENTS)) / "_delta_log").is_dir() else None
+        seq = 0 if position is None else position.seq
+        with Follower.open(lake.journal) as follower:
+            rows = _selected(follower, selection, seq)
+            oldest = follower.oldest()
+        # What the lake had taken meanwhile may have been trimmed from the journal while it was read.
+        if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
+            return position, rows
+    raise StoreUnavailable(f"{lake.journal}: expected events after {seq}, found it trimmed again and again; try again")
+
+
+def _selected(follower: Follower, selection: Selection, seq: int) -> pa.Table | None:
+    rows: list[dict[str, Any]] = []
+    for it in follower.entries(seq + 1, follower.newest()):
+        if selects(selection, it.entity_type, it.entity, it.revision, it.timestamp):
+            rows.append(
+                {
+                    "entity_type": it.entity_type,
+                    "entity": it.entity,
+                    "namespace": namespace(it.entity),
+                    "revision": it.revision,
+                    "ts": datetime.fromisoformat(it.timestamp),
+                    "action": it.action,
+                    "path": it.path,
+                    "value": None if it.value is None else it.value.decode(),
+                    "headers": it.headers.decode(),
+                    "seq": it.seq,
+                }
+            )
+            if len(rows) > _MOST_WAITING:
+                raise StoreUnavailable(
+                    f"found more than {_MOST_WAITING} events that are not in the lake yet; wait until it has caught up: "
+                    "`connectivity pipeline status` says how far it is"
+                )
+    return pa.Table.from_pylist(rows, SCHEMA).sort_by(_SORT) if rows else None
+
+
+def joined(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.Table]:
+    """Two ordered sequences of events as one. Of one entity, those that wait all come after the others."""
+    taken = 0
+    for table in tables:
+        table = table.cast(SCHEMA)
+        if waiting is not None and (upto := _before(waiting, taken, _key(table, table.num_rows - 1))) > taken:
+            table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(_SORT)
+            taken = upto
+        yield table
+    if waiting is not None and taken < waiting.num_rows:
+        yield waiting.slice(taken)
+
+
+def _before(waiting: pa.Table, low: int, last: Key) -> int:
+    """The first place from `low` on whose event belongs to the entity of `last` or a later one: it may have to wait."""
+    high = waiting.num_rows
+    while low < high:
+        middle = (low + high) // 2
+        if _key(waiting, middle)[:2] < last[:2]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _key(table: pa.Table, place: int) -> Key:
+    return Key(*(table.column(name)[place].as_py() for name in _ORDER))
+
+
+def filtered(tables: Iterator[pa.Table], selection: Selection) -> Iterator[pa.Table]:
+    """What the filter takes, if there is one; never an empty table."""
+    predicate = selection.predicate
+    names = ("entity", "revision", "ts", "action", "path", "value")
+    for table in tables:
+        if predicate is not None:
+            rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+            table = table.filter(pa.array([matches(predicate, row) for row in rows], pa.bool_()))
+        if table.num_rows:
+            yield table
+
+
+def grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables that make good row groups."""
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(it.num_rows for it in held) >= _GROUP_ROWS or sum(it.nbytes for it in held) >= _GROUP_BYTES:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
