@@ -26,9 +26,18 @@ _NEXT = "SELECT seq, timestamp FROM entries WHERE seq > ? ORDER BY seq LIMIT 1"
 _ENTRY_COLUMNS = """
     SELECT entities.type, entities.id, entries.revision, entries.seq, entries.timestamp, entries.action, entries.path,
            entries.value, entries.headers
-    FROM entries JOIN entities ON entities.key = entries.entity
 """
-_ENTRIES = f"{_ENTRY_COLUMNS} WHERE entries.seq BETWEEN ? AND ? ORDER BY entries.seq"
+_ENTRIES = f"""{_ENTRY_COLUMNS}
+    FROM entries JOIN entities ON entities.key = entries.entity
+    WHERE entries.seq BETWEEN ? AND ? ORDER BY entries.seq
+"""
+# The index by number has the keys, so these alone are sorted (the limit is there because SQLite would leave the order out).
+# Then the rows are fetched as they lie in the file: each page is read once, however many entities take turns.
+_ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
+    FROM (SELECT entity, revision FROM entries WHERE seq BETWEEN ? AND ? ORDER BY entity, revision LIMIT -1) AS wanted
+    CROSS JOIN entries ON entries.entity = wanted.entity AND entries.revision = wanted.revision
+    CROSS JOIN entities ON entities.key = entries.entity
+"""
 _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
 _ALL_STATES = f"{_STATE_COLUMNS} WHERE key % ? = ?"
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
@@ -118,6 +127,10 @@ class Follower:
     def entries(self, first: int, last: int) -> Iterator[Entry]:
         """The events with these numbers, both inclusive, in order."""
         return map(Entry._make, self._rows(_ENTRIES, (first, last)))
+
+    def entries_by_entity(self, first: int, last: int) -> Iterator[Entry]:
+        """The same events, those of an entity one after the other: a large range is read much faster this way."""
+        return map(Entry._make, self._rows(_ENTRIES_BY_ENTITY, (first, last)))
 
     def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[State]:
         """The entities that the events with these numbers belong to, as they are now, each once.

@@ -138,7 +138,11 @@ def append_events(target: Target, rows: DataFrame, last: int) -> None:
 
 def merge_latest(target: Target, first: int, last: int) -> None:
     """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state."""
-    rows = latest_rows(target.journal("journal_states", first, last))
+    merge_rows(target, latest_rows(target.journal("journal_states", first, last)))
+
+
+def merge_rows(target: Target, rows: DataFrame) -> None:
+    """Put these rows into `latest` where they are newer than what is there."""
     view = "journal_latest_rows"
     rows.createOrReplaceTempView(view)
     crashes.reach(Point.BETWEEN, target.spark)

@@ -1,5 +1,7 @@
 """All benchmarks of the service, or those whose names are given: `python -m tests.bench [NAME…]`.
 
+Those of the lake take a size, in events, as in `lake-fill=200000`.
+
 Each one starts what it needs, measures, and ends it. Timings are no tests: nothing fails here but a run that goes wrong.
 """
 
@@ -31,6 +33,7 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
+from tests.bench import lake
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -278,7 +281,7 @@ def _subscribe(broker: Mosquitto, number: int, things: int, at_once: int = 200) 
             asker.messages.clear()
 
 
-BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
+BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "replay": replay_in_process,
     "next": next_over_mqtt,
     "modify": durable_modify,
@@ -289,16 +292,20 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "kafka-next": next_over_kafka,
     "kafka-drain": drained_over_kafka,
     "three": three_at_once,
+    "lake-fill": lake.filled,
+    "lake-soon": lake.soon,
+    "lake-memory": lake.memory,
 }
 
 
 def main(names: list[str]) -> int:
     print(machine(), flush=True)
     figures = []
-    for name in names or list(BENCHMARKS):
+    for wanted in names or list(BENCHMARKS):
+        name, _, size = wanted.partition("=")
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            figures += BENCHMARKS[name](Path(folder))
-        print(f"{name}: measured", flush=True)
+            figures += BENCHMARKS[name](Path(folder), *([int(size)] if size else []))
+        print(f"{wanted}: measured", flush=True)
     print(f"\n{table(figures)}")
     return 0
 

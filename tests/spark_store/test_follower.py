@@ -39,6 +39,14 @@ def test_events_come_in_the_order_in_which_they_were_written(site: Site) -> None
         assert (follower.newest(), follower.oldest(), follower.next_after(1)) == (3, 1, (2, timestamp(1)))
 
 
+def test_by_entity_they_are_the_same_and_those_of_an_entity_lie_together(site: Site) -> None:
+    site.write(50, entities=7)
+    with Follower.open(site.lake.journal) as follower:
+        found = list(follower.entries_by_entity(11, 40))
+        assert sorted(found, key=lambda it: it.seq) == list(follower.entries(11, 40))
+        assert [(it.entity, it.revision) for it in found] == sorted((it.entity, it.revision) for it in found)
+
+
 def test_what_is_committed_meanwhile_is_seen(site: Site) -> None:
     with Follower.open(site.lake.journal) as follower:
         assert follower.newest() == 0

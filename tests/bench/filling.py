@@ -1,0 +1,102 @@
+"""The lake is filled from a journal, several times over, and beside it from data that is already prepared.
+
+    python -m tests.bench.filling FOLDER ROUNDS
+
+In a process of its own, with the session and the stream that the pipeline has. FOLDER holds a journal. The first round warms
+Java up and does not count. Prepared are the same rows in the same batches, cached in Spark: what is left of the work is the
+append and the merge alone. Prints one JSON line: how many rows a round has, and lists of the seconds and the seconds of
+processor time (driver, Java and Python workers together) that each round took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from pyspark.sql import DataFrame
+
+from spark_store.follower import Follower
+from spark_store.pipeline import jobs
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.stream import Stream, StreamOptions
+from spark_store.pipeline.transforms import event_rows, latest_rows
+from spark_store.session import SessionOptions, start_session
+
+Spent = dict[str, list[float]]
+
+
+def processor_seconds() -> float:
+    """Of this process and of all that it has started."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+@contextlib.contextmanager
+def timed(spent: Spent, name: str) -> Iterator[None]:
+    begun, processor = time.perf_counter(), processor_seconds()
+    yield
+    spent.setdefault(name, []).append(time.perf_counter() - begun)
+    spent.setdefault(f"{name}_processor", []).append(processor_seconds() - processor)
+
+
+def fill(target: Target, options: StreamOptions) -> None:
+    """Everything that the journal has, into a new lake."""
+    Stream(target, lambda *_, **__: None, options, threading.Event()).run()
+
+
+def cached(rows: DataFrame) -> DataFrame:
+    rows = rows.cache()
+    rows.count()
+    return rows
+
+
+def fill_prepared(target: Target, other: Target, rows: int, batch: int, spent: Spent) -> None:
+    """The same append and merge, from data frames that are ready, into the tables of another lake."""
+    jobs.prepare(other)
+    seconds: Spent = {}
+    for last in range(batch, rows + 1, batch):
+        first = last - batch + 1
+        events = cached(event_rows(target.journal("journal_entries", first, last)))
+        states = cached(latest_rows(target.journal("journal_states", first, last)))
+        with timed(seconds, "batch"):
+            jobs.append_events(other, events, last)
+            jobs.merge_rows(other, states)
+        events.unpersist()
+        states.unpersist()
+    spent.setdefault("prepared", []).append(sum(seconds["batch"]))
+    spent.setdefault("prepared_processor", []).append(sum(seconds["batch_processor"]))
+
+
+def main(folder: Path, rounds: int) -> int:
+    options = StreamOptions(once=True)
+    with Follower.open(folder / "journal.db") as follower:
+        rows = follower.newest()
+    spark = start_session(SessionOptions())
+    target, other = Target.of(spark, folder), Target(spark, jobs.Lake(folder / "prepared"), 2)
+    spent: Spent = {}
+    for number in range(rounds + 1):
+        for lake in (target.lake, other.lake):
+            shutil.rmtree(lake.folder, ignore_errors=True)
+        with timed(spent, "journal"):
+            fill(target, options)
+        fill_prepared(target, other, rows, min(options.max_batch_rows, rows), spent)
+        if number == 0:
+            spent.clear()
+    spark.stop()
+    print(json.dumps({"rows": rows, **spent}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,205 @@
+"""Benchmarks of the lake's writing side: how fast it is filled, how soon a change is there, what memory that takes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from spark_store.journal import SqliteJournal
+from spark_store.tables import Lake
+from spark_store.watermark import read_watermark
+from tests.bench.pasts import changes, write_past
+from tests.bench.report import Figure
+from tests.bench.site import run
+
+MILLION = 1_000_000
+ROUNDS = 2
+WARM_SECONDS, MEASURED_SECONDS = 20.0, 30.0
+RATE, THINGS = 1_000, 500
+LOOK_SECONDS = 0.01
+
+
+def filled(folder: Path, events: int = MILLION) -> list[Figure]:
+    """Journal → both tables, beside the same append and merge from prepared data in the same Spark."""
+    write_past(folder / "journal.db", events)
+    found = run("filling", folder, ROUNDS, within=1800)
+    rows = found["rows"]
+    ours, prepared = statistics.median(found["journal"]), statistics.median(found["prepared"])
+    ratio = prepared / ours
+    processor, bare = min(found["journal_processor"]) / rows, min(found["prepared_processor"]) / rows
+    return [
+        Figure(
+            f"journal → both tables, {_short(events)} events",
+            f"{rows / ours:,.0f}/s",
+            f"{rows / prepared:,.0f}/s (append and merge of cached data)",
+            "≥ 60,000/s, ratio ≥ 0.8",
+            rows / ours >= 60_000 and ratio >= 0.8,
+            f"ratio {ratio:.2f}; {processor * 1e6:.1f} µs of processor per event, {bare * 1e6:.1f} for the bare work",
+        )
+    ]
+
+
+@contextlib.contextmanager
+def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[dict[str, float]]]]:
+    """The pipeline as a process, and what it says of its batches."""
+    command = [
+        sys.executable,
+        "-m",
+        "spark_store.pipeline",
+        "run",
+        "--data-dir",
+        str(folder),
+        "--with-parent",
+        *options,
+    ]
+    batches: list[dict[str, float]] = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+
+        def listen() -> None:
+            assert process.stdout is not None
+            said = (line for line in process.stdout if line.startswith(b'{"event": "batch"'))
+            batches.extend(map(json.loads, said))
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        try:
+            yield psutil.Process(process.pid), batches
+        finally:
+            process.terminate()
+            process.wait(120)
+            listening.join()
+
+
+def soon(folder: Path, seconds: float = MEASURED_SECONDS) -> list[Figure]:
+    """From a commit in the journal until both tables have the change, at a thousand changes a second."""
+    write_past(folder / "journal.db", THINGS * 10, each=10)
+    with pipeline(folder) as (process, batches):
+        _wait_for(Lake(folder), THINGS * 10, process)
+        waits = _write_and_watch(folder, seconds)
+    ranks = statistics.quantiles(waits, n=100)
+    took = statistics.median(float(it["seconds"]) for it in batches)
+    return [
+        Figure(
+            f"a change visible in the lake, {RATE:,} changes/s",
+            f"p50 {ranks[49]:.1f} s, p95 {ranks[94]:.1f} s",
+            f"{took:.1f} s (a batch: two commits of Delta)",
+            "p95 ≤ 3 s",
+            ranks[94] <= 3,
+            f"longest {max(waits):.1f} s; {len(waits):,} changes in {len(batches)} batches",
+        )
+    ]
+
+
+def _wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
+    while read_watermark(lake.watermark).seq < seq:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            raise RuntimeError("the pipeline ended")
+        time.sleep(LOOK_SECONDS)
+
+
+def _write_and_watch(folder: Path, seconds: float) -> list[float]:
+    """Write at the rate, and say how long each change that came after the warm-up took to be there."""
+    committed: list[tuple[int, float]] = []
+    seen: list[tuple[int, float]] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        file = Lake(folder).watermark
+        while not is_over.is_set():
+            if (seq := read_watermark(file).seq) != (seen[-1][0] if seen else 0):
+                seen.append((seq, time.monotonic()))
+            time.sleep(LOOK_SECONDS)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    journal = SqliteJournal.open(folder / "journal.db")
+    try:
+        at_once, newest = RATE // 50, journal.newest_seq()
+        begun = time.monotonic()
+        for turn in itertools.count():
+            due = begun + turn * at_once / RATE
+            if due - begun > WARM_SECONDS + seconds:
+                break
+            time.sleep(max(0.0, due - time.monotonic()))
+            journal.append(list(changes(newest, at_once, THINGS)))
+            newest += at_once
+            committed.append((newest, time.monotonic()))
+        _wait_until(lambda: bool(seen) and seen[-1][0] >= newest)
+    finally:
+        is_over.set()
+        watching.join()
+        journal.close()
+    return _waits([it for it in committed if it[1] - begun > WARM_SECONDS], seen, at_once)
+
+
+def _wait_until(is_so: object, within: float = 120.0) -> None:
+    assert callable(is_so)
+    deadline = time.monotonic() + within
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the lake does not follow within {within:.0f} s")
+        time.sleep(LOOK_SECONDS)
+
+
+def _waits(committed: list[tuple[int, float]], seen: list[tuple[int, float]], each: int) -> list[float]:
+    """Seconds from each commit until the watermark had passed it, once for each of its changes."""
+    found: list[float] = []
+    following = iter(seen)
+    reached, at = next(following)
+    for seq, when in committed:
+        while reached < seq:
+            reached, at = next(following)
+        found += [at - when] * each
+    return found
+
+
+def memory(folder: Path, events: int = 2 * MILLION) -> list[Figure]:
+    """The most memory that the pipeline's process and its Java take while a new lake is filled."""
+    write_past(folder / "journal.db", events)
+    lake, most, workers = Lake(folder), 0, 0
+    with pipeline(folder) as (process, _):
+        while read_watermark(lake.watermark).seq < events:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                raise RuntimeError("the pipeline ended")
+            own, theirs = _resident(process)
+            most, workers = max(most, own), max(workers, theirs)
+            time.sleep(0.1)
+    return [
+        Figure(
+            f"memory of the pipeline, {_short(events)} events",
+            f"{most / 2**30:.2f} GiB (driver and Java)",
+            "1 GiB (Java's heap)",
+            "≤ 2 GiB",
+            most <= 2 * 2**30,
+            f"Spark's Python workers come on top: {workers / 2**20:.0f} MiB",
+        )
+    ]
+
+
+def _resident(process: psutil.Process) -> tuple[int, int]:
+    """Bytes of driver and Java, and of what Java has started."""
+    own = theirs = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        own = process.memory_info().rss
+        for child in process.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                size = child.memory_info().rss
+                if "java" in child.name():
+                    own += size
+                else:
+                    theirs += size
+    return own, theirs
+
+
+def _short(events: int) -> str:
+    return f"{events / MILLION:g} M"
