@@ -36,10 +36,11 @@ from connectivity.exchange import Exchange
 from connectivity.inbound import Heard
 from connectivity.members import Member, Members
 from connectivity.outbound import Route
+from connectivity.past import recall
 from connectivity.replies import Replies
 from connectivity.store import Store
 from connectivity.streams import Peer, Streams
-from connectivity.twins.decide import Decider
+from connectivity.twins.decide import Decider, asks_for_past
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.headers import essential
 from mappings.signals import (
@@ -58,8 +59,8 @@ from mappings.signals import (
     Response,
     Subscribe,
 )
-from spark_store.errors import RevisionConflict, StoreUnavailable
-from spark_store.records import Answer, Change
+from spark_store.errors import HistoryUnavailable, RevisionConflict, StoreUnavailable
+from spark_store.records import Answer, Change, PastQuery
 
 log = structlog.get_logger(__name__)
 
@@ -107,6 +108,7 @@ class Dispatcher:
         self._decider = decider
         self._submitted: set[asyncio.Future[None]] = set()
         """What waits for the disk. Where one of these has failed, those behind it must not be faster than its return."""
+        self._recalling: set[asyncio.Task[None]] = set()
         self._memory = Redeliveries()
         self._members = Members()
         self._replies = Replies(self._members)
@@ -179,7 +181,8 @@ class Dispatcher:
             for heard in received.signals:
                 signal = heard.signal
                 if isinstance(signal, Command):
-                    steps.append(self._carry_out(signal, heard, arrival, changes))
+                    is_past = asks_for_past(signal)
+                    steps.append((self._look_back if is_past else self._carry_out)(signal, heard, arrival, changes))
                 elif isinstance(signal, Subscribe | Request | Cancel):
                     self._stream(signal, heard, arrival)
                 elif (step := self._pass_on(signal, heard, arrival, is_alone=is_alone)) is not None:
@@ -342,6 +345,46 @@ class Dispatcher:
             self._store.stage(change)
             changes.append(change)
         return decision.response
+
+    # the past
+
+    def _look_back(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Answer | _Saying:
+        """Judge a retrieve of the past: what it needs is found later, and answered then. Raises StoreUnavailable."""
+        try:
+            query = self._decider.past_wanted(command, arrival.received.subjects)
+        except TwinError as refused:
+            return _Answer(
+                arrival, ErrorResponse(command.entity, refused.group, refused.fault, command.headers), heard.route
+            )
+        if query is None:
+            return self._carry_out(command, heard, arrival, changes)
+        return _Saying(arrival, lambda: self._start_recall(command, query, heard, arrival), command.headers)
+
+    def _start_recall(self, command: Command, query: PastQuery, heard: Heard, arrival: Arrival) -> None:
+        recalling = asyncio.get_running_loop().create_task(self._recall(command, query, heard, arrival))
+        self._recalling.add(recalling)
+        recalling.add_done_callback(self._recalling.discard)
+
+    async def _recall(self, command: Command, query: PastQuery, heard: Heard, arrival: Arrival) -> None:
+        group = command.entity.type.group
+        told: _Told
+        try:
+            past = await recall(self._store, query)
+            told = self._decider.show_past(command, arrival.received.subjects, past).response
+        except TwinError as refused:
+            told = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
+        except HistoryUnavailable as error:
+            log.error(
+                "a history is not there",
+                reason=str(error),
+                entity=str(command.entity),
+                **_about(arrival, command.headers),
+            )
+            told = ErrorResponse(command.entity, group, error.fault, command.headers)
+        except Exception:
+            log.exception("a past state could not be found", **_about(arrival, command.headers))
+            told = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
+        self._do(_Answer(arrival, told, heard.route))
 
     # what goes to others
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -42,6 +42,8 @@ from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
 from spark_store.records import Answer, Change, DeliveryName, Snapshot
 
 log = structlog.get_logger(__name__)
+
+Answered = TypeVar("Answered")
 
 _WRITE_CHANGES = 64
 """After about so many changes the loop gets a turn: somewhat more than half a millisecond."""
@@ -209,6 +211,19 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(
             self._readers, history.cold_page, self._cold, range, trimmed, limit, max_bytes, self._journal.trimmed()
         )
+
+    async def ask_lake(self, ask: Callable[[Cold, int], Answered]) -> Answered | None:
+        """What `ask` says in a worker thread, given the lake and the number that it has to reach to; None without a lake.
+
+        Raises what it raises, StoreUnavailable.
+        """
+        if self._cold is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._readers, ask, self._cold, self._journal.trimmed())
+
+    def keeps(self, entity: EntityId, revision: int) -> bool:
+        """Whether the journal has this durable event. Raises StoreUnavailable."""
+        return bool(self._journal.events(entity, revision, revision, 1, 1))
 
     # trimming
 

@@ -135,6 +135,27 @@ class Cold:
 
         return self._events.read(newest, reaching)
 
+    def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
+        """The newest revision up to `last` that is here and from before a timestamp; 0 for none. Some twenty look-ups.
+
+        Raises HistoryUnavailable.
+        """
+        asked, end = Asked.of(entity, Times()), instant(before)
+
+        def newest(version: Version) -> int:
+            low, high, found = 1, last, 0
+            while low <= high:
+                middle = (low + high) // 2
+                rows = rows_of(self._footers, version, asked, middle, middle, ["ts"])
+                # What is not here is older than what is.
+                if rows.num_rows and rows["ts"][0].as_py() >= end:
+                    high = middle - 1
+                else:
+                    low, found = middle + 1, middle if rows.num_rows else 0
+            return found
+
+        return self._events.read(newest, reaching)
+
     def snapshot(self, entity: EntityId, last: int, before: str | None = None) -> Snapshot | None:
         """The newest state in `snapshots` at a revision up to `last`, from before a timestamp; None where there is none.
 

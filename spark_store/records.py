@@ -34,6 +34,25 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.state is None
 
 
+class PastQuery(NamedTuple):
+    """An entity as it was right after revision `last`, or after the last event up to it that happened before an instant.
+
+    The instant is in nanoseconds since 1970.
+    """
+
+    entity: EntityId
+    last: int
+    before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An entity as it was, and the headers that its last event was kept with, as a JSON object."""
+
+    snapshot: Snapshot
+    headers: bytes
+
+
 class DeliveryName(NamedTuple):
     """What names a delivery across redeliveries: connection, source index, the broker's own name and the bytes' hash.
 

@@ -17,15 +17,16 @@ from connectivity.errors import TwinError
 from connectivity.twins import faults
 from connectivity.twins.enforcer import Enforcer
 from connectivity.twins.paths import Address
-from mappings.ids import EntityId
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, Event, Headers, Response
-from spark_store.records import Snapshot
+from spark_store.records import Past, Snapshot
 from spark_store.replay import evolve_parsed
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
 _canonical: Final = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -74,7 +75,10 @@ class Step(NamedTuple):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One command, who sent it, and the world at that moment. `address` is the command's path, understood."""
+    """One command, who sent it, and the world at that moment. `address` is the command's path, understood.
+
+    `past` is what a retrieve is to show instead of the present, if it has asked for that.
+    """
 
     command: Command
     subjects: tuple[str, ...]
@@ -82,6 +86,7 @@ class Case(msgspec.Struct, frozen=True):
     now: str
     limits: Limits
     address: Address
+    past: Past | None = None
 
     @property
     def entity(self) -> EntityId:
@@ -108,6 +113,15 @@ class Case(msgspec.Struct, frozen=True):
         """The addressed entity, or None where it never was or is deleted."""
         snapshot = self.world.snapshot(self.entity)
         return None if snapshot is None or snapshot.is_deleted else snapshot
+
+    def shown(self, present: Snapshot) -> Snapshot:
+        """What a retrieve shows of an entity that is there: as it is, or as it was. Raises TwinError if it was not there."""
+        if self.past is None:
+            return present
+        if self.past.snapshot.is_deleted:
+            is_thing = self.entity.type is EntityType.THING
+            raise self.refuse("things:thing.notfound" if is_thing else "policies:policy.notfound")
+        return self.past.snapshot
 
     def step(
         self,
@@ -153,6 +167,8 @@ class Case(msgspec.Struct, frozen=True):
             headers["content-type"] = MERGE_PATCH
         elif value is not None:
             headers["content-type"] = JSON
+        if self.past is not None:
+            headers["historical-headers"] = _decode(self.past.headers)
         for name, own in (
             ("etag", tag),
             ("entity-revision", revision),

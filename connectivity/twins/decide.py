@@ -5,7 +5,10 @@ calls it stores the events, shows them to later decisions, and sends the answer.
 policies in `policies.py`; here is what comes before either: headers, path, and which of the two it is.
 
 Not offered yet, and refused rather than ignored, since to ignore them would change what a command means: commands on parts
-of a policy, the headers of `_UNSUPPORTED`, and what lies in the past.
+of a policy, and the headers of `_UNSUPPORTED`.
+
+A retrieve of the past is decided in two halves (`connectivity.twins.past`): `past_wanted` says which state it needs, and
+`decide` answers with that state.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Final, Protocol
 from connectivity.twins import paths
 from connectivity.twins.base import Case, Decision, Limits, World, encode
 from connectivity.twins.faults import refusal
+from connectivity.twins.past import REVISION, TIMESTAMP, asks_for_past, past_query, unknown_past
 from connectivity.twins.policies import decide_policy
 from connectivity.twins.retrieval import retrieve_several
 from connectivity.twins.things import decide_thing
@@ -26,17 +30,16 @@ from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
 from mappings.pointer import parse_pointer
 from mappings.signals import Command, Headers
-from spark_store.records import Snapshot
+from spark_store.records import Past, PastQuery, Snapshot
 
-__all__ = ["Decider", "Decision", "Limits", "World", "decide"]
+__all__ = ["Decider", "Decision", "Limits", "World", "asks_for_past", "decide", "past_wanted"]
 
 NO_NAME: Final = "_"
 """What stands for a name in a topic that is about several entities; no entity can be called so."""
 
-_HISTORICAL: Final = frozenset({"at-historical-revision", "at-historical-timestamp"})
 _METADATA: Final = frozenset({"put-metadata", "get-metadata", "delete-metadata"})
 _UNSUPPORTED: Final = _METADATA | {"merge-thing-patch-conditions", "live-channel-condition"}
-_SPECIAL: Final = _HISTORICAL | _UNSUPPORTED
+_SPECIAL: Final = _UNSUPPORTED
 
 _POLICY_PART: Final = re.compile(
     r"/?(?:entries(?:/[^/]+(?:/(?:(?:subjects|resources)(?:/.+)?|importable|allowedAdditions|namespaces|references))?)?"
@@ -45,23 +48,45 @@ _POLICY_PART: Final = re.compile(
 )
 
 
-def decide(command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits | None = None) -> Decision:
+def decide(
+    command: Command,
+    subjects: Sequence[str],
+    world: World,
+    now: str,
+    limits: Limits | None = None,
+    past: Past | None = None,
+) -> Decision:
     """What `command` does, sent by `subjects` (the first of which stands for them all) at `now`.
 
-    `now` is UTC with six digits, as in `Event.timestamp`. Raises TwinError for a command that is refused.
+    `now` is UTC with six digits, as in `Event.timestamp`. `past` is what a retrieve shows instead of the present. Raises
+    TwinError for a command that is refused.
     """
-    limits = limits or Limits()
-    _check_entity(command)
-    _check_headers(command, subjects, limits)
-    if command.entity.type is EntityType.POLICY:
-        _check_policy_path(command)
-    address = paths.address(command.entity, command.path)
-    case = Case(command, tuple(subjects), world, now, limits, address)
+    case = _case(command, subjects, world, now, limits or Limits(), past)
     if command.entity.type is EntityType.POLICY:
         return decide_policy(case)
     if command.entity.name == NO_NAME:
         return retrieve_several(case)
     return decide_thing(case)
+
+
+def past_wanted(
+    command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits | None = None
+) -> PastQuery | None:
+    """Which past a retrieve needs that `asks_for_past`; None where it is answered with the present. Raises TwinError."""
+    case = _case(command, subjects, world, now, limits or Limits(), None)
+    if command.entity.name == NO_NAME:
+        raise case.refuse(
+            "header.notsupported", next(name for name in (REVISION, TIMESTAMP) if name in command.headers)
+        )
+    return past_query(case)
+
+
+def _case(command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits, past: Past | None) -> Case:
+    _check_entity(command)
+    _check_headers(command, subjects, limits)
+    if command.entity.type is EntityType.POLICY:
+        _check_policy_path(command)
+    return Case(command, tuple(subjects), world, now, limits, paths.address(command.entity, command.path), past)
 
 
 def _check_entity(command: Command) -> None:
@@ -94,8 +119,6 @@ def _check_special(command: Command, headers: Headers) -> None:
     """Refuse the headers that would make something else of the command than is done here."""
     entity, path = command.entity, command.path
     is_query = command.action == "retrieve"
-    if is_query and not _HISTORICAL.isdisjoint(headers):
-        raise refusal("signal.unsupported", entity, path, "retrieve of a past state")
     if entity.type is EntityType.POLICY:
         return
     if "live-channel-condition" in headers and not is_query:
@@ -143,6 +166,17 @@ class Decider:
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
         """As the function `decide`. Raises TwinError."""
         return decide(command, subjects, self.world, self._timestamp(), self.limits)
+
+    def past_wanted(self, command: Command, subjects: Sequence[str]) -> PastQuery | None:
+        """As the function `past_wanted`. Raises TwinError."""
+        return past_wanted(command, subjects, self.world, self._timestamp(), self.limits)
+
+    def show_past(self, command: Command, subjects: Sequence[str], past: Past | None) -> Decision:
+        """Answer a retrieve with what was found of the past that it wanted, None for nothing. Raises TwinError."""
+        now = self._timestamp()
+        if past is None:
+            raise unknown_past(_case(command, subjects, self.world, now, self.limits, None))
+        return decide(command, subjects, self.world, now, self.limits, past)
 
     def _timestamp(self) -> str:
         return self._now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -135,6 +135,12 @@ _FAULTS: dict[str, _Words] = {
         "The Thing with ID '{id}' could not be found or requester had insufficient permissions to access it.",
         "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
     ),
+    "things:thing.history.notfound": _Words(
+        404,
+        "The Thing with ID '{id}' at {detail} could not be found or requester had insufficient permissions to access it.",
+        "Check if the ID of your requested Thing was correct, you have sufficient permissions and ensure that the asked "
+        "for revision/timestamp does not exceed the history-retention-duration or is from the future.",
+    ),
     "policies:id.invalid": _Words(
         400, "{detail} is not a valid policy id.", "An id is 'namespace:name' with at most 256 characters."
     ),
@@ -176,6 +182,12 @@ _FAULTS: dict[str, _Words] = {
         404,
         "The Policy with ID '{id}' could not be found or requester had insufficient permissions to access it.",
         "Check if the ID of your requested Policy was correct and you have sufficient permissions.",
+    ),
+    "policies:policy.history.notfound": _Words(
+        404,
+        "The Policy with ID '{id}' at {detail} could not be found or requester had insufficient permissions to access it.",
+        "Check if the ID of your requested Policy was correct, you have sufficient permissions and ensure that the asked "
+        "for revision/timestamp does not exceed the history-retention-duration or is from the future.",
     ),
     "policies:policy.toolarge": _Words(
         413, "The policy '{id}' would be too large: {detail}.", "Make the policy smaller."

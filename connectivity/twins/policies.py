@@ -117,6 +117,7 @@ def _retrieve(case: Case, asked: Preconditions) -> Decision:
     enforcer = case.world.enforcer(str(case.entity))
     if snapshot is None or enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
         raise case.refuse("policies:policy.notfound")
+    snapshot = case.shown(snapshot)
     tag = revision_tag(snapshot)
     asked.check_tags(case, lambda: tag)
     seen = enforcer.view(state_of(snapshot), "policy:/", case.subjects)

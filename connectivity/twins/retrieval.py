@@ -1,4 +1,4 @@
-"""Retrieving a thing, a part of it, or several things.
+"""Retrieving a thing, a part of it, or several things; as they are, or one as it was (`connectivity.twins.past`).
 
 Nothing that the caller may not read is told apart from what is not there (Ditto protocol, retrieve): a part is unknown to
 whoever has no READ permission on it or below it, and what he gets is the part of it that he may read.
@@ -29,6 +29,7 @@ def retrieve(case: Case, asked: Preconditions) -> Decision:
     enforcer = case.world.enforcer(snapshot.policy) if snapshot.policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
+    snapshot = case.shown(snapshot)
     state = state_of(snapshot)
     asked.check_readable(case, enforcer, state)
     name = case.address.resource.name

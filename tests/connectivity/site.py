@@ -37,6 +37,7 @@ from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, Subscribe
+from spark_store.cold import Cold
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import Journal
 from spark_store.memory import MemoryJournal
@@ -191,15 +192,16 @@ class Site:
         journal: Journal | None = None,
         decider: Callable[[Store], Decider] | None = None,
         beside: Site | None = None,
+        cold: Cold | None = None,
         **more: Any,
     ) -> None:
-        """`beside`: another connection of the same service; this one needs an `id` of its own."""
+        """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: its lake."""
         self.journal = beside.journal if beside is not None else journal or Disk()
         if beside is not None:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
             self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
         else:
-            self.store = Store(self.journal, HASTY)
+            self.store = Store(self.journal, HASTY, cold=cold)
             self.clock = Clock()
             self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
             self.streams = Streams(self._open_feed, Bounds(), self.clock.now)

@@ -434,7 +434,6 @@ def test_a_path_without_slash_means_the_same() -> None:
         ("merge", "merge_thing_patch_conditions", (400, "header.notsupported")),
         ("modify", "live_channel_condition", (405, "things:live.channelcondition.notallowed")),
         ("retrieve", "live_channel_condition", (400, "header.notsupported")),
-        ("retrieve", "at_historical_revision", (400, "signal.unsupported")),
     ],
 )
 def test_headers_that_would_change_the_meaning_are_refused(action: str, header: str, refusal: tuple[int, str]) -> None:

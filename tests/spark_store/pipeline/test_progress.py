@@ -25,6 +25,10 @@ from spark_store.pipeline.progress import Found, Plan, plan
         # The journal was trimmed, up to what the lake has, or altogether.
         (Found(201, 500, 200, 200, is_latest_new=False), Plan(201, 200)),
         (Found(None, 500, 500, 500, is_latest_new=False), Plan(501, 500)),
+        # … and the watermark is an old one: what it touched nobody knows, so all entities are merged.
+        (Found(201, 500, 300, 100, is_latest_new=False), Plan(1, 300)),
+        (Found(201, 500, 300, 200, is_latest_new=False), Plan(201, 300)),
+        (Found(None, 500, 500, 100, is_latest_new=False), Plan(1, 500)),
     ],
 )
 def test_a_pipeline_goes_on_where_the_tables_end(found: Found, expected: Plan) -> None:
