@@ -215,6 +215,15 @@ class Pipeline:
             log.debug("the lake's lag cannot be read", reason=str(error))
             return None
 
+    def _pending(self, erased: int) -> int | None:
+        try:
+            if self._follower is None:
+                self._follower = Follower.open(self._lake.journal)
+            return len(self._follower.erasures(erased))
+        except StoreError as error:
+            log.debug("the erasures cannot be read", reason=str(error))
+            return None
+
     def figures(self) -> Iterator[Figure]:
         """What a scrape shows of the lake and its pipeline; nothing where there is none, or while it cannot be read."""
         if self._settings.spark.mode is SparkMode.OFF:
@@ -228,6 +237,9 @@ class Pipeline:
             log.debug("the watermark cannot be read", reason=str(error))
             return
         yield from figures_of(watermark)
+        if (pending := self._pending(watermark.erased)) is not None:
+            text = "Erasures that journal or lake have not carried out yet."
+            yield Figure("connectivity_lake_erasures_pending", text, {(): pending})
 
     def start(self) -> None:
         """Run the pipeline from now on, if it is the service's to run."""

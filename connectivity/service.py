@@ -28,6 +28,7 @@ from connectivity import logs
 from connectivity.api.app import application
 from connectivity.client import Pauses
 from connectivity.dispatch import Dispatcher
+from connectivity.erasing import Eraser
 from connectivity.errors import SettingsError
 from connectivity.feeds import Feed
 from connectivity.history import HistoryFeed
@@ -111,6 +112,7 @@ class Service:
         if settings.spark.mode is not SparkMode.OFF:
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
+        self.eraser = Eraser(self.journal, self.store, self.streams, Lake(Path(settings.data_dir)), now)
         self._now = now
         self._trimmer: Trimmer | None = None
         if cold is not None and (hot := settings.journal.hot_window) is not None:
@@ -190,7 +192,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     token = (settings.api.token.get_secret_value() or None) if settings.api.token is not None else None
     server = _Server(
         uvicorn.Config(
-            application(service.monitor, service.readiness, token),
+            application(service.monitor, service.readiness, token, service.eraser),
             log_config=None,
             lifespan="off",
             access_log=False,
@@ -204,7 +206,11 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     api = asyncio.create_task(server.serve([listening]))
     log.info("api listening", host=settings.api.host, port=listening.getsockname()[1])
     await service.registry.refresh()
-    tasks = [asyncio.create_task(service.sweep_forever()), asyncio.create_task(service.trim_forever())]
+    tasks = [
+        asyncio.create_task(service.sweep_forever()),
+        asyncio.create_task(service.trim_forever()),
+        asyncio.create_task(service.eraser.run_forever(), name="erasing"),
+    ]
     service.pipeline.start()
     _quiet_garbage_collection()
     await stop.wait()

@@ -25,7 +25,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -167,6 +167,26 @@ class Store:
         self._schedule()
         return submitted.durable
 
+    def take(
+        self, step: Callable[[], object], *, forgets: EntityId | None = None, is_aside: bool = False
+    ) -> asyncio.Future[None]:
+        """Queue a short step of another module on the journal: it shares a commit. The future is as that of `submit`.
+
+        An entity that the step `forgets` has, for every command that is decided from now on, neither state nor policy.
+        `is_aside`: the step waits for the disk; it runs in the worker thread, while no transaction is open.
+        """
+        taken = _Submitted((), asyncio.get_running_loop().create_future(), step)
+        taken.is_aside = is_aside
+        if self._is_closed or not self.is_available:
+            taken.fail(StoreUnavailable(self.reason or "the store is closed"))
+            return taken.durable
+        if forgets is not None and (found := self.snapshot(forgets)) is not None:
+            taken.forgotten = replace(found, state=None, policy=None)
+            self._decided.snapshots[forgets] = taken.forgotten
+        self._queue.append(taken)
+        self._schedule()
+        return taken.durable
+
     def barrier(self) -> asyncio.Future[None]:
         """A future that resolves when everything submitted so far is durable. Raises StoreUnavailable if it will not be."""
         passed = _Submitted((), asyncio.get_running_loop().create_future())
@@ -279,7 +299,10 @@ class Store:
         """Write some of the queue into the transaction; then some more, or commit."""
         batch: list[_Submitted] = []
         size = 0
-        while self._queue and size < _WRITE_CHANGES:
+        if self._is_aside_next and not self._written:
+            self._step_aside(self._queue.popleft())
+            return
+        while self._queue and size < _WRITE_CHANGES and self._queue[0].step is None:
             batch.append(submitted := self._queue.popleft())
             size += len(submitted.changes)
         try:
@@ -291,8 +314,11 @@ class Store:
                 raise
             except Exception:
                 self._write_singly(batch)
+            if self._queue and self._queue[0].step is not None and not self._is_aside_next:
+                self._take_step(self._queue.popleft())
             if (
                 self._queue
+                and not self._is_aside_next
                 and sum(len(submitted.changes) for submitted in self._written) < self._options.commit_changes
             ):
                 asyncio.get_running_loop().call_soon(self._write)
@@ -303,6 +329,34 @@ class Store:
         else:
             committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit, self._trimming)
             committing.add_done_callback(self._committed)
+
+    @property
+    def _is_aside_next(self) -> bool:
+        return bool(self._queue) and self._queue[0].is_aside
+
+    def _take_step(self, taken: _Submitted) -> None:
+        """Raises StoreUnavailable."""
+        try:
+            taken.take_step()
+            self._written.append(taken)
+        except StoreUnavailable:
+            self._written.append(taken)
+            raise
+        except Exception as error:
+            log.exception("a step on the journal failed")
+            taken.fail(error)
+
+    def _step_aside(self, taken: _Submitted) -> None:
+        def done(working: asyncio.Future[None]) -> None:
+            if (error := working.exception()) is not None:
+                taken.fail(StoreUnavailable(str(error)))
+            taken.succeed()
+            self._is_busy = False
+            if self._queue:
+                self._schedule()
+
+        working = asyncio.get_running_loop().run_in_executor(self._worker, taken.take_step)
+        working.add_done_callback(done)
 
     def _write_singly(self, batch: list[_Submitted]) -> None:
         """One of these cannot be stored: find it, and store the others. Raises StoreUnavailable."""
@@ -357,6 +411,9 @@ class Store:
         self._decided.settle(changes)
         self._cache.update(changes)
         for submitted in done:
+            if submitted.forgotten is not None:
+                self._decided.drop(submitted.forgotten)
+                self._cache.drop(submitted.forgotten.entity)
             submitted.succeed()
         self._is_busy = False
         if self._queue or self._trimming is not None:
@@ -418,13 +475,25 @@ class _Committed(NamedTuple):
 
 
 class _Submitted:
-    """Changes that are stored together, and who waits for that. A barrier has no changes."""
+    """Changes that are stored together, and who waits for that. A barrier has no changes.
 
-    __slots__ = ("changes", "durable")
+    Or a `step` instead of changes, which may run aside of transactions, or leave an entity as `forgotten`.
+    """
 
-    def __init__(self, changes: Sequence[Change], durable: asyncio.Future[None]) -> None:
+    __slots__ = ("changes", "durable", "forgotten", "is_aside", "step")
+
+    def __init__(
+        self, changes: Sequence[Change], durable: asyncio.Future[None], step: Callable[[], object] | None = None
+    ) -> None:
         self.changes = changes
         self.durable = durable
+        self.step = step
+        self.is_aside = False
+        self.forgotten: Snapshot | None = None
+
+    def take_step(self) -> None:
+        if self.step is not None:
+            self.step()
 
     def entities(self) -> set[EntityId]:
         """Whose states the changes bring."""
@@ -460,10 +529,14 @@ class _Decided:
         """These are durable. What was decided upon them stays."""
         for change in changes:
             for snapshot in change.snapshots:
-                if self.snapshots.get(snapshot.entity) is snapshot:
-                    del self.snapshots[snapshot.entity]
+                self.drop(snapshot)
             if change.answer is not None:
                 self.forget(change.answer)
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """This state is durable. One that was decided upon it stays."""
+        if self.snapshots.get(snapshot.entity) is snapshot:
+            del self.snapshots[snapshot.entity]
 
     def forget(self, answer: Answer) -> None:
         """This answer is durable, or will never be."""

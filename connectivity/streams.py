@@ -207,6 +207,13 @@ class Streams:
                 if live.due is due:
                     self._look_at(live, self._second)
 
+    def fail_entity(self, entity: EntityId, fault: Fault) -> int:
+        """There is nothing more of this entity: its subscriptions fail; how many did."""
+        failed = [live for live in self if live.entity == entity]
+        for live in failed:
+            self._send(live, live.fail(fault))
+        return len(failed)
+
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed or deleted: its subscriptions end without a word."""
         for (scope, kind), lives in list(self._scopes.items()):

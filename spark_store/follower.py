@@ -1,8 +1,8 @@
 """Reading the journal in the order in which it was written: for whoever follows all of it, not one entity.
 
 A `Follower` reads the journal's file beside the service that writes it, over a connection of its own. It changes nothing.
-What it may rely on: numbers (`seq`) are given without holes, an event that is committed keeps its number, and only the
-oldest ones are ever taken away.
+What it may rely on: numbers (`seq`) are given without gaps, an event that is committed keeps its number, and only the
+oldest ones are ever taken away, except those of an entity that is erased: their numbers are told as holes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from spark_store.erasure import Erasure, records
 from spark_store.errors import SchemaTooNew, StoreUnavailable
 from spark_store.migrations import STEPS
 
@@ -39,7 +40,10 @@ _ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
     CROSS JOIN entities ON entities.key = entries.entity
 """
 _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
-_ALL_STATES = f"{_STATE_COLUMNS} WHERE key % ? = ?"
+# An erased entity keeps a row that says nothing.
+_ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
+_HOLES = "SELECT count(*) FROM holes WHERE seq BETWEEN ? AND ?"
+_FIRST_HOLE = "SELECT min(seq) FROM holes"
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
 
 
@@ -118,6 +122,22 @@ class Follower:
         """The number of the oldest event that is still here; None where there is none."""
         row = self._one(_OLDEST, ())
         return None if row is None else int(row[0])
+
+    def oldest_known(self) -> int | None:
+        """As `oldest`, counting events that were erased lately."""
+        hole = self._one(_FIRST_HOLE, ())
+        known = [seq for seq in (self.oldest(), hole[0] if hole is not None else None) if seq is not None]
+        return min(known, default=None)
+
+    def holes(self, first: int, last: int) -> int:
+        """How many of the events with these numbers, both inclusive, have been erased."""
+        row = self._one(_HOLES, (first, last))
+        return 0 if row is None else int(row[0])
+
+    def erasures(self, after: int = 0) -> list[Erasure]:
+        """The erasures with a number above `after`, oldest first."""
+        with _translated(self.path):
+            return records(self._connection, after)
 
     def next_after(self, seq: int) -> tuple[int, str] | None:
         """Number and timestamp of the first event after `seq`; None where there is none."""

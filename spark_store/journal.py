@@ -24,7 +24,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ from mappings.signals import Event
 from spark_store import migrations
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
 from spark_store.records import Change, DeliveryName, Snapshot
+
+T = TypeVar("T")
 
 TRIM_EVENTS = 250
 """How many events are taken away at once: about a millisecond."""
@@ -188,7 +190,9 @@ _EVENTS = """
     WHERE entity = (SELECT key FROM entities WHERE type = ? AND id = ?) AND revision BETWEEN ? AND ?
     ORDER BY revision LIMIT ?
 """
-_INSERT_ANSWER = "INSERT INTO answers (at, connection, source, name, digest, answer) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_ANSWER = """
+    INSERT INTO answers (at, connection, source, name, digest, answer, entity) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
 _ANSWER = """
     SELECT digest, answer, at FROM answers WHERE connection = ? AND source = ? AND name = ? ORDER BY id DESC LIMIT 1
 """
@@ -215,6 +219,8 @@ _WRITER_PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
     "cache_spill = OFF",
+    # What is deleted is overwritten: an erasure (`spark_store.erasure`) leaves no bytes behind.
+    "secure_delete = ON",
     "temp_store = MEMORY",
     "cache_size = -32768",
     f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
@@ -351,6 +357,21 @@ class SqliteJournal(Journal):
                 self._writer.execute(_TRIM, (leaving[-1],))
             return len(leaving)
 
+    def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something short of another module in the open transaction. Raises StoreUnavailable; then all of it is gone."""
+        with self._writing():
+            self._begin()
+            return step(self._writer)
+
+    def scrub(self) -> bool:
+        """Move the log into the file and empty it, while no transaction is open; False while somebody reads from it.
+
+        Takes as long as that, so it is called in a worker thread. Raises StoreUnavailable.
+        """
+        with self._writing():
+            (is_busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not is_busy
+
     def probe(self) -> None:
         self.rollback()
         with self._writing():
@@ -403,7 +424,16 @@ class SqliteJournal(Journal):
             )
             self._writer.execute(_SET_SEQ, (seq + len(events),))
         at = self._clock()
-        answers = [(at, *change.answer.delivery, change.answer.answer) for change in changes if change.answer]
+        answers = [
+            (
+                at,
+                *change.answer.delivery,
+                change.answer.answer,
+                keys[change.events[0].entity] if change.events else None,
+            )
+            for change in changes
+            if change.answer
+        ]
         if answers:
             self._writer.executemany(_INSERT_ANSWER, answers)
 

@@ -35,6 +35,7 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     watermark = read_watermark(place.watermark)
     with Follower.open(place.journal) as follower:
         lag, newest = measure(follower, watermark.seq, now), follower.newest()
+        pending = len(follower.erasures(watermark.erased))
     shown: dict[str, Any] = msgspec.to_builtins(watermark)
     batch = watermark.batch
     rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
@@ -46,4 +47,5 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
         "lag_events": lag.events,
         "lag_seconds": round(lag.seconds, 3),
         "batch_rows_per_second": rate,
+        "erasures_pending": pending,
     }

@@ -75,7 +75,25 @@ NEWEST_SEQ: Step = (
     """,
 )
 
-STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ)
+# What was erased, and the numbers of erased events: see `spark_store.erasure`.
+ERASURES: Step = (
+    """
+    CREATE TABLE erasures (
+        id           INTEGER PRIMARY KEY AUTOINCREMENT,
+        type         TEXT    NOT NULL,
+        entity       TEXT    NOT NULL,
+        seq          INTEGER NOT NULL,
+        asked        TEXT    NOT NULL,
+        asked_by     TEXT    NOT NULL,
+        journal_done TEXT,
+        lake_done    TEXT
+    )
+    """,
+    "CREATE TABLE holes (seq INTEGER PRIMARY KEY)",
+    "ALTER TABLE answers ADD COLUMN entity INTEGER",
+)
+
+STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

@@ -45,8 +45,7 @@ class PastQuery(NamedTuple):
     before: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(msgspec.Struct, frozen=True):
     """An entity as it was, and the headers that its last event was kept with, as a JSON object."""
 
     snapshot: Snapshot

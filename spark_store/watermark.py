@@ -43,7 +43,8 @@ class Forgetting(msgspec.Struct, frozen=True):
 class Watermark(msgspec.Struct, frozen=True):
     """How far the lake is, and what the pipeline did last. Times are UTC text as in events.
 
-    `tables` is what they consist of, `compacted` of how many files each did right after it was compacted.
+    `erased` is the number of the last erasure that the lake has carried out. `tables` is what they consist of, `compacted`
+    of how many files each did right after it was compacted.
     """
 
     seq: int = 0
@@ -52,6 +53,8 @@ class Watermark(msgspec.Struct, frozen=True):
     optimized: str | None = None
     vacuumed: str | None = None
     retention: Forgetting | None = None
+    erased: int = 0
+    erased_at: str | None = None
     tables: Mapping[str, TableSize] = {}
     compacted: Mapping[str, int] = {}
 

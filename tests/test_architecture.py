@@ -57,7 +57,13 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "spark_store": (
         ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.tables"),
         ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
-        ("spark_store.migrations", "spark_store.index", "spark_store.watermark", "spark_store.connect"),
+        (
+            "spark_store.migrations",
+            "spark_store.index",
+            "spark_store.watermark",
+            "spark_store.connect",
+            "spark_store.erasure",
+        ),
         ("spark_store.journal", "spark_store.journal.*", "spark_store.follower"),
         ("spark_store.scanning", "spark_store.cold"),
         ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.lag", "spark_store.memory"),
@@ -130,6 +136,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.pipeline",
             "connectivity.wide",
             "connectivity.export",
+            "connectivity.erasing",
         ),
         ("connectivity.api", "connectivity.api.*"),
         ("connectivity.service",),
@@ -230,6 +237,7 @@ STORE_OPENERS = (
     "connectivity.pipeline",
     "connectivity.wide",
     "connectivity.export",
+    "connectivity.erasing",
 )
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
 

@@ -1,4 +1,4 @@
-"""The ASGI application: health and metrics. It reads the service and changes nothing.
+"""The ASGI application: health and metrics, which read the service and change nothing, and erasures.
 
 Live means that the event loop turns. Ready means that the store can write and that every connection which should be open
 has ended its first attempt, one way or the other; a connection that failed with a known status does not make the service
@@ -8,22 +8,38 @@ unready, since restarting the service would not mend it.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from connectivity.erasing import NotErased, UnknownEntity, entity_of
 from connectivity.monitor import CONTENT_TYPE, Monitor
+from mappings.ids import EntityId
+
+_LONGEST_TEXT = 512
 
 Readiness = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the service is ready, and what the answer shows."""
 
 
-def application(monitor: Monitor, readiness: Readiness, token: str | None) -> Starlette:
-    """The application. With a `token`, metrics and the details of health want it as a bearer token; probes need none."""
+class Erasures(Protocol):
+    """Whoever erases entities."""
+
+    async def erase(self, entity: EntityId, by: str) -> Mapping[str, Any]:
+        """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""
+
+    def all(self) -> Sequence[Mapping[str, Any]]:
+        """Every record. Raises NotErased."""
+
+
+def application(
+    monitor: Monitor, readiness: Readiness, token: str | None, erasures: Erasures | None = None
+) -> Starlette:
+    """The application. With a `token`, all but probes want it as a bearer token, the details of health too."""
 
     async def live(_request: Request) -> Response:
         return JSONResponse({"status": "live"})
@@ -36,14 +52,54 @@ def application(monitor: Monitor, readiness: Readiness, token: str | None) -> St
 
     async def metrics(request: Request) -> Response:
         if token is not None and not _is_allowed(request, token):
-            return JSONResponse(
-                {"status": 401, "error": "api:unauthorized", "message": "A bearer token is needed."},
-                status_code=401,
-                headers={"www-authenticate": "Bearer"},
-            )
+            return _unauthorized()
         return Response(monitor.exposition(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", metrics)])
+    async def erasing(request: Request) -> Response:
+        if token is not None and not _is_allowed(request, token):
+            return _unauthorized()
+        assert erasures is not None
+        try:
+            if request.method == "GET":
+                return JSONResponse(list(erasures.all()))
+            return await _erase(request, erasures)
+        except UnknownEntity as error:
+            return _refusal(404, "api:entity.notfound", str(error))
+        except NotErased as error:
+            return _refusal(503, "api:store.unavailable", str(error))
+
+    routes = [Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", metrics)]
+    if erasures is not None:
+        routes.append(Route("/api/2/erasures", erasing, methods=["GET", "POST"]))
+    return Starlette(routes=routes)
+
+
+async def _erase(request: Request, erasures: Erasures) -> Response:
+    """`{"entity": …, "type": …, "by": …}` → 202 and the record."""
+    # A page in a browser on this machine can send plain text without being asked, JSON it cannot.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return _refusal(415, "api:contenttype.unsupported", "expected content-type application/json")
+    try:
+        asked = await request.json()
+        entity, kind, by = asked["entity"], asked.get("type", "thing"), asked.get("by", "api")
+        is_text = all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in (entity, kind, by))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        is_text = False
+    if not is_text:
+        return _refusal(
+            400, "api:body.invalid", 'expected a JSON object of texts: "entity", and perhaps "type" and "by"'
+        )
+    return JSONResponse(await erasures.erase(entity_of(entity, kind), by), status_code=202)
+
+
+def _refusal(status: int, error: str, message: str) -> Response:
+    return JSONResponse({"status": status, "error": error, "message": message}, status_code=status)
+
+
+def _unauthorized() -> Response:
+    refused = _refusal(401, "api:unauthorized", "A bearer token is needed.")
+    refused.headers["www-authenticate"] = "Bearer"
+    return refused
 
 
 def _is_allowed(request: Request, token: str) -> bool:

@@ -1,112 +1,141 @@
-"""`connectivity history …`: the past of twins, for people and files.
+"""`connectivity history …`: what operators do to the history of entities.
 
-`export` exit codes: 0 written; 1 failed, and may go well the next time (time is up, the pipeline ended amid it, the disk is
-full, the journal cannot be read); 2 arguments, settings, limits or a file that cannot be used; 4 no pipeline answers wide
-queries; 130 cancelled.
+`erase` asks the service, over its HTTP API, if one runs on the data folder; else it does the journal's part itself.
+Exit codes: 0 done, or begun by the service; 1 there is no such entity, or it cannot be erased now; 2 what was given cannot
+be used.
 """
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
+import getpass
+import json
+import urllib.error
+import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from connectivity.cli.output import complain, counted, print_json
+from connectivity.cli.export import export
+from connectivity.cli.output import complain, print_fields, print_json, print_table
 from connectivity.errors import SettingsError
-from connectivity.settings import load_settings
+from connectivity.settings import Settings, load_settings
 
-if TYPE_CHECKING:
-    from connectivity.export import HistoryExport
+app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
+app.command()(export)
 
-app = typer.Typer(help="The past of things and policies.", no_args_is_help=True)
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Url = Annotated[str | None, typer.Option("--url", help="Where the service listens, if not at api.host and api.port.")]
 
-_LOOK_SECONDS = 0.2
+_ANSWER_SECONDS = 60.0
 
 
-@app.callback()
-def _history() -> None:
-    """The past of things and policies."""
+class _Refused(Exception):
+    """The service said no."""
 
 
 @app.command()
-def export(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.parquet", help="The file to write.")],
-    what: Annotated[
-        str | None,
-        typer.Argument(metavar="[ENTITY-OR-FILTER]", help="An entity's id, or a filter (RQL); nothing: everything."),
-    ] = None,
-    begin: Annotated[
-        str | None, typer.Option("--from", metavar="REVISION|TIME", help="The first revision, or the earliest time.")
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="REVISION|TIME", help="The last revision, or the time before which events lie."),
-    ] = None,
-    entity_type: Annotated[str | None, typer.Option("--type", help="`thing`, `policy` or `stream` alone.")] = None,
-    namespace: Annotated[str | None, typer.Option(help="Entities of this namespace alone.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 3600.0,
-    max_rows: Annotated[int | None, typer.Option(min=0, metavar="ROWS", help="How many events it may find.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
-    settings: Annotated[
-        Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
-    ] = None,
+def erase(
+    entity: Annotated[str, typer.Argument(help="The id, such as acme.site:lamp-7.")],
+    type: Annotated[str, typer.Option(help="`thing` or `policy`.")] = "thing",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it: what is erased never comes back.")] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write events, ordered by entity and revision, into a Parquet file, complete up to now."""
+    """Erase everything that journal and lake know of one entity, for good."""
+    if not yes:
+        complain(f"{type} {entity}: its whole history would be erased, for good; say --yes if that is meant")
+        raise typer.Exit(2)
+    loaded = _loaded(settings)
+    from connectivity import erasing
+    from connectivity.lock import DataFolderLocked
+
     try:
-        loaded = load_settings(settings)
+        named = erasing.entity_of(entity, type)
+        try:
+            record = erasing.erase_here(Path(loaded.data_dir), named, _user())
+        except DataFolderLocked:
+            record = _asked(loaded, url, {"entity": entity, "type": type, "by": _user()})
+    except (erasing.UnknownEntity, erasing.NotErased, SettingsError, _Refused) as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(record)
+    else:
+        print_fields(record)
+
+
+@app.command()
+def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
+    """List what was erased: by whom, when it was asked for, and when journal and lake were done."""
+    loaded = _loaded(settings)
+    from connectivity import erasing
+
+    try:
+        found = erasing.recorded(Path(loaded.data_dir))
+    except erasing.NotErased as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(found)
+    else:
+        typer.echo("nothing was erased")
+
+
+def _asked(settings: Settings, url: str | None, wanted: dict[str, str]) -> dict[str, Any]:
+    """What the running service answers. Raises _Refused."""
+    base = (url or f"http://{_host(settings.api.host)}:{settings.api.port}").rstrip("/")
+    request = urllib.request.Request(
+        f"{base}/api/2/erasures", json.dumps(wanted).encode(), {"content-type": "application/json"}
+    )
+    if settings.api.token is not None and (token := settings.api.token.get_secret_value()):
+        request.add_header("authorization", f"Bearer {token}")
+    try:
+        # A proxy has no business between two programs of one machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=_ANSWER_SECONDS) as answer:
+            record: dict[str, Any] = json.load(answer)
+            return record
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _Refused(_message(error.code, error.read())) from None
+    except (OSError, ValueError) as error:
+        raise _Refused(
+            f"{base}: a service has the data folder, and does not answer there: {error}; try --url"
+        ) from None
+
+
+def _message(status: int, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the service answered with status {status}"
+
+
+def _host(host: str) -> str:
+    """Where to reach what listens at `host`."""
+    if host in ("0.0.0.0", "::", "[::]"):
+        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        return "unknown"
+
+
+def _loaded(file: Path | None) -> Settings:
+    try:
+        return load_settings(file)
     except SettingsError as error:
         complain(str(error))
         raise typer.Exit(2) from None
-    from connectivity.export import ExportFailed, HistoryExport, Wanted
-
-    try:
-        wanted = Wanted(what, entity_type, namespace, begin, end)
-        written = _run(HistoryExport(loaded, wanted, seconds=timeout, rows=max_rows), out, force=force)
-    except ExportFailed as error:
-        complain(str(error))
-        raise typer.Exit(error.exit_code) from None
-    if as_json:
-        print_json(written)
-    else:
-        typer.echo(f"{written['file']}: {counted(written['rows'], 'event')}, {counted(written['bytes'], 'byte')}")
-
-
-def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
-    """In a thread of its own, so that Ctrl-C is heard at once, whatever a library waits for. Raises ExportFailed."""
-    written: list[dict[str, Any]] = []
-    failures: list[Exception] = []
-    shown = _shown if sys.stderr.isatty() else _silent
-
-    def run() -> None:
-        try:
-            written.append(work.run(out, force=force, progress=shown))
-        except Exception as error:
-            failures.append(error)
-
-    before = {number: signal.signal(number, lambda *_: work.cancel()) for number in (signal.SIGINT, signal.SIGTERM)}
-    worker = threading.Thread(target=run, name="export", daemon=True)
-    try:
-        worker.start()
-        while worker.is_alive():
-            worker.join(_LOOK_SECONDS)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if shown is _shown:
-            typer.echo("\r\033[K", nl=False, err=True)
-    if failures:
-        raise failures[0]
-    return written[0]
-
-
-def _shown(rows: int) -> None:
-    typer.echo(f"\r{rows:,} events", nl=False, err=True)
-
-
-def _silent(rows: int) -> None:
-    """Nobody looks."""

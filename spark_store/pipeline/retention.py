@@ -84,8 +84,8 @@ class Retention:
     def expired(self, now: datetime) -> str:
         """The condition, in SQL, under which a row of `events` may go, with `newest` as in `Rule.expired`."""
         names = self.namespaces
-        others = " AND ".join([self.default.expired(now), *(f"namespace <> {_text(name)}" for name in names)])
-        named = [f"namespace = {_text(name)} AND {rule.expired(now)}" for name, rule in names.items()]
+        others = " AND ".join([self.default.expired(now), *(f"namespace <> {sql_text(name)}" for name in names)])
+        named = [f"namespace = {sql_text(name)} AND {rule.expired(now)}" for name, rule in names.items()]
         return " OR ".join(f"({rule})" for rule in [others, *named])
 
     def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime) -> DataFrame:
@@ -247,5 +247,6 @@ def _event(row: Mapping[str, Any]) -> Event:
     return Event(_entity(row), int(row["revision"]), row["ts"], row["action"], row["path"], value, b"{}")
 
 
-def _text(value: str) -> str:
+def sql_text(value: str) -> str:
+    """A text as SQL writes it."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_store import lake
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.follower import Follower
-from spark_store.pipeline import crashes, jobs, maintenance, retention, snapshots
+from spark_store.pipeline import crashes, erasing, jobs, maintenance, retention, snapshots
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Done, Upkeep, due
@@ -93,7 +93,7 @@ class Stream:
         self._watermark = read_watermark(target.lake.watermark)
         with Follower.open(target.lake.journal) as follower:
             found = Found(
-                oldest=follower.oldest(),
+                oldest=follower.oldest_known(),
                 newest=follower.newest(),
                 appended=jobs.appended(target),
                 watermark=self._watermark.seq,
@@ -117,8 +117,10 @@ class Stream:
                     # No batch runs, and none will begin.
                     self._batch.release()
                     query.stop()
+                self._erase()
                 self._keep_up()
             query.awaitTermination()
+            self._erase()
             self._keep_up()
         except PySparkException:
             # What went wrong in a batch says more than what Spark makes of it.
@@ -185,6 +187,20 @@ class Stream:
             self._watermark, seq=seq, published=_now(), batch=batch or self._watermark.batch
         )
         publish_watermark(self._target.lake.watermark, self._watermark)
+
+    def _erase(self) -> None:
+        """Carry out erasures that the journal has done. No batch runs, and none can bring back what the journal lacks."""
+        with Follower.open(self._target.lake.journal) as follower:
+            todo = erasing.ready(follower.erasures(self._watermark.erased))
+        if not todo or self._stopping.is_set():
+            return
+        with self._batch:
+            erasing.erase(self._target, todo)
+            last = todo[-1].id
+            self._watermark = msgspec.structs.replace(self._watermark, erased=last, erased_at=_now())
+            self._count_files()
+            publish_watermark(self._target.lake.watermark, self._watermark)
+        self._say("erased", erasures=[it.id for it in todo])
 
     def _count_files(self) -> None:
         """Look what the tables consist of, and how many of their files are new since they were compacted."""

@@ -1,11 +1,12 @@
 """Compares lake and journal, row for row, as far as the watermark says that they should be the same.
 
 May run beside a pipeline and a service: the tables are read at one version, and the journal after them, so whatever is
-on its way is told apart from what is missing.
+on its way is told apart from what is missing. What was erased is not missed, and reported where it is still there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
+from spark_store.erasure import Erasure
 from spark_store.follower import Follower
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.retention import Retention
@@ -46,12 +48,13 @@ class Verdict:
 
 
 class Bounds(NamedTuple):
-    """Which events are compared: from `first` to `last`, without those past their time."""
+    """Which events are compared: from `first` to `last`, without those past their time or erased."""
 
     first: int
     last: int
     retention: Retention
     now: datetime
+    erasures: Sequence[Erasure]
 
 
 def verify(target: Target, retention: Retention | None = None, now: datetime | None = None) -> Verdict:
@@ -59,17 +62,40 @@ def verify(target: Target, retention: Retention | None = None, now: datetime | N
 
     `now`: when that is judged; default: the clock.
     """
-    last = read_watermark(target.lake.watermark).seq
+    erasures = _erasures(target)
+    while True:
+        verdict = _verify(target, erasures, retention or Retention(), now or datetime.now(UTC))
+        known, erasures = erasures, _erasures(target)
+        # One that began meanwhile may be all the difference.
+        if not verdict.differences or len(erasures) == len(known):
+            return verdict
+
+
+def _erasures(target: Target) -> list[Erasure]:
+    with Follower.open(target.lake.journal) as follower:
+        return follower.erasures()
+
+
+def _verify(target: Target, erasures: Sequence[Erasure], retention: Retention, now: datetime) -> Verdict:
+    watermark = read_watermark(target.lake.watermark)
+    last, erased = watermark.seq, watermark.erased
     events, latest, snapshots = (_pinned(target, table) for table in (EVENTS, LATEST, SNAPSHOTS))
     with Follower.open(target.lake.journal) as follower:
         oldest = follower.oldest()
     first = last + 1 if oldest is None else oldest
+    # What the lake says it has done must be gone; what it has not done yet is no difference.
+    done = [erasure for erasure in erasures if erasure.id <= erased]
+    left = [
+        _difference(f"rows of erased entities are in {name}", _erased(rows, done))
+        for name, rows in (("events", events), ("latest", latest), ("snapshots", snapshots))
+        if done
+    ]
+    events, latest, snapshots = (_without(table, erasures) for table in (events, latest, snapshots))
     found = [
-        *_compare_events(
-            target, events, latest, Bounds(first, last, retention or Retention(), now or datetime.now(UTC))
-        ),
+        *_compare_events(target, events, latest, Bounds(first, last, retention, now, erasures)),
         *_compare_latest(target, events.where(sql.col("seq") <= last), latest),
         *_compare_snapshots(latest, snapshots),
+        *left,
     ]
     return Verdict(first, last, tuple(difference for difference in found if difference.rows))
 
@@ -80,10 +106,26 @@ def _pinned(target: Target, table: Table) -> DataFrame:
     return target.spark.read.format("delta").option("versionAsOf", version).load(target.lake.path(table))
 
 
+def _erased(rows: DataFrame, erasures: Sequence[Erasure]) -> DataFrame:
+    """The rows that these erasures mean."""
+    meant = rows.sparkSession.createDataFrame(
+        [(it.entity_type, it.entity, it.seq) for it in erasures], "entity_type STRING, entity STRING, erased BIGINT"
+    )
+    return rows.join(meant.groupBy(*_KEY).agg(sql.max("erased").alias("erased")), _KEY).where("seq <= erased")
+
+
+def _without(rows: DataFrame, erasures: Sequence[Erasure]) -> DataFrame:
+    """The other ones."""
+    if not erasures:
+        return rows
+    meant = _erased(rows, erasures).select(*_KEY, "revision")
+    return rows.join(meant, [*_KEY, "revision"], "left_anti").select(*rows.columns)
+
+
 def _compare_events(target: Target, events: DataFrame, latest: DataFrame, bounds: Bounds) -> list[Difference]:
-    first, last, retention, now = bounds
+    first, last, retention, now, erasures = bounds
     columns = EVENTS.column_names
-    entries = event_rows(target.journal("journal_entries", first, last))
+    entries = _without(event_rows(target.journal("journal_entries", first, last)), erasures)
     journal = retention.kept_rows(entries, latest, now).select(*columns)
     lake = retention.kept_rows(events.where(sql.col("seq").between(first, last)), latest, now).select(*columns)
     twice = events.groupBy(*_KEY, "revision").count().where("count > 1")

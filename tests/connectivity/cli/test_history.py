@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity import export as module
-from connectivity.cli import history
+from connectivity.cli import export
 from connectivity.cli.console import app
 from connectivity.export import ExportFailed, HistoryExport
 
@@ -45,7 +45,7 @@ def test_what_was_written_is_shown_to_people_and_to_machines(settings: Path, mon
 def test_a_terminal_sees_how_far_it_is(
     settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    history._shown(1234567)
+    export._shown(1234567)
     assert capsys.readouterr().err == "\r1,234,567 events"
 
 

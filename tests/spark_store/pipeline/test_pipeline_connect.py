@@ -1,4 +1,4 @@
-"""A pipeline as a process that answers wide queries: where, beside its own work, until it ends, and from the command line."""
+"""A pipeline as a process that answers wide queries: where, beside its work, until it ends, from the command line."""
 
 from __future__ import annotations
 

@@ -1,0 +1,229 @@
+"""Erasure of one entity on an operator's command: everything that journal and lake know of it.
+
+`Eraser` belongs to a running service. An erasure begins in order with all changes: what was decided before it goes, what is
+decided after it finds an entity without state. Then the events and the remembered answers are taken away in short steps
+between everything else, the log is emptied, and the record is finished; the pipeline does the lake's part as soon as it sees
+that (`spark_store.pipeline.erasing`). Whatever is killed, the next start goes on with what is not finished.
+
+`erase_here` does the same where no service runs; it takes the data folder's lock.
+
+Subscriptions that run on the entity fail. A redelivered command of the entity is not known any more, so it is a new command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from connectivity.errors import ConnectivityError
+from connectivity.lock import lock_folder
+from connectivity.store import Store
+from connectivity.streams import Streams
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType, parse_entity_id
+from spark_store import erasure
+from spark_store.erasure import Erasure
+from spark_store.errors import StoreError, StoreUnavailable
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.tables import Lake
+from spark_store.watermark import Watermark, read_watermark
+
+log = structlog.get_logger(__name__)
+
+ERASED = Fault(
+    410,
+    "streaming.subscription.erased",
+    "The history of this entity has been erased.",
+    "Subscribe again if the entity is made anew.",
+)
+
+_READERS_SECONDS = 0.2
+"""How long those who read the journal at the moment are given before its log is emptied."""
+
+
+class UnknownEntity(ConnectivityError):
+    """There is no such entity and never was, or its id is none."""
+
+
+class NotErased(ConnectivityError):
+    """The store cannot be used now. What was begun is finished later."""
+
+
+def entity_of(text: str, type: str) -> EntityId:
+    """The entity that an operator names. Raises UnknownEntity for what is no id."""
+    found = parse_entity_id(EntityType(type), text) if type in set(EntityType) else None
+    if found is None:
+        kinds = " or ".join(EntityType)
+        raise UnknownEntity(f"found {type} {text!r}, expected {kinds} and an id such as acme.site:lamp-7")
+    return found
+
+
+def shown(record: Erasure, watermark: Watermark) -> dict[str, Any]:
+    """A record as API and commands show it."""
+    is_done = record.id <= watermark.erased and record.journal_done is not None
+    found = record._asdict()
+    return {**found, "lake_done": record.lake_done or (watermark.erased_at if is_done else None)}
+
+
+class Eraser:
+    """The erasures of a running service."""
+
+    def __init__(
+        self, journal: SqliteJournal, store: Store, streams: Streams, lake: Lake, now: Callable[[], datetime]
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._streams = streams
+        self._lake = lake
+        self._now = now
+        self._asked = asyncio.Event()
+
+    async def erase(self, entity: EntityId, by: str) -> dict[str, Any]:
+        """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""
+        begun: list[Erasure] = []
+
+        def begin(journal: SqliteJournal) -> None:
+            begun.append(
+                journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, _text(self._now()), by))
+            )
+
+        try:
+            if self._store.snapshot(entity) is None:
+                raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
+            await self._store.take(lambda: begin(self._journal), forgets=entity)
+        except StoreUnavailable as error:
+            raise NotErased(str(error)) from error
+        ended = self._streams.fail_entity(entity, ERASED)
+        (record,) = begun
+        log.info("erasure begun", erasure=record.id, type=record.entity_type, by=by, subscriptions=ended)
+        self._asked.set()
+        return shown(record, Watermark())
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every record. Raises NotErased."""
+        return listed(self._lake)
+
+    async def run_forever(self) -> None:
+        """Go on with what is not finished, and with what is asked for."""
+        while True:
+            self._asked.clear()
+            try:
+                for record in self._records():
+                    if record.journal_done is None:
+                        await self._finish(record)
+                is_waiting = await self._look_at_lake()
+            except StoreError as error:
+                log.warning("an erasure waits for the store", reason=str(error))
+                await self._store.wait_available()
+                is_waiting = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), 1.0 if is_waiting else None)
+
+    def _records(self) -> list[Erasure]:
+        with Follower.open(self._lake.journal) as follower:
+            return follower.erasures()
+
+    async def _finish(self, record: Erasure) -> None:
+        """Take everything away, one short step after the other, and say so."""
+        for step in steps(record):
+            await self._store.take(lambda step=step: self._journal.within(step))  # type: ignore[misc]
+        is_clean: list[bool] = []
+        while not any(is_clean):
+            await self._store.take(lambda: is_clean.append(self._journal.scrub()), is_aside=True)
+            if not is_clean[-1]:
+                await asyncio.sleep(_READERS_SECONDS)
+        at = _text(self._now())
+        await self._store.take(lambda: self._journal.within(lambda it: erasure.finish_journal(it, record, at)))
+        log.info("erasure done in the journal", erasure=record.id)
+
+    async def _look_at_lake(self) -> bool:
+        """Note what the lake has done; whether something is left for it to do."""
+        waiting = [record for record in self._records() if record.lake_done is None]
+        if not waiting:
+            return False
+        watermark = read_watermark(self._lake.watermark)
+        if waiting[0].id > watermark.erased:
+            return True
+        at = watermark.erased_at or _text(self._now())
+        await self._store.take(lambda: self._journal.within(lambda it: erasure.finish_lake(it, watermark.erased, at)))
+        await self._store.take(lambda: self._journal.within(lambda it: erasure.fill_holes(it, watermark.seq)))
+        log.info("erasure done in the lake", erasure=watermark.erased)
+        return waiting[-1].id > watermark.erased
+
+
+def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
+    """The short steps that take everything away, each to be carried out before the next is asked for."""
+    more = True
+
+    def entries(connection: Any) -> None:
+        nonlocal more
+        more = erasure.take_entries(connection, record)
+
+    while more:
+        yield entries
+    place: int | None = 0
+
+    def answers(connection: Any) -> None:
+        nonlocal place
+        place = erasure.take_answers(connection, record, place or 0)
+
+    while place is not None:
+        yield answers
+
+
+def listed(lake: Lake) -> list[dict[str, Any]]:
+    """Every record, oldest first. Raises NotErased."""
+    try:
+        watermark = read_watermark(lake.watermark)
+        with Follower.open(lake.journal) as follower:
+            return [shown(record, watermark) for record in follower.erasures()]
+    except StoreError as error:
+        raise NotErased(str(error)) from error
+
+
+def recorded(data_dir: Path) -> list[dict[str, Any]]:
+    """Every record of a data folder, whether a service runs or not. Raises NotErased."""
+    return listed(Lake(data_dir))
+
+
+def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
+    """Erase from the journal of a folder without a service, and finish what another erasure has left.
+
+    The lake's part is the pipeline's, when it runs again. Raises DataFolderLocked, UnknownEntity, NotErased.
+    """
+    try:
+        with lock_folder(data_dir), contextlib.closing(SqliteJournal.open(data_dir / "journal.db")) as journal:
+            if journal.snapshot(entity) is None:
+                raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
+            now = _text(datetime.now(UTC))
+            asked = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, now, by))
+            journal.commit()
+            for record in journal.within(erasure.records):
+                if record.journal_done is None:
+                    _finish_here(journal, record)
+            found = journal.within(lambda it: erasure.records(it, asked.id - 1))[0]
+            journal.rollback()
+            return shown(found, Watermark())
+    except StoreError as error:
+        raise NotErased(str(error)) from error
+
+
+def _finish_here(journal: SqliteJournal, record: Erasure) -> None:
+    for step in steps(record):
+        journal.within(step)
+        journal.commit()
+    if not journal.scrub():
+        raise StoreUnavailable(f"{journal.path}: somebody reads it; end the pipeline or whoever does, and ask again")
+    journal.within(lambda it: erasure.finish_journal(it, record, _text(datetime.now(UTC))))
+    journal.commit()
+
+
+def _text(instant: datetime) -> str:
+    return f"{instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
