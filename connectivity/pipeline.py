@@ -45,6 +45,11 @@ FINAL = {2, 4, 5}
 _QUIET = {"batch", "upkeep"}
 """What happens too often for a log that people read."""
 
+_WARNING = {"upkeep failed", "watermark lost", "clock went back"}
+"""What somebody may want to look after, though the pipeline goes on."""
+
+_UPKEEP = {"upkeep", "upkeep failed"}
+
 _WORKING = {"following", "batch"}
 """What only a pipeline that works says."""
 
@@ -194,6 +199,7 @@ class Pipeline:
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._trouble = Trouble()
+        self._upkeep = ""
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.details}>"
@@ -326,8 +332,12 @@ class Pipeline:
             return
         if event in _WORKING:
             self._trouble.over()
-            self.details = "following"
-        (log.debug if event in _QUIET else log.info)(f"pipeline {event}", **said)
+        if event in _UPKEEP:
+            self._upkeep = f"; upkeep failed: {said['reason']}" if "reason" in said else ""
+        if event in _WORKING or event in _UPKEEP:
+            self.details = f"following{self._upkeep}"
+        level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
+        level(f"pipeline {event}", **said)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from spark_store.erasure import Erasure, records
 from spark_store.errors import SchemaTooNew, StoreUnavailable
+from spark_store.faults import sqlite_fault
 from spark_store.migrations import STEPS
 
 _LOCK_SECONDS = 10.0
@@ -44,6 +45,13 @@ _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modifi
 _ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
 _HOLES = "SELECT count(*) FROM holes WHERE seq BETWEEN ? AND ?"
 _FIRST_HOLE = "SELECT min(seq) FROM holes"
+_STATE = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND type = ? AND id = ?"
+_REVISION_AT = """
+    SELECT CASE WHEN count(entries.entity) = 0 THEN entities.revision
+                ELSE coalesce(max(entries.revision) FILTER (WHERE entries.seq <= ?), min(entries.revision) - 1) END
+    FROM entities LEFT JOIN entries ON entries.entity = entities.key WHERE entities.type = ? AND entities.id = ?
+    GROUP BY entities.key
+"""
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
 
 
@@ -164,6 +172,16 @@ class Follower:
             rows = self._rows(_STATES, (parts, part, first, last))
         return map(State._make, rows)
 
+    def state(self, type: str, id: str) -> State | None:
+        """One entity as it is now; None for one that never was."""
+        row = self._one(_STATE, (type, id))
+        return None if row is None else State._make(row)
+
+    def revision_at(self, type: str, id: str, seq: int) -> int:
+        """The revision that the entity had after event `seq`, also where its entries are not here any more; 0 for none."""
+        row = self._one(_REVISION_AT, (seq, type, id))
+        return 0 if row is None else int(row[0])
+
     def close(self) -> None:
         self._connection.close()
 
@@ -191,4 +209,4 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"{path}: {error}") from error
+        raise sqlite_fault(path, error) from error

@@ -32,6 +32,7 @@ from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store import migrations
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
+from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
 from spark_store.records import Change, DeliveryName, Snapshot
 
 T = TypeVar("T")
@@ -228,17 +229,6 @@ _WRITER_PRAGMAS = (
 )
 _READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
 
-_NEXT_STEP = {
-    sqlite3.SQLITE_FULL: "the disk is full: make room, and writing goes on by itself",
-    sqlite3.SQLITE_READONLY: "the file cannot be written: look at its owner, its rights and its mount",
-    sqlite3.SQLITE_IOERR: "input or output failed: look at the disk and at the system's log",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: stop the service and restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "the file is no journal: choose another data_dir, or restore it from a backup",
-    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: look at its folder and its rights",
-    sqlite3.SQLITE_BUSY: "another process holds the file's lock: end it",
-    sqlite3.SQLITE_LOCKED: "another process holds the file's lock: end it",
-}
-
 _NOT_ITS_FAULT = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -248,13 +238,6 @@ _NOT_ITS_FAULT = (
     UnicodeError,
 )
 """What the binding raises for values that it cannot store: the change is wrong, not the store."""
-
-
-def _unavailable(path: str, error: sqlite3.Error) -> StoreUnavailable:
-    """Theirs → ours, with what to do about it."""
-    code = getattr(error, "sqlite_errorcode", None)
-    step = _NEXT_STEP.get(code & 0xFF) if code is not None else None
-    return StoreUnavailable(f"{path}: {error}" + (f"; {step}" if step is not None else ""))
 
 
 class SqliteJournal(Journal):
@@ -300,7 +283,7 @@ class SqliteJournal(Journal):
                 for pragma in _READER_PRAGMAS:
                     reader.execute(f"PRAGMA {pragma}").fetchall()
             except sqlite3.Error as error:
-                raise _unavailable(path, error) from error
+                raise sqlite_fault(path, error) from error
             undo.pop_all()
         return cls(path, writer, reader, clock)
 
@@ -444,7 +427,7 @@ class SqliteJournal(Journal):
             yield
         except sqlite3.Error as error:
             self.rollback()
-            raise _unavailable(self.path, error) from error
+            raise sqlite_fault(self.path, error) from error
 
     # reading
 
@@ -455,8 +438,7 @@ class SqliteJournal(Journal):
         try:
             state = None if text is None else msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            step = _NEXT_STEP[sqlite3.SQLITE_CORRUPT]
-            raise StoreUnavailable(f"{self.path}: state of {entity}: {error}; {step}") from error
+            raise StoreUnavailable(f"{self.path}: state of {entity}: {error}; {DAMAGED_JOURNAL}") from error
         return Snapshot(entity, revision, created, modified, state, policy)
 
     def latest(self, entity: EntityId) -> int:
@@ -477,7 +459,7 @@ class SqliteJournal(Journal):
             # An unfinished statement would keep the log from being moved into the file.
             rows.close()
         except sqlite3.Error as error:
-            raise _unavailable(self.path, error) from error
+            raise sqlite_fault(self.path, error) from error
         return found
 
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
@@ -496,7 +478,7 @@ class SqliteJournal(Journal):
         try:
             row: tuple[Any, ...] | None = self._reader.execute(statement, parameters).fetchone()
         except sqlite3.Error as error:
-            raise _unavailable(self.path, error) from error
+            raise sqlite_fault(self.path, error) from error
         return row
 
     def close(self) -> None:
@@ -509,7 +491,7 @@ class SqliteJournal(Journal):
             self._reader.close()
             self._writer.close()
         except sqlite3.Error as error:
-            raise _unavailable(self.path, error) from error
+            raise sqlite_fault(self.path, error) from error
 
 
 def _connect(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from spark_store import lake
+from spark_store.failure import read_failure
 from spark_store.follower import Follower
 from spark_store.tables import TABLES, Lake
 from spark_store.watermark import read_watermark
@@ -48,4 +49,5 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
         "lag_seconds": round(lag.seconds, 3),
         "batch_rows_per_second": rate,
         "erasures_pending": pending,
+        "failure": msgspec.to_builtins(read_failure(place.failure)),
     }

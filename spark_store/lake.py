@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_store.errors import StoreUnavailable
+from spark_store.faults import damaged, lake_fault
 from spark_store.tables import APP, EVENTS, Lake, Table
 from spark_store.watermark import TableSize
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
-    """The number of the last transaction of `app` that a table has taken; 0 for none. Raises StoreUnavailable."""
+    """The number of the last transaction of `app` that a table has taken; 0 for none. Raises StoreUnavailable, LakeUnfit."""
     with _opened(lake, table) as opened:
         return opened.transaction_version(app) or 0
 
@@ -38,7 +40,7 @@ def position(lake: Lake) -> Position:
 
 
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:
-    """The row of `events` with this number, if it is there. Raises StoreUnavailable."""
+    """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
     with _opened(lake, EVENTS) as opened:
         rows = opened.to_pyarrow_dataset().to_table(filter=pc.field("seq") == seq).to_pylist()
     return rows[0] if rows else None
@@ -53,10 +55,18 @@ def has_gaps(lake: Lake, table: Table, column: str) -> bool:
 
 
 def size(lake: Lake, table: Table) -> TableSize:
-    """What a table consists of now. Raises StoreUnavailable."""
+    """What a table consists of now. Raises StoreUnavailable, LakeUnfit."""
     with _opened(lake, table) as opened:
         actions = opened.get_add_actions(flatten=True)
         return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
+
+
+def check_log(lake: Lake, table: Table) -> None:
+    """See that no part of the table's log is empty, as a power cut may leave it: readers would take that for a version
+    in which nothing happened. Raises LakeUnfit."""
+    for file in (Path(lake.path(table)) / "_delta_log").glob("*.json"):
+        if file.stat().st_size == 0:
+            raise damaged(f"{file}: found an empty file, expected what was committed")
 
 
 @contextlib.contextmanager
@@ -64,5 +74,5 @@ def _opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
     path = lake.path(table)
     try:
         yield DeltaTable(path)
-    except (DeltaError, OSError) as error:
-        raise StoreUnavailable(f"{path}: expected a Delta table that can be read, found: {error}") from error
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise lake_fault(path, error) from error

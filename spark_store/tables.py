@@ -124,9 +124,6 @@ SNAPSHOTS = Table(
 
 TABLES = (EVENTS, LATEST, SNAPSHOTS)
 
-APP = "journal"
-"""Whose transactions the appends to `events` are, as Delta's log names them; their numbers are those of the last event."""
-
 
 @dataclass(frozen=True, slots=True)
 class Lake:
@@ -156,6 +153,20 @@ class Lake:
     def connect(self) -> Path:
         """Where the pipeline that runs says how wide queries reach it."""
         return self.pipeline / "connect.json"
+
+    @property
+    def failure(self) -> Path:
+        return self.pipeline / "failure.json"
+
+    @property
+    def verified(self) -> Path:
+        """How far a comparison came that was interrupted."""
+        return self.pipeline / "verify.json"
+
+    @property
+    def rebuild(self) -> Path:
+        """What a rebuild has made and not yet put in its place."""
+        return self.pipeline / "rebuild"
 
     @property
     def lock(self) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from spark_store.errors import StoreUnavailable
+from spark_store.faults import system_fault
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -90,4 +91,4 @@ def publish_watermark(path: Path, watermark: Watermark) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise StoreUnavailable(f"{path}: the watermark cannot be written: {error}") from error
+        raise system_fault(path, error, "the watermark cannot be written") from error

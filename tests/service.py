@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tests.brokers import free_port
 from tests.helpers import TimedOut, wait_until_sync
@@ -30,6 +30,8 @@ STOPPED_WITHIN = 15.0
 
 class ServiceProcess:
     """`connectivity serve` with connection documents and settings, its log in a file."""
+
+    program: ClassVar[Sequence[str]] = (sys.executable, "-m", "connectivity")
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -67,7 +69,7 @@ class ServiceProcess:
         file.write_text(json.dumps(settings), encoding="utf-8")
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "connectivity", "serve", "--settings", str(file)],
+                [*self.program, "serve", "--settings", str(file)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

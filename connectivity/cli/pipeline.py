@@ -8,6 +8,7 @@ the next time (with `verify`: lake and journal differ); 2 settings that cannot b
 from __future__ import annotations
 
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -63,9 +64,46 @@ def retention(
 
 
 @app.command()
-def verify(settings: SettingsFile = None) -> None:
-    """Compare lake and journal, row for row, up to the watermark."""
-    _become("verify", settings)
+def verify(
+    settings: SettingsFile = None,
+    every: Annotated[bool, typer.Option("--all", help="Fold the events of every entity, not of some.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Do not go on where the last one was interrupted.")
+    ] = False,
+) -> None:
+    """Compare lake and journal, row for row, up to the watermark, and `latest` with its events; goes on if interrupted."""
+    _become("verify", settings, *(["--all"] if every else []), *(["--restart"] if restart else []))
+
+
+class Half(str, Enum):
+    """What is made anew."""
+
+    LATEST = "latest"
+    JOURNAL = "journal"
+
+
+@app.command()
+def rebuild(
+    settings: SettingsFile = None,
+    only: Annotated[Half | None, typer.Option(help="One of the two alone.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make `latest` anew from the lake's events, then the journal's current state; goes on if interrupted.
+
+    The service must be stopped: nobody else may write journal or lake meanwhile.
+    """
+    loaded = _loaded(settings)
+    from connectivity import rebuild as module
+
+    outcome = module.rebuild(loaded, None if only is None else module.Half(only.value), complain)
+    if outcome.reason is not None:
+        complain(outcome.reason)
+    if as_json:
+        print_json(outcome.changed)
+    else:
+        for half, counts in outcome.changed.items():
+            print_fields({f"{half} {name}": value for name, value in counts.items()})
+    raise typer.Exit(outcome.exit_code)
 
 
 @app.command()
@@ -87,12 +125,12 @@ def status(
         print_fields(found)
 
 
-def _become(action: str, settings: Path | None) -> None:
+def _become(action: str, settings: Path | None, *options: str) -> None:
     """This process becomes the pipeline's: its signals and its exit code are then the pipeline's own."""
     loaded = _loaded(settings)
     from connectivity import pipeline
 
-    command = pipeline.command(loaded, action)
+    command = pipeline.command(loaded, action, *options)
     os.execv(command[0], command)
 
 

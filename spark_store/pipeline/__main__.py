@@ -2,8 +2,9 @@
 
 `run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. Meanwhile it answers wide queries
 (`spark_store.connect` says where). `optimize` compacts the tables, `retention` deletes what is past its time (or says what
-that is), `verify` compares the tables with the journal, `status` says how far they are (without starting Spark). Each line
-on standard output is one JSON object with `event`; what Java has to say goes to standard error.
+that is), `rebuild` makes `latest` anew from `events`. Without starting Spark, `verify` compares the tables with the journal
+and `status` says how far they are. Each line on standard output is one JSON object with `event`; what Java has to say goes
+to standard error.
 
 With `--with-parent` the process ends when its standard input does, so it does not outlive who started it.
 
@@ -27,7 +28,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError
+from spark_store.failure import Failure, note_failure
+from spark_store.faults import system_fault
 from spark_store.lag import read_status
 from spark_store.tables import Lake
 
@@ -63,9 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         say("failed", reason=f"expected pyspark and what it needs, found: {error}; install them", kind="SparkMissing")
         return EXIT_MISSING
-    except StoreError as error:
-        say("failed", reason=str(error), kind=type(error).__name__)
-        return _exit_code(error)
+    except (StoreError, OSError) as error:
+        known = error if isinstance(error, StoreError) else system_fault(error.filename or given.data_dir, error)
+        say("failed", reason=str(known), kind=type(known).__name__)
+        if given.action == "run":
+            note_failure(Lake(given.data_dir).failure, Failure(now_text(), _exit_code(known), str(known)))
+        return _exit_code(known)
+
+
+def now_text() -> str:
+    """The time as events write it."""
+    return f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z"
 
 
 def _exit_code(error: StoreError) -> int:
@@ -110,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-connect", action="store_true", help="answer no wide queries")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
     parser.add_argument("--lock-seconds", type=float, default=60.0, help="how long another pipeline may take to end")
+    parser.add_argument("--all", action="store_true", help="verify: fold the events of every entity, not of some")
+    parser.add_argument("--restart", action="store_true", help="begin anew what was interrupted")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
     return parser
 
@@ -181,19 +196,49 @@ def _forget(given: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(given: argparse.Namespace) -> int:
-    from spark_store.pipeline.verify import verify
+def _rebuild(given: argparse.Namespace) -> int:
+    from spark_store.pipeline.rebuild import rebuild_latest
 
-    with _target(given, is_writing=False) as target:
-        verdict = verify(target, _retention(given))
-    say("verified", first=verdict.first, last=verdict.last, differences=[str(it) for it in verdict.differences])
-    return EXIT_FAILED if verdict.differences else 0
+    if given.with_parent:
+        _watch_parent(threading.Event())
+    with _target(given) as target:
+        rebuilt = rebuild_latest(target, say)
+    say("rebuilt", **asdict(rebuilt))
+    return 0
+
+
+def _verify(given: argparse.Namespace) -> int:
+    from spark_store.verify import VerifyOptions, verify
+
+    retention = _retention(given)
+    options = VerifyOptions(
+        lambda entry, newest: retention.has_expired(entry, newest, datetime.now(UTC)),
+        fold_all=given.all,
+        restart=given.restart,
+    )
+    verdict = verify(
+        Lake(given.data_dir),
+        options,
+        lambda it: say("compared", seq=it.compared, last=it.last, entities=it.entities, differences=it.count),
+    )
+    for difference in verdict.differences:
+        say("difference", **asdict(difference))
+    say(
+        "verified",
+        first=verdict.first,
+        last=verdict.last,
+        entities=verdict.entities,
+        differences=verdict.count,
+        shown=len(verdict.differences),
+    )
+    return EXIT_FAILED if verdict.count else 0
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "optimize": _optimize,
     "retention": _forget,
+    "rebuild": _rebuild,
     "verify": _verify,
     "status": _status,
 }
@@ -208,7 +253,11 @@ def _target(
     connect: Connect | None = None,
 ) -> Iterator[Target]:
     """A session and the lake, which nobody else writes meanwhile."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     from spark_store.pipeline.jobs import Target
+    from spark_store.pipeline.stream import translated
     from spark_store.session import JARS, SessionOptions, lake_lock, start_session
 
     options = SessionOptions(
@@ -226,6 +275,8 @@ def _target(
         lake = Lake(given.data_dir)
         with lake_lock(spark, lake, given.lock_seconds, stopping) if is_writing else contextlib.nullcontext():
             yield Target.of(spark, given.data_dir)
+    except (PySparkException, Py4JError) as error:
+        raise translated(error) from error
     finally:
         # A Java process that was killed cannot be asked to stop.
         with contextlib.suppress(Exception):

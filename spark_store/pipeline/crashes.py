@@ -1,8 +1,9 @@
 """Six points at which a test may have the pipeline killed, to see that nothing is lost and nothing comes twice.
 
 They do nothing unless the variable SPARK_STORE_CRASH says `POINT:VICTIM:FILE`: when the point is reached and the file
-exists, the file is removed and the victim is killed with SIGKILL, `driver` (this process) or `java` (the Java process
-alone). So a pipeline that is started again with the same variable dies once for each file that was made.
+exists, the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java` (the Java process
+alone) or `service` (the process that started this one). So a pipeline that is started again with the same variable dies
+once for each file that was made.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _planned(point: Point) -> tuple[str, Path] | None:
 
 
 def _kill(victim: str, file: Path, spark: SparkSession) -> None:
-    pid = java_pid(spark) if victim == "java" else os.getpid()
+    pid = {"java": lambda: java_pid(spark), "service": os.getppid, "driver": os.getpid}[victim]()
     file.unlink()
     os.kill(pid, signal.SIGKILL)
     # A signal to another process takes a moment: nothing may happen in it.

@@ -75,6 +75,7 @@ def _prepare(target: Target, table: Table) -> bool:
             f"CLUSTER BY ({', '.join(table.clustered_by)}) TBLPROPERTIES ({properties})"
         )
         return False
+    lake.check_log(target.lake, table)
     try:
         found = {field.name: field.dataType.simpleString() for field in target.read(table).schema.fields}
     except AnalysisException as error:
@@ -125,14 +126,11 @@ def check_same_journal(target: Target, follower: Follower, last: int) -> None:
 
 
 def append_events(target: Target, rows: DataFrame, last: int) -> None:
-    """Append rows of events up to number `last`, unless that has been done."""
-    (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", APP)
-        .option("txnVersion", last)
-        .save(target.lake.path(EVENTS))
-    )
+    """Append rows of events up to number `last`, unless that has been done.
+
+    Into a table that is there: one that vanished must not come into being again with only these rows.
+    """
+    rows.writeTo(target.name(EVENTS)).option("txnAppId", APP).option("txnVersion", str(last)).append()
     crashes.reach(Point.AFTER_APPEND, target.spark)
 
 
@@ -144,12 +142,16 @@ def merge_latest(target: Target, first: int, last: int) -> None:
 def merge_rows(target: Target, rows: DataFrame) -> None:
     """Put these rows into `latest` where they are newer than what is there."""
     view = "journal_latest_rows"
+    # Each column by its name: a table may have others, which a later version has added.
+    names = LATEST.column_names
+    changed = ", ".join(f"{name} = found.{name}" for name in names)
     rows.createOrReplaceTempView(view)
     crashes.reach(Point.BETWEEN, target.spark)
     target.spark.sql(
         f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "
         "ON kept.entity = found.entity AND kept.entity_type = found.entity_type "
-        "WHEN MATCHED AND (kept.seq IS NULL OR found.seq > kept.seq) THEN UPDATE SET * "
-        "WHEN NOT MATCHED THEN INSERT *"
+        "WHEN MATCHED AND (kept.seq IS NULL OR found.seq > kept.seq) "
+        f"THEN UPDATE SET {changed} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'found.{name}' for name in names)})"
     )
     crashes.reach(Point.AFTER_MERGE, target.spark)

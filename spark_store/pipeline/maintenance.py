@@ -55,12 +55,17 @@ class Due(NamedTuple):
 
 def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
     """What has waited long enough."""
-    waited = done.batches > 0 and now - done.optimized >= upkeep.optimize_every
+    waited = done.batches > 0 and _has_passed(upkeep.optimize_every, done.optimized, now)
     return Due(
         optimize=done.batches >= upkeep.batches or done.files >= upkeep.files or waited,
-        vacuum=now - done.vacuumed >= upkeep.vacuum_every,
-        forget=not upkeep.retention.is_forever and now - done.forgotten >= upkeep.forget_every,
+        vacuum=_has_passed(upkeep.vacuum_every, done.vacuumed, now),
+        forget=not upkeep.retention.is_forever and _has_passed(upkeep.forget_every, done.forgotten, now),
     )
+
+
+def _has_passed(duration: timedelta, since: datetime, now: datetime) -> bool:
+    """A time to come means that the clock was set back: nobody knows how long it is since then."""
+    return not timedelta(0) <= now - since < duration
 
 
 def optimize(target: Target) -> None:

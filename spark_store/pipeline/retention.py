@@ -23,6 +23,7 @@ from pyspark.sql import functions as sql
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store.follower import Entry
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.snapshots import KEY
@@ -57,6 +58,12 @@ class Rule:
             conditions.append(f"revision <= newest - {self.revisions}")
         return " AND ".join(conditions) or "false"
 
+    def has_expired(self, happened: datetime, revision: int, newest: int, now: datetime) -> bool:
+        """The same for one event, of an entity whose newest revision is `newest`."""
+        is_old = self.age is None or happened < now - self.age
+        is_far = self.revisions is None or revision <= newest - self.revisions
+        return not self.is_forever and is_old and is_far
+
 
 FOREVER = Rule()
 
@@ -87,6 +94,12 @@ class Retention:
         others = " AND ".join([self.default.expired(now), *(f"namespace <> {sql_text(name)}" for name in names)])
         named = [f"namespace = {sql_text(name)} AND {rule.expired(now)}" for name, rule in names.items()]
         return " OR ".join(f"({rule})" for rule in [others, *named])
+
+    def has_expired(self, entry: Entry, newest: int, now: datetime) -> bool:
+        """The same for one event of the journal, of an entity whose newest revision is `newest`."""
+        namespace, colon, _ = entry.entity.partition(":")
+        rule = self.namespaces.get(namespace if colon else "", self.default)
+        return rule.has_expired(datetime.fromisoformat(entry.timestamp), entry.revision, newest, now)
 
     def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime) -> DataFrame:
         """The rows of `events` that may go; without a row in `latest` none does by its revision."""

@@ -8,7 +8,6 @@ second opinion on the same question, and one that a power cut can spoil.
 
 from __future__ import annotations
 
-import re
 import shutil
 import threading
 import time
@@ -18,18 +17,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_store import lake
-from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
+from spark_store.errors import StoreError, StoreUnavailable
+from spark_store.failure import forget_failure
+from spark_store.faults import spark_fault
 from spark_store.follower import Follower
 from spark_store.pipeline import crashes, erasing, jobs, maintenance, retention, snapshots
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
-from spark_store.pipeline.maintenance import Done, Upkeep, due
+from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
 from spark_store.pipeline.progress import Found, plan
 from spark_store.pipeline.transforms import event_rows
 from spark_store.tables import LATEST, TABLES
@@ -41,6 +42,8 @@ Say = Callable[..., None]
 _POLL_SECONDS = 0.2
 _LOOK_BATCHES = 8
 """The files of the tables are counted once in so many batches: that takes as long as a small batch."""
+_JUMP_SECONDS = 1.0
+"""A clock that is set back by less is waited for."""
 _QUERY = "journal to lake"
 
 
@@ -58,15 +61,35 @@ class _Stopping(Exception):
     """A batch was not begun, because the stream is to stop."""
 
 
+class _ClockWentBack(Exception):
+    """The clock of this machine was set back, by so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"by {seconds} seconds")
+        self.seconds = seconds
+
+
 class Stream:
     """One run of the pipeline, on a lake that nobody else writes."""
 
-    def __init__(self, target: Target, say: Say, options: StreamOptions, stopping: threading.Event) -> None:
-        """`stopping` may be set at any time, also by a signal: the batch that runs is finished, none is begun."""
+    def __init__(
+        self,
+        target: Target,
+        say: Say,
+        options: StreamOptions,
+        stopping: threading.Event,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`stopping` may be set at any time, also by a signal: the batch that runs is finished, none is begun.
+
+        `clock` gives the seconds that Spark goes by.
+        """
         self._target = target
         self._say = say
         self._options = options
         self._stopping = stopping
+        self._clock = clock
+        self._is_pausing = False
         self._batch = threading.Lock()
         self._failure: Exception | None = None
         now = datetime.now(UTC)
@@ -90,7 +113,7 @@ class Stream:
         """Make the tables, finish what was begun, and find out where to go on."""
         target = self._target
         was_there = jobs.prepare(target)
-        self._watermark = read_watermark(target.lake.watermark)
+        self._watermark = self._last_watermark()
         with Follower.open(target.lake.journal) as follower:
             found = Found(
                 oldest=follower.oldest_known(),
@@ -107,13 +130,37 @@ class Stream:
         self._publish(decided.last)
         self._count_files()
         self._say("following", seq=decided.last, newest=found.newest)
+        forget_failure(target.lake.failure)
+
+    def _last_watermark(self) -> Watermark:
+        """What was published last. One that cannot be read is as good as none: the tables know what they hold."""
+        try:
+            return read_watermark(self._target.lake.watermark)
+        except StoreUnavailable as error:
+            self._say("watermark lost", reason=str(error))
+            return Watermark()
 
     def _follow(self) -> None:
-        query = self._start()
+        while True:
+            try:
+                self._follow_clock()
+                return
+            except _ClockWentBack as error:
+                # Spark would wait for the time of its next batch to come again, however long that takes.
+                self._say("clock went back", seconds=round(error.seconds, 3))
+
+    def _follow_clock(self) -> None:
+        """Follow until the end. Raises _ClockWentBack where that is to begin anew; no batch runs then."""
+        query, ahead = self._start(), self._clock() - time.monotonic()
+        jump: _ClockWentBack | None = None
         try:
             while query.isActive:
                 time.sleep(_POLL_SECONDS)
-                if self._stopping.is_set() and self._batch.acquire(blocking=False):
+                before, ahead = ahead, self._clock() - time.monotonic()
+                if before - ahead > _JUMP_SECONDS:
+                    jump = _ClockWentBack(before - ahead)
+                    self._is_pausing = True
+                if (self._stopping.is_set() or self._is_pausing) and self._batch.acquire(blocking=False):
                     # No batch runs, and none will begin.
                     self._batch.release()
                     query.stop()
@@ -124,9 +171,14 @@ class Stream:
             self._keep_up()
         except PySparkException:
             # What went wrong in a batch says more than what Spark makes of it.
-            if self._failure is not None:
+            if self._failure is not None and not (jump and isinstance(self._failure, _Stopping)):
                 raise self._failure from None
-            raise
+            if jump is None:
+                raise
+        finally:
+            self._is_pausing, self._failure = False, None
+        if jump is not None and not self._stopping.is_set():
+            raise jump
 
     def _start(self) -> StreamingQuery:
         place, options = self._target.lake, self._options
@@ -152,7 +204,7 @@ class Stream:
         """One batch. Called by Spark, in a thread of its own."""
         with self._batch:
             try:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or self._is_pausing:
                     raise _Stopping
                 crashes.reach(Point.BEFORE_READ, self._target.spark)
                 last = _last_of(self._target.lake.checkpoint, number)
@@ -212,30 +264,40 @@ class Stream:
 
     def _keep_up(self) -> None:
         """Upkeep that is due. No batch runs at the same time, so nothing can get into the way of anything."""
-        target, upkeep = self._target, self._options.upkeep
+        upkeep = self._options.upkeep
         todo = due(self._done, datetime.now(UTC), upkeep)
         if not any(todo) or self._stopping.is_set():
             return
         with self._batch:
-            begun, now = time.monotonic(), datetime.now(UTC)
-            if todo.forget:
-                events = retention.forget(target, upkeep.retention, now)
-                self._say("forgotten", events=events)
-                self._done = self._done._replace(forgotten=now)
-                self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(_now(), events))
-            if todo.optimize:
-                self._say("snapshots", taken=snapshots.take(target))
-                maintenance.optimize(target)
-                compacted = {table.name: lake.size(target.lake, table).files for table in TABLES}
-                self._done = self._done._replace(optimized=now, batches=0)
-                self._watermark = msgspec.structs.replace(self._watermark, optimized=_now(), compacted=compacted)
-            if todo.vacuum:
-                maintenance.vacuum(target)
-                self._done = self._done._replace(vacuumed=now)
-                self._watermark = msgspec.structs.replace(self._watermark, vacuumed=_now())
-            self._count_files()
-            publish_watermark(target.lake.watermark, self._watermark)
-            self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
+            try:
+                self._do(todo)
+            except (PySparkException, Py4JJavaError, StoreError) as error:
+                # What is wrong with old files must not keep new events out of the lake; it is tried again later.
+                now = datetime.now(UTC)
+                self._done = self._done._replace(optimized=now, vacuumed=now, forgotten=now, batches=0)
+                self._say("upkeep failed", reason=str(translated(error)))
+
+    def _do(self, todo: Due) -> None:
+        target, upkeep = self._target, self._options.upkeep
+        begun, now = time.monotonic(), datetime.now(UTC)
+        if todo.forget:
+            events = retention.forget(target, upkeep.retention, now)
+            self._say("forgotten", events=events)
+            self._done = self._done._replace(forgotten=now)
+            self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(_now(), events))
+        if todo.optimize:
+            self._say("snapshots", taken=snapshots.take(target))
+            maintenance.optimize(target)
+            compacted = {table.name: lake.size(target.lake, table).files for table in TABLES}
+            self._done = self._done._replace(optimized=now, batches=0)
+            self._watermark = msgspec.structs.replace(self._watermark, optimized=_now(), compacted=compacted)
+        if todo.vacuum:
+            maintenance.vacuum(target)
+            self._done = self._done._replace(vacuumed=now)
+            self._watermark = msgspec.structs.replace(self._watermark, vacuumed=_now())
+        self._count_files()
+        publish_watermark(target.lake.watermark, self._watermark)
+        self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
 
 
 def _last_of(checkpoint: Path, number: int) -> int:
@@ -248,13 +310,8 @@ def _now() -> str:
     return f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z"
 
 
-_UNFIT = re.compile(r"spark_store\.errors\.LakeUnfit: (.+)")
-
-
 def translated(error: Exception) -> StoreError:
-    """Spark's error as ours: one that a worker raised is named in Spark's text."""
-    text = str(error)
-    if found := _UNFIT.search(text):
-        return LakeUnfit(found[1])
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return StoreUnavailable(f"{type(error).__name__}: {' '.join(lines[:3])[:1000]}")
+    """Spark's or the system's error as ours."""
+    if isinstance(error, StoreError):
+        return error
+    return spark_fault(type(error).__name__, str(error))

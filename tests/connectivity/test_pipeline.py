@@ -79,6 +79,26 @@ async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeyp
     assert [line["seq"] for line in lines if line["event"] == "pipeline following"][:1] == [7]
 
 
+async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(
+        monkeypatch,
+        "say('following')\nsay('upkeep failed', reason='a damaged file')\nsay('batch')\nsay('half')\n"
+        "sys.stdin.read(1)\nsay('upkeep')\nsay('batch')\nsay('done')\nsys.stdin.read()",
+    )
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: any(line["event"] == "pipeline half" for line in lines))
+        assert pipeline.details == "following; upkeep failed: a damaged file"
+        assert [line["log_level"] for line in lines if line["event"] == "pipeline upkeep failed"] == ["warning"]
+        assert pipeline._process is not None
+        assert pipeline._process.stdin is not None
+        pipeline._process.stdin.write(b"x")
+        await wait_until(lambda: any(line["event"] == "pipeline done" for line in lines))
+        assert pipeline.details == "following"
+
+
 async def test_a_pipeline_that_cannot_run_here_is_said_once(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

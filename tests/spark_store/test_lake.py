@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from spark_store import lake
-from spark_store.errors import StoreUnavailable
+from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.tables import EVENTS, LATEST, Lake
 
 
@@ -45,3 +45,13 @@ def test_a_column_that_was_added_and_is_not_filled_yet_is_told(columns: list[str
         DeltaTable(place.path(LATEST)).alter.add_columns([added])
     assert lake.has_gaps(place, LATEST, "seq")
     assert not lake.has_gaps(place, LATEST, "revision")
+
+
+def test_an_empty_part_of_a_log_is_damage_not_a_version(tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    write(place, 1, 5)
+    write(place, 6, 9)
+    lake.check_log(place, EVENTS)
+    (tmp_path / "lake" / "events" / "_delta_log" / f"{1:020}.json").write_bytes(b"")
+    with pytest.raises(LakeUnfit, match=r"00001\.json: found an empty file, .*; stop the pipeline; restore"):
+        lake.check_log(place, EVENTS)

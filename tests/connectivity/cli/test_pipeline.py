@@ -73,6 +73,13 @@ def test_the_others_become_a_pipeline_with_the_services_settings(
     assert became[0][-4:] == ["--master", "local[*]", "--memory", "2g"]
 
 
+def test_a_comparison_of_everything_from_the_beginning(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr(module.os, "execv", lambda _, command: became.append(command))
+    run("verify", "--settings", settings, "--all", "--restart")
+    assert became[0][-2:] == ["--all", "--restart"]
+
+
 def test_settings_that_cannot_be_used_end_with_2(settings: Path) -> None:
     settings.write_text("spark: {memory: much}\n")
     result = run("status", "--settings", settings)

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,14 +21,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
-from spark_store.follower import Follower
+from spark_store.errors import StoreUnavailable
 from spark_store.journal import SqliteJournal
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.stream import Stream, StreamOptions
 from spark_store.records import Change
-from spark_store.tables import EVENTS, LATEST, Lake, Table
+from spark_store.tables import Lake, Table
 from tests.behaviours.journal import change
 from tests.helpers import wait_until_sync
+from tests.spark_store.pipeline.checker import check
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Java process of a test does not live long enough for its second compiler to be worth its time."""
@@ -58,7 +61,9 @@ class Site:
             for position in range(newest, newest + events):
                 number = position % entities
                 revisions[number] += 1
-                changes.append(change(lamp(number), revisions[number]))
+                made = change(lamp(number), revisions[number])
+                # No event of it names a policy.
+                changes.append(replace(made, snapshots=(replace(made.snapshots[0], policy=None),)))
             journal.append(changes)
         finally:
             journal.close()
@@ -77,46 +82,35 @@ class Site:
 
     def assert_equal(self) -> None:
         """Both tables are what the journal is, row for row, and nothing is there twice."""
-        with Follower.open(self.lake.journal) as follower:
-            entries = [(*it[:4], _text(it.timestamp), it.action, it.path, _json(it.value), _json(it.headers))
-                       for it in follower.entries(1, follower.newest())]  # fmt: skip
-            states = [(*it[:5], _text(it.created), _text(it.modified), _json(it.state)) for it in follower.states(1, 0)]
-        events = [
-            (*(row[name] for name in ("entity_type", "entity", "revision", "seq")), row["ts"].isoformat(),
-             *(row[name] for name in ("action", "path", "value", "headers")))
-            for row in self.table(EVENTS)
-        ]  # fmt: skip
-        latest = [
-            (*(row[name] for name in ("entity_type", "entity", "policy_id", "revision", "seq")), row["created"].isoformat(),
-             row["modified"].isoformat(), row["state"])
-            for row in self.table(LATEST)
-        ]  # fmt: skip
-        assert sorted(events, key=str) == sorted(entries, key=str)
-        assert sorted(latest, key=str) == sorted(states, key=str)
-
-
-def _text(timestamp: str) -> str:
-    return timestamp.replace("Z", "+00:00")
-
-
-def _json(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+        assert check(self.folder) == []
 
 
 Said = list[tuple[str, dict[str, Any]]]
 
 
+STARVED = "Python worker failed to connect back"
+"""Spark waits ten seconds for a worker, and no setting says otherwise: on a machine that is busy with other things that may
+not be enough. The service starts such a pipeline again, and so do the tests."""
+
+
 def take_all(spark: SparkSession, site: Site, **options: Any) -> Said:
     """Everything that the journal has, moved by a stream in this process; what was said."""
-    said: Said = []
-    stream = Stream(
-        Target.of(spark, site.folder),
-        lambda event, **fields: said.append((event, fields)),
-        StreamOptions(once=True, **options),
-        threading.Event(),
-    )
-    stream.run()
-    return said
+    deadline = time.monotonic() + WITHIN
+    while True:
+        said: Said = []
+        stream = Stream(
+            Target.of(spark, site.folder),
+            lambda event, said=said, **fields: said.append((event, fields)),
+            StreamOptions(once=True, **options),
+            threading.Event(),
+        )
+        try:
+            stream.run()
+        except StoreUnavailable as error:
+            if STARVED not in str(error) or time.monotonic() >= deadline:
+                raise
+        else:
+            return said
 
 
 class PipelineProcess:
@@ -153,6 +147,11 @@ class PipelineProcess:
     def wait(self) -> int:
         """The exit code."""
         return self.process.wait(WITHIN)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether it ended only because the machine was too busy."""
+        return self.process.poll() == 1 and STARVED in self.output()
 
     def java(self) -> list[psutil.Process]:
         return [it for it in psutil.Process(self.process.pid).children() if "java" in it.name()]

@@ -33,6 +33,23 @@ def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:
     assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == expected
 
 
+@pytest.mark.parametrize(
+    ("entity", "age", "expected"),
+    [("a:lamp", 2, True), ("a:lamp", 0, False), ("b:lamp", 99, False), ("c:lamp", 2, False), ("c:lamp", 4, True)],
+)
+def test_an_event_expires_by_its_namespace(entity: str, age: int, expected: bool) -> None:
+    retention = Retention(DAY, {"b": None, "c": 3 * DAY})
+    assert retention.has_expired(entity, NOW - age * DAY, NOW) is expected
+
+
+def test_a_clock_that_was_set_back_delays_no_upkeep() -> None:
+    """Nobody knows how long it is since a time to come."""
+    later = NOW + 365 * DAY
+    done = Done(later, later, later, 1)
+    assert due(done, NOW, Upkeep(retention=Retention(DAY))) == Due(optimize=True, vacuum=True, forget=True)
+    assert not due(done._replace(batches=0), NOW, Upkeep()).optimize
+
+
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:
     assert not due(FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep()).forget
     assert not due(

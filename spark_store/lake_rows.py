@@ -1,0 +1,175 @@
+"""Rows of the lake in bulk, as the journal has them, without Spark: for comparing, and for making a state anew.
+
+A table is opened at its newest version and read in batches, so memory stays bounded by a batch. Files that cannot hold
+what is asked for are not opened. Nothing is held between two calls, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from spark_store.faults import lake_fault
+from spark_store.follower import Entry, State
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
+
+_BATCH_ROWS = 10_000
+_EVENT_COLUMNS = ("entity_type", "entity", "revision", "seq", "ts", "action", "path", "value", "headers")
+_STATE_COLUMNS = ("entity_type", "entity", "policy_id", "revision", "seq", "created", "modified", "state")
+
+
+class Part(NamedTuple):
+    """Entities from `first` to before `end`, in the order of their ids; None is no bound."""
+
+    first: str | None
+    end: str | None
+
+    def condition(self) -> str:
+        """In SQL."""
+        bounds = [f"entity >= {sql_text(self.first)}"] if self.first is not None else []
+        bounds += [f"entity < {sql_text(self.end)}"] if self.end is not None else []
+        return " AND ".join(bounds) or "true"
+
+
+def sql_text(value: str) -> str:
+    """A text as Spark's SQL writes it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def is_there(place: Lake, table: Table) -> bool:
+    """Whether the table has been made."""
+    return (Path(place.path(table)) / "_delta_log").is_dir()
+
+
+def version(place: Lake, table: Table) -> int:
+    """The number of the table's newest version. Raises StoreUnavailable, LakeUnfit."""
+    with _opened(place, table) as opened:
+        return opened.version()
+
+
+def parts(place: Lake, rows: int) -> list[Part]:
+    """All entities of `events`, cut into parts of about so many events, as far as the files' statistics tell that."""
+    if not is_there(place, EVENTS):
+        return [Part(None, None)]
+    with _opened(place, EVENTS) as opened:
+        files = opened.get_add_actions(flatten=True)
+        names = files.schema.names
+        if "min.entity" not in names or "num_records" not in names:
+            return [Part(None, None)]
+        known = zip(files["min.entity"].to_pylist(), files["num_records"].to_pylist(), strict=True)
+        return cut([(first, number) for first, number in known if first is not None and number], rows)
+
+
+def cut(files: Sequence[tuple[str, int]], rows: int) -> list[Part]:
+    """Parts without hole or overlap, from where files begin and how many rows they have. A file is never cut."""
+    edges: list[str] = []
+    collected = 0
+    for first, number in sorted(files):
+        if collected >= rows and first > (edges[-1] if edges else ""):
+            edges.append(first)
+            collected = 0
+        collected += number
+    return [Part(first, end) for first, end in zip([None, *edges], [*edges, None], strict=True)]
+
+
+def snapshots(place: Lake) -> Iterator[State]:
+    """The rows of `snapshots`; none where there is no such table. Raises StoreUnavailable, LakeUnfit."""
+    if is_there(place, SNAPSHOTS):
+        for row in _rows(place, SNAPSHOTS, _STATE_COLUMNS, None):
+            yield _state(*row)
+
+
+def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterator[State]:
+    """The rows of `latest`, or those of the named entities. Raises StoreUnavailable, LakeUnfit."""
+    condition = None if entities is None else pc.field("entity").isin(entities)
+    for row in _rows(place, LATEST, _STATE_COLUMNS, condition):
+        yield _state(*row)
+
+
+def events_between(place: Lake, first: int, last: int) -> list[Entry]:
+    """The rows of `events` with these numbers, in order. Raises StoreUnavailable, LakeUnfit."""
+    found = _entries(place, (pc.field("seq") >= first) & (pc.field("seq") <= last))
+    return sorted(found, key=lambda entry: entry.seq)
+
+
+def events_of(place: Lake, entities: Sequence[str]) -> list[Entry]:
+    """All events of the named entities, by entity and revision. Raises StoreUnavailable, LakeUnfit."""
+    return _in_order(_entries(place, pc.field("entity").isin(entities)))
+
+
+def events_in(place: Lake, part: Part) -> list[Entry]:
+    """All events of a part, by entity and revision. Raises StoreUnavailable, LakeUnfit."""
+    return _in_order(_entries(place, _condition(part)))
+
+
+def states_in(place: Lake, part: Part) -> Iterator[State]:
+    """The rows of `latest` of a part. Raises StoreUnavailable, LakeUnfit."""
+    for row in _rows(place, LATEST, _STATE_COLUMNS, _condition(part)):
+        yield _state(*row)
+
+
+def _condition(part: Part) -> ds.Expression | None:
+    found: ds.Expression | None = None if part.first is None else pc.field("entity") >= part.first
+    if part.end is not None:
+        below = pc.field("entity") < part.end
+        found = below if found is None else found & below
+    return found
+
+
+def _in_order(entries: Iterator[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (entry.entity_type, entry.entity, entry.revision, entry.seq))
+
+
+def _entries(place: Lake, condition: ds.Expression | None) -> Iterator[Entry]:
+    for row in _rows(place, EVENTS, _EVENT_COLUMNS, condition):
+        yield _entry(*row)
+
+
+def _rows(
+    place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None
+) -> Iterator[tuple[Any, ...]]:
+    with _opened(place, table) as opened:
+        # A file system of pyarrow's own: its threads need no Python then.
+        files = SubTreeFileSystem(place.path(table), LocalFileSystem())
+        dataset = opened.to_pyarrow_dataset(filesystem=files)
+        for batch in dataset.to_batches(columns=list(columns), filter=condition, batch_size=_BATCH_ROWS):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _entry(
+    type: str, id: str, revision: int, seq: int, ts: Any, action: str, path: str, value: str | None, headers: str
+) -> Entry:
+    return Entry(type, id, revision, seq, _text(ts), action, path, _bytes(value), headers.encode())
+
+
+def _state(
+    type: str, id: str, policy: str | None, revision: int, seq: int, created: Any, modified: Any, state: str | None
+) -> State:
+    return State(type, id, policy, revision, seq, _text(created), _text(modified), _bytes(state))
+
+
+def _text(instant: Any) -> str:
+    """A time as events write it."""
+    return f"{instant.isoformat(timespec='microseconds')[:26]}Z"
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+@contextlib.contextmanager
+def _opened(place: Lake, table: Table) -> Iterator[DeltaTable]:
+    path = place.path(table)
+    try:
+        yield DeltaTable(path)
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise lake_fault(path, error) from error

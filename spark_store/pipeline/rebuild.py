@@ -1,0 +1,291 @@
+"""`latest` made anew from `events`: folded in parts, put in its place at once.
+
+Each part of the entities is folded by Spark's Python workers and appended to a table beside the lake (`pipeline/rebuild`);
+what came of the parts is one more file there. When all are done, one commit of Delta puts them in the place of what
+`latest` held: who reads it finds the old rows or the new ones, and who has it open goes on reading the old ones. Killed
+anywhere and started again it goes on with the next part; where `events` has changed meanwhile, it begins anew.
+
+An entity is folded from its events alone wherever they are all there. Otherwise it rests on a state that is known: a row of
+`snapshots`, if there is that table, or what `latest` held. Where none of these leads to a state, the journal's is taken
+afterwards. Memory is bounded: events come sorted by entity and revision, and one entity is held at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+
+from mappings.ids import EntityType
+from mappings.signals import Event
+from spark_store import lake_rows
+from spark_store.errors import LakeUnfit
+from spark_store.faults import system_fault
+from spark_store.folding import Folding, Ground, entity_of, state_text
+from spark_store.follower import State
+from spark_store.lake_rows import Part
+from spark_store.pipeline import jobs
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.transforms import latest_rows
+from spark_store.rebuild import as_snapshot
+from spark_store.tables import EVENTS, LATEST, Lake
+
+ROWS = 500_000
+"""About so many events are one part."""
+
+APP = "rebuild"
+"""Whose transactions these are, as Delta's log names them."""
+
+FOLDED_SCHEMA = (
+    "entity_type STRING, entity STRING, policy STRING, revision BIGINT, created STRING, modified STRING, state STRING, "
+    "seq BIGINT, ground STRING"
+)
+_KNOWN = "known"
+_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
+_BATCH_ROWS = 1000
+_BATCH_BYTES = 8 << 20
+_FOLDABLE = {type.value for type in EntityType}
+_ORDER = ("entity_type", "entity", "revision", "rank", "seq")
+_ITEM = (*_ORDER, "at", "action", "path", "text", "policy", "created")
+
+Say = Callable[..., None]
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """Rows of `latest`: folded from events alone, resting on a known state, and without any state that could be found
+    (then the journal's is taken); and how the table differs from the one before: rows changed, added, removed."""
+
+    folded: int
+    known: int
+    lost: int
+    changed: int
+    added: int
+    removed: int
+
+
+class Progress(msgspec.Struct):
+    """The version of `events` that is folded, its parts, and how many of them are done. `run` numbers the rebuild."""
+
+    run: int
+    version: int
+    parts: list[Part]
+    done: int = 0
+    rebuilt: Rebuilt | None = None
+
+
+def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
+    """Make `latest` anew, on a lake that nobody else writes. Raises StoreError; then another call goes on."""
+    place = target.lake
+    if not lake_rows.is_there(place, EVENTS):
+        raise LakeUnfit(f"{place.path(EVENTS)}: expected a table to rebuild from, found none; restore it from a backup")
+    jobs.prepare(target)
+    # A worker gets so much at once, however long the values are.
+    target.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_BATCH_BYTES))
+    progress = _progress(place, rows)
+    while progress.done < len(progress.parts):
+        _fold(target, progress)
+        progress.done += 1
+        _remember(place, progress)
+        say("folded", part=progress.done, parts=len(progress.parts))
+    if progress.rebuilt is None:
+        progress.rebuilt = _compared(target)
+        _remember(place, progress)
+    _replace(target, progress.run)
+    if progress.rebuilt.lost:
+        jobs.merge_latest(target, 1, 0)
+    shutil.rmtree(place.rebuild)
+    return progress.rebuilt
+
+
+def _progress(place: Lake, rows: int) -> Progress:
+    """Of the one that was interrupted, if `events` is still what it was; else a new one."""
+    version = lake_rows.version(place, EVENTS)
+    try:
+        found = msgspec.json.decode(_file(place).read_bytes(), type=Progress)
+        if found.version == version:
+            return found
+    except (FileNotFoundError, msgspec.MsgspecError):
+        pass
+    shutil.rmtree(place.rebuild, ignore_errors=True)
+    place.rebuild.mkdir(parents=True)
+    begun = Progress(time.time_ns(), version, lake_rows.parts(place, rows))
+    _remember(place, begun)
+    return begun
+
+
+def _file(place: Lake) -> Path:
+    return place.rebuild / "progress.json"
+
+
+def _staging(place: Lake) -> str:
+    return str((place.rebuild / "latest").absolute())
+
+
+def _remember(place: Lake, progress: Progress) -> None:
+    part = _file(place).with_suffix(".part")
+    try:
+        part.write_bytes(msgspec.json.encode(progress))
+        part.replace(_file(place))
+    except OSError as error:
+        raise system_fault(part, error) from error
+
+
+def _fold(target: Target, progress: Progress) -> None:
+    """One part, into the table beside the lake; a part that is there already is not taken a second time."""
+    condition = progress.parts[progress.done].condition()
+    events = target.spark.read.format("delta").option("versionAsOf", progress.version).load(target.lake.path(EVENTS))
+    items = event_items(events.where(condition))
+    for known in _known(target):
+        items = items.unionByName(known_items(known.where(condition)))
+    (
+        folded(items)
+        .write.format("delta")
+        .mode("append")
+        .option("txnAppId", APP)
+        .option("txnVersion", progress.done + 1)
+        .save(_staging(target.lake))
+    )
+
+
+def _known(target: Target) -> Iterator[DataFrame]:
+    """What may be rested on: tables with the columns of `latest`."""
+    yield target.read(LATEST)
+    snapshots = target.lake.folder / "snapshots"
+    if (snapshots / "_delta_log").is_dir():
+        yield target.spark.read.format("delta").load(str(snapshots.absolute()))
+
+
+def event_items(events: DataFrame) -> DataFrame:
+    """Rows of `events` as what is folded."""
+    nothing = sql.lit(None).cast("string")
+    return events.select(
+        "entity_type", "entity", "revision", sql.lit(0).alias("rank"), "seq", _text("ts", "at"), "action", "path",
+        sql.col("value").alias("text"), nothing.alias("policy"), nothing.alias("created"),
+    )  # fmt: skip
+
+
+def known_items(rows: DataFrame) -> DataFrame:
+    """Rows of `latest` or `snapshots` as what is folded on: after the event of their revision."""
+    return rows.select(
+        "entity_type", "entity", "revision", sql.lit(1).alias("rank"), "seq",
+        _text("modified", "at"), sql.lit(_KNOWN).alias("action"), sql.lit("/").alias("path"),
+        sql.col("state").alias("text"), sql.col("policy_id").alias("policy"), _text("created", "created"),
+    )  # fmt: skip
+
+
+def _text(column: str, name: str) -> Any:
+    return sql.date_format(column, _TIME).alias(name)
+
+
+def folded(items: DataFrame) -> DataFrame:
+    """The newest state of each entity, and what it rests on."""
+    key = ("entity_type", "entity")
+    return items.select(*_ITEM).repartition(*key).sortWithinPartitions(*_ORDER).mapInArrow(_fold_batches, FOLDED_SCHEMA)
+
+
+def _fold_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One partition: rows in order, one state for each entity. Runs in Spark's Python workers."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    items = (item for batch in batches for item in zip(*(it.to_pylist() for it in batch.columns), strict=True))
+    for row in fold_rows(items):
+        rows.append(row)
+        size += len(row[6] or "")
+        if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _batch(rows)
+            rows, size = [], 0
+    if rows:
+        yield _batch(rows)
+
+
+def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Items as `event_items` and `known_items` make them, in order → rows of FOLDED_SCHEMA."""
+    current: tuple[str, str] | None = None
+    folding, last = Folding(), 0
+    for item in items:
+        if item[:2] != current:
+            if current is not None:
+                yield _row(current, folding, last)
+            current, folding, last = item[:2], Folding(), 0
+        type, id, revision, _, seq, at, action, path, text, policy, created = item
+        last = max(last, seq)
+        if action == _KNOWN:
+            folding.known(as_snapshot(State(type, id, policy, revision, seq, created, at, _bytes(text))))
+        elif type in _FOLDABLE:
+            folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), b"{}"))
+    if current is not None:
+        yield _row(current, folding, last)
+
+
+def _row(key: tuple[str, str], folding: Folding, seq: int) -> tuple[Any, ...]:
+    made = folding.snapshot
+    if made is None:
+        return (*key, None, folding.newest, None, None, None, seq, Ground.NOTHING.value)
+    text = state_text(made)
+    return (
+        *key, made.policy, made.revision, made.created, made.modified, None if text is None else text.decode(), seq,
+        folding.ground.value,
+    )  # fmt: skip
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+_ARROW = pa.schema(
+    [
+        (name, pa.int64() if type == "BIGINT" else pa.string())
+        for name, type in (field.split() for field in FOLDED_SCHEMA.split(", "))
+    ]
+)
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), _ARROW, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+
+
+def _made(target: Target) -> DataFrame:
+    return target.spark.read.format("delta").load(_staging(target.lake))
+
+
+def _new_rows(target: Target) -> DataFrame:
+    return latest_rows(_made(target).where(sql.col("ground") != Ground.NOTHING.value))
+
+
+def _compared(target: Target) -> Rebuilt:
+    grounds = {row["ground"]: int(row["count"]) for row in _made(target).groupBy("ground").count().collect()}
+    columns = [name for name in LATEST.column_names if name not in ("entity_type", "entity")]
+    key = ["entity_type", "entity"]
+    new = _new_rows(target).select(*key, sql.xxhash64(*columns).alias("new"), sql.lit(1).alias("is_new"))
+    old = target.read(LATEST).select(*key, sql.xxhash64(*columns).alias("old"), sql.lit(1).alias("is_old"))
+    counted = (
+        new.join(old, key, "full_outer")
+        .agg(
+            sql.count_if(sql.col("new") != sql.col("old")).alias("changed"),
+            sql.count_if(sql.col("is_old").isNull()).alias("added"),
+            sql.count_if(sql.col("is_new").isNull()).alias("removed"),
+        )
+        .collect()[0]
+    )
+    return Rebuilt(
+        folded=grounds.get(Ground.EVENTS.value, 0),
+        known=grounds.get(Ground.KNOWN.value, 0),
+        lost=grounds.get(Ground.NOTHING.value, 0),
+        changed=int(counted["changed"]),
+        added=int(counted["added"]),
+        removed=int(counted["removed"]),
+    )
+
+
+def _replace(target: Target, run: int) -> None:
+    """One commit: all old rows go, all new ones come. Once it is done, the same run does it no more."""
+    writer = _new_rows(target).write.format("delta").mode("overwrite")
+    writer.option("txnAppId", APP).option("txnVersion", run).save(target.lake.path(LATEST))

@@ -1,0 +1,317 @@
+"""Compares lake and journal, row for row, as far as the watermark says that they should be the same. Without Spark.
+
+Three steps, one after the other: the events, in ranges of their numbers; every row of `latest` and `snapshots` with the
+journal's states; and rows of `latest` with what their events fold to (a sample of entities, or all of them). What was
+erased is not missed, and reported where it is still there although the pipeline has done it. How far it came stands in a
+file beside the watermark: a comparison that was interrupted goes on there, one that came to its end begins anew the next
+time. Memory is bounded by a range, or by the events of one part of the entities.
+
+It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above
+it, and told apart from what is missing. It shares no code with who writes the tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from mappings.ids import EntityType
+from mappings.signals import Event
+from spark_store import lake_rows
+from spark_store.errors import StoreUnavailable
+from spark_store.faults import system_fault
+from spark_store.folding import Folding, Ground, entity_of, is_same_text, state_text
+from spark_store.follower import Entry, Follower, State
+from spark_store.lake_rows import Part
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
+from spark_store.watermark import read_watermark
+
+RANGE = 100_000
+"""So many events are compared at once."""
+
+SAMPLE = 200
+"""So many entities are folded where not all of them are."""
+
+SHOWN = 50
+"""Differences that are told one by one; the others are counted."""
+
+_FOLDABLE = {type.value for type in EntityType}
+_SAME = ("entity_type", "entity", "revision", "timestamp", "action", "path", "value", "headers")
+_STATE_SAME = ("policy", "seq", "created", "modified")
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What differs where: the event's number (None for a row of `latest`), the entity, its revision."""
+
+    table: str
+    what: str
+    entity: str
+    revision: int
+    seq: int | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.seq is None else f", event {self.seq}"
+        return f"{self.table}: {self.what}: {self.entity} at revision {self.revision}{number}"
+
+
+class Verdict(msgspec.Struct):
+    """How far a comparison came, and what it found: also what is kept of one that was interrupted.
+
+    `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
+    `latest` was, and `folded` how many of the parts of entities were.
+    """
+
+    first: int
+    last: int
+    compared: int
+    latest: bool = False
+    folded: int = 0
+    parts: list[Part] | None = None
+    rows: int = 0
+    entities: int = 0
+    count: int = 0
+    differences: list[Difference] = []
+
+    def add(self, found: Iterable[Difference]) -> None:
+        for difference in found:
+            self.count += 1
+            if len(self.differences) < SHOWN:
+                self.differences = [*self.differences, difference]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """`is_expired`: whether an event, of an entity with this newest revision, is past its time, so that the lake need not
+    have it. `fold_all`: fold every entity."""
+
+    is_expired: Callable[[Entry, int], bool] = lambda _entry, _newest: False
+    fold_all: bool = False
+    restart: bool = False
+    range: int = RANGE
+
+
+def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object] | None = None) -> Verdict:
+    """Compare what the journal still has with the lake. `say` is told after each range and each part.
+
+    Raises SchemaTooNew, StoreUnavailable; what was compared until then is remembered.
+    """
+    watermark = read_watermark(place.watermark)
+    last = watermark.seq
+    with Follower.open(place.journal) as follower:
+        verdict = None if options.restart else _remembered(place.verified)
+        if verdict is None:
+            oldest = follower.oldest()
+            first = last + 1 if oldest is None else oldest
+            verdict = Verdict(first, last, first - 1)
+        for _ in _steps(_Work(place, follower, options, watermark.erased), verdict):
+            _remember(place.verified, verdict)
+            if say is not None:
+                say(verdict)
+    place.verified.unlink(missing_ok=True)
+    return verdict
+
+
+class _Work(NamedTuple):
+    """What is compared, and how. Erasures up to the number `erased` have left the lake, too."""
+
+    place: Lake
+    follower: Follower
+    options: VerifyOptions
+    erased: int
+
+
+def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
+    place, options = work.place, work.options
+    while verdict.compared < verdict.last:
+        first, last = verdict.compared + 1, min(verdict.last, verdict.compared + options.range)
+        verdict.add(_compare_events(work, first, last))
+        verdict.compared = last
+        verdict.rows += last - first + 1
+        yield
+    if verdict.last == 0:
+        return
+    if not verdict.latest:
+        verdict.add(_compare_latest(work, verdict.last))
+        verdict.add(_compare_snapshots(work))
+        verdict.latest = True
+        yield
+    if options.fold_all and verdict.parts is None:
+        verdict.parts = lake_rows.parts(place, options.range)
+    parts: list[Part | None] = [None] if verdict.parts is None else [*verdict.parts]
+    for part in parts[verdict.folded :]:
+        number, found = _compare_folded(place, part)
+        verdict.add(found)
+        verdict.entities += number
+        verdict.folded += 1
+        yield
+
+
+def _compare_events(work: _Work, first: int, last: int) -> Iterator[Difference]:
+    place, follower, options, _ = work
+    journal = {entry.seq: entry for entry in follower.entries(first, last)}
+    # Asked after the entries: what was trimmed meanwhile is not missed.
+    oldest, before = follower.oldest(), 0
+    for kept in lake_rows.events_between(place, first, last):
+        entry = journal.pop(kept.seq, None)
+        if kept.seq == before:
+            yield _event("there more than once", kept)
+        elif entry is None:
+            is_erased = _is_erased(work, EVENTS, kept)
+            if isinstance(is_erased, Difference):
+                yield is_erased
+            elif not is_erased and oldest is not None and kept.seq > oldest:
+                yield _event("not in the journal", kept)
+        elif wrong := [name for name in _SAME if getattr(entry, name) != getattr(kept, name)]:
+            yield _event(f"{', '.join(wrong)} not as in the journal", entry)
+        before = kept.seq
+    for entry in journal.values():
+        state = follower.state(entry.entity_type, entry.entity)
+        # Without a state it has been erased meanwhile.
+        if state is not None and not options.is_expired(entry, state.revision):
+            yield _event("missing in the lake", entry)
+
+
+def _is_erased(work: _Work, table: Table, row: Entry | State) -> bool | Difference:
+    """Whether a row is that of an erased entity: what the pipeline has still to do, or what it should have done."""
+    found = [
+        it
+        for it in work.follower.erasures()
+        if (it.entity_type, it.entity) == (row.entity_type, row.entity) and row.seq <= it.seq
+    ]
+    if any(it.id <= work.erased for it in found):
+        return Difference(table.name, "erased, and still there", row.entity, row.revision, row.seq)
+    return bool(found)
+
+
+def _event(what: str, entry: Entry) -> Difference:
+    return Difference(EVENTS.name, what, entry.entity, entry.revision, entry.seq)
+
+
+def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
+    """A row may be newer than the events below the watermark, never older; at the journal's revision it is the same."""
+    place, follower, *_ = work
+    seen: set[tuple[str, str]] = set()
+    for kept in lake_rows.latest_states(place):
+        key = (kept.entity_type, kept.entity)
+        if key in seen:
+            yield _row("there more than once", kept)
+            continue
+        seen.add(key)
+        state = follower.state(*key)
+        if state is None or state.revision < kept.revision:
+            yield from _unknown(work, LATEST, kept)
+        elif state.revision > kept.revision:
+            if kept.revision < follower.revision_at(*key, last):
+                yield _row("older than the entity's events", kept)
+        elif wrong := _unlike(state, kept):
+            yield _row(f"{', '.join(wrong)} not as in the journal", kept)
+    for state in follower.states(1, 0):
+        if (state.entity_type, state.entity) not in seen and follower.revision_at(*state[:2], last):
+            yield _row("missing in the lake", state)
+
+
+def _compare_snapshots(work: _Work) -> Iterator[Difference]:
+    """A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision."""
+    seen: set[tuple[str, str, int]] = set()
+    for kept in lake_rows.snapshots(work.place):
+        key = (kept.entity_type, kept.entity, kept.revision)
+        state = work.follower.state(kept.entity_type, kept.entity)
+        if key in seen:
+            yield _row("there more than once", kept, SNAPSHOTS)
+        elif state is None or state.revision < kept.revision:
+            yield from _unknown(work, SNAPSHOTS, kept)
+        elif state.revision == kept.revision and (wrong := _unlike(state, kept)):
+            yield _row(f"{', '.join(wrong)} not as in the journal", kept, SNAPSHOTS)
+        seen.add(key)
+
+
+def _unknown(work: _Work, table: Table, kept: State) -> Iterator[Difference]:
+    """A row that the journal does not know: an erasure explains it, or nothing does."""
+    is_erased = _is_erased(work, table, kept)
+    if isinstance(is_erased, Difference):
+        yield is_erased
+    elif not is_erased:
+        yield _row("unknown to the journal", kept, table)
+
+
+def _unlike(state: State, kept: State) -> list[str]:
+    wrong = [name for name in _STATE_SAME if getattr(state, name) != getattr(kept, name)]
+    return wrong if is_same_text(state.state, kept.state) else [*wrong, "state"]
+
+
+def _compare_folded(place: Lake, part: Part | None) -> tuple[int, list[Difference]]:
+    """How many entities, and what differs. Without a part: a sample."""
+    if part is None:
+        rows = sample(lake_rows.latest_states(place), SAMPLE)
+        events = lake_rows.events_of(place, sorted({row.entity for row in rows}))
+    else:
+        rows, events = list(lake_rows.states_in(place, part)), lake_rows.events_in(place, part)
+    kept = {(row.entity_type, row.entity): row for row in rows}
+    number = 0
+    found: list[Difference] = []
+    for key, group in itertools.groupby(events, key=lambda entry: (entry.entity_type, entry.entity)):
+        if (row := kept.get(key)) is not None and key[0] in _FOLDABLE:
+            number += 1
+            found += _folded_unlike(row, group)
+    return number, found
+
+
+def _folded_unlike(row: State, entries: Iterable[Entry]) -> Iterator[Difference]:
+    folding, entity, seq = Folding(), entity_of(row.entity_type, row.entity), 0
+    for entry in entries:
+        if entry.revision > row.revision:
+            break
+        seq = entry.seq
+        folding.event(Event(entity, entry.revision, entry.timestamp, *entry[5:]))
+    made = folding.snapshot
+    # Events that are past their time, or not there yet, lead nowhere; a hole is told where events are compared.
+    if folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
+        return
+    folded = State(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
+    if wrong := _unlike(folded, row):
+        yield _row(f"{', '.join(wrong)} not as the events make it", row)
+
+
+def _row(what: str, state: State, table: Table = LATEST) -> Difference:
+    return Difference(table.name, what, state.entity, state.revision)
+
+
+def sample(rows: Iterable[State], size: int) -> list[State]:
+    """About `size` rows, at least half of that if there are so many, spread over all of them."""
+    found: list[State] = []
+    step = 1
+    for number, row in enumerate(rows):
+        if number % step == 0:
+            found.append(row)
+            if len(found) > size:
+                found, step = found[::2], step * 2
+    return found
+
+
+def _remembered(path: Path) -> Verdict | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Verdict)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise system_fault(path, error) from error
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(f"{path}: expected how far a comparison came, found {error}; say --restart") from error
+
+
+def _remember(path: Path, verdict: Verdict) -> None:
+    part = path.with_suffix(".part")
+    with contextlib.ExitStack() as undo:
+        undo.callback(part.unlink, missing_ok=True)
+        try:
+            part.write_bytes(msgspec.json.encode(verdict))
+            os.replace(part, path)
+        except OSError as error:
+            raise system_fault(path, error) from error

@@ -1,0 +1,72 @@
+"""A lake as Spark would have written it, written without Spark: for tests of whoever reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from spark_store.follower import Entry, Follower, State
+from spark_store.tables import EVENTS, LATEST, Lake, Table
+from spark_store.watermark import Watermark, publish_watermark
+
+_TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC")}
+
+
+def write_lake(data_dir: Path, last: int | None = None) -> None:
+    """Both tables and the watermark, as they are after the journal's event `last` (the newest one) was moved."""
+    with Follower.open(Lake(data_dir).journal) as follower:
+        last = follower.newest() if last is None else last
+        entries, states = list(follower.entries(1, last)), list(follower.states(1, last))
+    add_events(data_dir, map(event_row, entries), last)
+    write_latest(data_dir, map(latest_row, states))
+    Lake(data_dir).pipeline.mkdir(parents=True, exist_ok=True)
+    publish_watermark(Lake(data_dir).watermark, Watermark(last))
+
+
+def add_events(data_dir: Path, rows: Iterable[Mapping[str, Any]], last: int) -> None:
+    _write(data_dir, EVENTS, rows, "append", last)
+
+
+def write_events(data_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    _write(data_dir, EVENTS, rows, "overwrite")
+
+
+def write_latest(data_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    _write(data_dir, LATEST, rows, "overwrite")
+
+
+def _write(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]], mode: Any, last: int | None = None) -> None:
+    schema = pa.schema([(column.name, _TYPES[column.type]) for column in table.columns])
+    properties = None if last is None else CommitProperties(app_transactions=[Transaction("journal", last)])
+    found = pa.Table.from_pylist([dict(row) for row in rows], schema)
+    write_deltalake(Lake(data_dir).path(table), found, mode=mode, commit_properties=properties)
+
+
+def event_row(entry: Entry) -> dict[str, Any]:
+    """An entry of the journal as a row of `events`."""
+    row = entry._asdict()
+    return {
+        **row,
+        "namespace": entry.entity.partition(":")[0] if ":" in entry.entity else "",
+        "ts": datetime.fromisoformat(row.pop("timestamp")),
+        "value": None if entry.value is None else entry.value.decode(),
+        "headers": entry.headers.decode(),
+    }
+
+
+def latest_row(state: State) -> dict[str, Any]:
+    """A state of the journal as a row of `latest`."""
+    return {
+        **state._asdict(),
+        "namespace": state.entity.partition(":")[0] if ":" in state.entity else "",
+        "policy_id": state.policy,
+        "created": datetime.fromisoformat(state.created),
+        "modified": datetime.fromisoformat(state.modified),
+        "deleted": state.state is None,
+        "state": None if state.state is None else state.state.decode(),
+    }

@@ -1,0 +1,78 @@
+"""Changes as the service makes them: each state is what its events fold to."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.follower import Follower
+from spark_store.records import Change, Snapshot
+from spark_store.replay import evolve
+from tests.behaviours.journal import timestamp
+from tests.spark_store.pipeline.site import Site, lamp
+
+
+class Past:
+    """What happens to some entities, one second after the other."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._states: dict[EntityId, Snapshot] = {}
+        self._seconds = 0
+        self._changes: list[Change] = []
+
+    def happens(self, entity: EntityId, action: str, path: str = "/", value: Any = None) -> None:
+        before = self._states.get(entity)
+        self._seconds += 1
+        raw = None if action == "deleted" else msgspec.json.encode(value)
+        revision = 1 if before is None else before.revision + 1
+        event = Event(entity, revision, timestamp(self._seconds), action, path, raw, b"{}")
+        self._states[entity] = evolve(before, event)
+        self._changes.append(Change((event,), (self._states[entity],)))
+
+    def store(self) -> None:
+        """Into the journal."""
+        self._site.append(self._changes)
+        self._changes.clear()
+
+
+def eventful(site: Site, entities: int = 8) -> Past:
+    """Things that come, change, lose parts, go and come again, and a policy: stored."""
+    past = Past(site)
+    policy = EntityId(EntityType.POLICY, "acme.site", "owner")
+    past.happens(policy, "created", "/", {"entries": {"DEFAULT": {"subjects": {}, "resources": {}}}})
+    for number in range(entities):
+        thing = lamp(number)
+        past.happens(thing, "created", "/", {"policyId": str(policy), "attributes": {"größe": 1.50, "n": number}})
+        past.happens(thing, "modified", "/features/lamp/properties/big", 9007199254740993)
+        past.happens(thing, "merged", "/attributes", {"n": None, "note": "ü" * 40})
+        past.happens(thing, "deleted", "/features/lamp")
+        past.happens(thing, "modified", "/attributes/n", [True, 1, 1.0, None])
+    past.happens(lamp(0), "deleted")
+    past.happens(lamp(1), "deleted")
+    past.happens(lamp(1), "created", "/", {"policyId": "acme.site:other"})
+    past.happens(policy, "modified", "/entries/DEFAULT/subjects/a:b/c", {"type": "x"})
+    past.store()
+    return past
+
+
+def trim(site: Site, seq: int) -> None:
+    """Take the events up to this number away from the journal."""
+    tamper(site, "DELETE FROM entries WHERE seq <= ?", seq)
+
+
+def tamper(site: Site, statement: str, *parameters: object) -> Any:
+    """Change the journal's file behind everybody's back; the first row of what it says."""
+    with contextlib.closing(sqlite3.connect(site.lake.journal, isolation_level=None)) as journal:
+        return journal.execute(statement, parameters).fetchone()
+
+
+def states(site: Site) -> list[tuple[object, ...]]:
+    """The journal's current states."""
+    with Follower.open(site.lake.journal) as follower:
+        return sorted(follower.states(1, 0), key=str)

@@ -1,0 +1,73 @@
+"""Rows of the lake in bulk, as the journal has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_store import lake_rows
+from spark_store.errors import StoreUnavailable
+from spark_store.follower import Follower
+from spark_store.lake_rows import Part, cut
+from spark_store.tables import EVENTS, Lake
+from tests.spark_store.pipeline.lake_files import write_lake
+from tests.spark_store.pipeline.past import eventful
+from tests.spark_store.pipeline.site import Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path / "data")
+    eventful(site)
+    write_lake(site.folder)
+    return site
+
+
+def test_rows_are_the_journals_byte_for_byte(site: Site) -> None:
+    with Follower.open(site.lake.journal) as follower:
+        assert lake_rows.events_between(site.lake, 1, 99) == list(follower.entries(1, 99))
+        assert lake_rows.events_between(site.lake, 7, 9) == list(follower.entries(7, 9))
+        assert sorted(lake_rows.latest_states(site.lake), key=str) == sorted(follower.states(1, 0), key=str)
+    wanted = ["acme.site:lamp-1", "acme.site:lamp-3"]
+    assert sorted(row.entity for row in lake_rows.latest_states(site.lake, wanted)) == wanted
+    events = [(row.entity, row.revision) for row in lake_rows.events_of(site.lake, wanted)]
+    assert events == [(wanted[0], n) for n in range(1, 8)] + [(wanted[1], n) for n in range(1, 6)]
+
+
+def test_a_part_is_all_of_its_entities(site: Site) -> None:
+    part = Part("acme.site:lamp-2", "acme.site:lamp-4")
+    assert {row.entity for row in lake_rows.events_in(site.lake, part)} == {"acme.site:lamp-2", "acme.site:lamp-3"}
+    assert len(list(lake_rows.states_in(site.lake, part))) == 2
+    assert len(lake_rows.events_in(site.lake, Part(None, None))) == 45
+    assert len(list(lake_rows.states_in(site.lake, Part("acme.site:lamp-7", None)))) == 2
+    assert lake_rows.parts(site.lake, 10) == [Part(None, None)], "one file is never cut"
+
+
+@pytest.mark.parametrize(
+    ("files", "rows", "expected"),
+    [
+        ([], 10, [(None, None)]),
+        ([("b", 10), ("a", 10), ("c", 10)], 10, [(None, "b"), ("b", "c"), ("c", None)]),
+        ([("a", 10), ("b", 10), ("c", 10)], 15, [(None, "c"), ("c", None)]),
+        # Files that are not in order of entities all begin alike.
+        ([("a", 10), ("a", 10), ("a", 10)], 10, [(None, "a"), ("a", None)]),
+    ],
+)
+def test_parts_have_neither_hole_nor_overlap(
+    files: list[tuple[str, int]], rows: int, expected: list[tuple[str | None, str | None]]
+) -> None:
+    assert cut(files, rows) == expected
+
+
+def test_a_part_is_said_in_sql() -> None:
+    assert Part(None, None).condition() == "true"
+    assert Part("it's", "b\\").condition() == "entity >= 'it\\'s' AND entity < 'b\\\\'"
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    assert not lake_rows.is_there(place, EVENTS)
+    assert lake_rows.parts(place, 1) == [Part(None, None)]
+    with pytest.raises(StoreUnavailable, match="expected a Delta table"):
+        lake_rows.version(place, EVENTS)

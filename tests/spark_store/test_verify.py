@@ -1,0 +1,214 @@
+"""Lake and journal compared without Spark: what differs is told, what is interrupted goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.follower import State
+from spark_store.tables import EVENTS, LATEST
+from spark_store.verify import SAMPLE, SHOWN, Verdict, VerifyOptions, sample, verify
+from spark_store.watermark import Watermark, publish_watermark
+from tests.spark_store.pipeline.lake_files import write_events, write_lake, write_latest
+from tests.spark_store.pipeline.past import eventful, tamper, trim
+from tests.spark_store.pipeline.site import Site
+
+ALL = VerifyOptions(fold_all=True)
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path / "data")
+    eventful(site)
+    write_lake(site.folder)
+    return site
+
+
+class Interrupted(Exception):
+    pass
+
+
+def stop(after: int) -> Callable[[Verdict], None]:
+    """Interrupts a comparison after so many steps."""
+    told: list[int] = []
+
+    def say(verdict: Verdict) -> None:
+        told.append(verdict.compared)
+        if len(told) == after:
+            raise Interrupted
+
+    return say
+
+
+def differences(site: Site, options: VerifyOptions = ALL) -> list[str]:
+    return [str(it) for it in verify(site.lake, options).differences]
+
+
+def events(site: Site) -> Rows:
+    return sorted(site.table(EVENTS), key=lambda row: row["seq"])
+
+
+def latest(site: Site) -> dict[str, dict[str, Any]]:
+    return {row["entity"]: row for row in site.table(LATEST)}
+
+
+@pytest.mark.parametrize(
+    "options", [VerifyOptions(), ALL, VerifyOptions(range=7), VerifyOptions(range=7, fold_all=True)]
+)
+def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, site: Site) -> None:
+    found = verify(site.lake, options)
+    assert (found.first, found.last, found.compared, found.rows, found.entities) == (1, 45, 45, 45, 9)
+    assert (found.count, found.differences) == (0, [])
+    assert not site.lake.verified.exists()
+
+
+def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
+    site = Site(tmp_path / "data")
+    site.write(3)
+    assert verify(site.lake, ALL) == Verdict(1, 0, 0)
+
+
+def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
+    other = Site(tmp_path / "data")
+    eventful(other)
+    write_lake(other.folder, 20)
+    assert differences(other) == []
+    # Merged, and not yet said; appended, and not yet merged.
+    publish_watermark(other.lake.watermark, Watermark(12))
+    assert differences(other) == []
+    # Only the newest events are still in the journal.
+    publish_watermark(other.lake.watermark, Watermark(20))
+    trim(other, 15)
+    found = verify(other.lake, ALL)
+    assert (found.first, found.last, found.count) == (16, 20, 0)
+    trim(other, 20)
+    assert verify(other.lake, ALL).count == 0
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda rows: rows[:-1], "events: missing in the lake: acme.site:owner at revision 2, event 45"),
+        (lambda rows: rows[:8] + rows[9:], "events: missing in the lake: acme.site:lamp-1 at revision 3, event 9"),
+        (lambda rows: [*rows, rows[4]], "events: there more than once: acme.site:lamp-0 at revision 4, event 5"),
+        (
+            lambda rows: [*rows[:2], {**rows[2], "value": "9007199254740992", "path": "/x"}, *rows[3:]],
+            "events: path, value not as in the journal: acme.site:lamp-0 at revision 2, event 3",
+        ),
+        (
+            lambda rows: [{**rows[0], "headers": '{"a":1}'}, *rows[1:]],
+            "events: headers not as in the journal: acme.site:owner at revision 1, event 1",
+        ),
+    ],
+    ids=["loss", "gap", "repeat", "change", "headers"],
+)
+@pytest.mark.parametrize("range", [1000, 3])
+def test_what_is_planted_in_events_is_told_with_its_number(
+    plant: Callable[[Rows], Rows], said: str, range: int, site: Site
+) -> None:
+    write_events(site.folder, plant(events(site)))
+    assert differences(site, VerifyOptions(range=range)) == [said]
+    assert differences(site, VerifyOptions(is_expired=lambda _: True)) == ([] if "missing" in said else [said])
+
+
+def test_an_event_that_the_journal_lost_is_told(site: Site) -> None:
+    tamper(site, "DELETE FROM entries WHERE seq = 7")
+    assert differences(site) == ["events: not in the journal: acme.site:lamp-1 at revision 1, event 7"]
+
+
+def test_what_is_trimmed_meanwhile_is_not_missed(site: Site) -> None:
+    with pytest.raises(Interrupted):
+        verify(site.lake, VerifyOptions(range=10), stop(1))
+    trim(site, 25)
+    found = verify(site.lake, VerifyOptions(range=10))
+    assert (found.first, found.compared, found.count) == (1, 45, 0)
+
+
+def test_what_is_planted_in_latest_is_told(site: Site) -> None:
+    rows = latest(site)
+    row = rows["acme.site:lamp-3"]
+
+    def said(*planted: dict[str, Any]) -> list[str]:
+        write_latest(site.folder, planted)
+        return differences(site, VerifyOptions())
+
+    others = [it for name, it in rows.items() if name != "acme.site:lamp-3"]
+    assert said(*others) == ["latest: missing in the lake: acme.site:lamp-3 at revision 5"]
+    assert said(*others, row, row) == ["latest: there more than once: acme.site:lamp-3 at revision 5"]
+    older = {**row, "revision": 4}
+    assert said(*others, older)[0] == "latest: older than the entity's events: acme.site:lamp-3 at revision 4"
+    assert said(*others, {**row, "revision": 6}) == ["latest: unknown to the journal: acme.site:lamp-3 at revision 6"]
+    wrong = {**row, "state": "{}", "policy_id": None}
+    assert said(*others, wrong) == [
+        "latest: policy, state not as in the journal: acme.site:lamp-3 at revision 5",
+        "latest: policy, state not as the events make it: acme.site:lamp-3 at revision 5",
+    ]
+    # The same value in other words.
+    assert said(*others, {**row, "state": f" {row['state']}"}) == []
+
+
+def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(site: Site) -> None:
+    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
+    write_latest(
+        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+    )
+    assert differences(site) == ["latest: state not as the events make it: acme.site:lamp-5 at revision 5"]
+
+
+def test_differences_are_counted_and_some_are_told(tmp_path: Path) -> None:
+    site = Site(tmp_path / "data")
+    site.write(3 * SHOWN)
+    write_lake(site.folder)
+    write_events(site.folder, events(site)[:10])
+    found = verify(site.lake, VerifyOptions(range=20))
+    assert (found.count, len(found.differences)) == (3 * SHOWN - 10, SHOWN)
+
+
+def test_an_interrupted_comparison_goes_on_and_says_the_same(site: Site) -> None:
+    write_events(site.folder, events(site)[:-1])
+    write_latest(site.folder, list(latest(site).values())[1:])
+    expected = verify(site.lake, VerifyOptions(range=10, fold_all=True))
+    assert expected.count == 2
+    ranges: list[int] = []
+    for _ in range(10):
+        try:
+            found = verify(site.lake, VerifyOptions(range=10, fold_all=True), stop(1))
+        except Interrupted:
+            ranges.append(1)
+        else:
+            break
+    assert found == expected
+    assert len(ranges) == 7, "five ranges, latest, and one part"
+    with pytest.raises(Interrupted):
+        verify(site.lake, VerifyOptions(range=10), stop(3))
+    starts: list[int] = []
+    verify(site.lake, VerifyOptions(range=10, restart=True), lambda verdict: starts.append(verdict.compared))
+    assert starts[0] == 10
+
+
+def test_a_file_that_is_no_progress_is_told(site: Site) -> None:
+    site.lake.verified.write_bytes(b"{")
+    with pytest.raises(StoreUnavailable, match="say --restart"):
+        verify(site.lake, ALL)
+    assert verify(site.lake, VerifyOptions(restart=True)).count == 0
+
+
+def test_a_damaged_file_of_the_lake_is_told(site: Site) -> None:
+    for file in Path(site.lake.path(EVENTS)).glob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(LakeUnfit, match="events: expected a Delta table that can be read"):
+        verify(site.lake, ALL)
+
+
+@pytest.mark.parametrize("number", [0, 1, SAMPLE, SAMPLE + 1, 10 * SAMPLE + 3])
+def test_a_sample_is_spread_over_everything(number: int) -> None:
+    rows = [State("thing", str(n), None, 1, "", "", None) for n in range(number)]
+    found = sample(rows, SAMPLE)
+    assert min(number, SAMPLE // 2) <= len(found) <= SAMPLE
+    if number > SAMPLE:
+        assert int(found[-1].entity) > number * 0.9
