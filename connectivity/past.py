@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -85,7 +84,7 @@ def _since_creation(store: Store, event: Event, snapshot: Snapshot) -> Snapshot:
     present = store.snapshot(event.entity)
     if present is None or present.created > event.timestamp:
         return snapshot
-    return replace(snapshot, created=present.created)
+    return msgspec.structs.replace(snapshot, created=present.created)
 
 
 def _evolve_all(snapshot: Snapshot | None, events: Sequence[Event]) -> Snapshot | None:

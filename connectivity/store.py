@@ -22,16 +22,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 import msgspec
 import structlog
 
+from connectivity.cache import SnapshotCache
 from mappings.ids import EntityId
 from mappings.signals import HistoryQuery
 from spark_store import history
@@ -53,9 +54,6 @@ _FORGET_ANSWERS = 64
 
 _READERS = 4
 """So many threads read the lake: decoding leaves the interpreter to others, and no machine has fewer disks to wait for."""
-
-_SMALLEST_STATE = 256
-"""What an entity costs beside its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +179,7 @@ class Store:
             taken.fail(StoreUnavailable(self.reason or "the store is closed"))
             return taken.durable
         if forgets is not None and (found := self.snapshot(forgets)) is not None:
-            taken.forgotten = replace(found, state=None, policy=None)
+            taken.forgotten = msgspec.structs.replace(found, state=None, policy=None)
             self._decided.snapshots[forgets] = taken.forgotten
         self._queue.append(taken)
         self._schedule()
@@ -546,67 +544,3 @@ class _Decided:
     def clear(self) -> None:
         self.snapshots.clear()
         self.answers.clear()
-
-
-class _Cached(NamedTuple):
-    snapshot: Snapshot
-    size: int
-    """At least as large as the state's JSON."""
-    measured: int
-    """How large that was when it was last looked at."""
-
-
-class SnapshotCache:
-    """The states used last, bounded in number and in bytes of JSON (as Python values they take several times as much).
-
-    A change adds the size of its values to the size of the state; when that has doubled, the state is measured anew. So
-    the sum is never too small, and encoding a state only to know its length is rare.
-    """
-
-    def __init__(self, entities: int, size: int) -> None:
-        self._most_entities = entities
-        self._most_bytes = size
-        self._cached: OrderedDict[EntityId, _Cached] = OrderedDict()
-        self.size = 0
-
-    def __len__(self) -> int:
-        return len(self._cached)
-
-    def get(self, entity: EntityId) -> Snapshot | None:
-        if (found := self._cached.get(entity)) is None:
-            return None
-        self._cached.move_to_end(entity)
-        return found.snapshot
-
-    def put(self, snapshot: Snapshot, grown: int | None = None) -> None:
-        """Keep a committed state. `grown` is how many bytes came in since the one that is kept, if that is known."""
-        former = self.drop(snapshot.entity)
-        if grown is None or former is None or former.size + grown > 2 * former.measured:
-            measured = size = _SMALLEST_STATE + len(msgspec.json.encode(snapshot.state))
-        else:
-            measured, size = former.measured, former.size + grown
-        self._cached[snapshot.entity] = _Cached(snapshot, size, measured)
-        self.size += size
-        while len(self._cached) > self._most_entities or self.size > self._most_bytes:
-            self.drop(next(iter(self._cached)))
-
-    def update(self, changes: Sequence[Change]) -> None:
-        """Keep the states that these changes lead to."""
-        grown: dict[EntityId, int] = {}
-        newest: dict[EntityId, Snapshot] = {}
-        for change in changes:
-            for event in change.events:
-                grown[event.entity] = grown.get(event.entity, 0) + len(event.path) + len(event.value or b"")
-            for snapshot in change.snapshots:
-                newest[snapshot.entity] = snapshot
-        for entity, snapshot in newest.items():
-            self.put(snapshot, grown.get(entity))
-
-    def drop(self, entity: EntityId) -> _Cached | None:
-        if (former := self._cached.pop(entity, None)) is not None:
-            self.size -= former.size
-        return former
-
-    def clear(self) -> None:
-        self._cached.clear()
-        self.size = 0

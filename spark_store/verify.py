@@ -173,8 +173,9 @@ def _compare_events(work: _Work, first: int, last: int) -> Iterator[Difference]:
         before = kept.seq
     for entry in journal.values():
         state = follower.state(entry.entity_type, entry.entity)
-        # Without a state it has been erased meanwhile.
-        if state is not None and not options.is_expired(entry, state.revision):
+        newest = entry.revision if state is None else state.revision
+        # It may have been erased after it was read.
+        if not options.is_expired(entry, newest) and not _is_erased(work, EVENTS, entry):
             yield _event("missing in the lake", entry)
 
 
@@ -220,10 +221,13 @@ def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
 def _compare_snapshots(work: _Work) -> Iterator[Difference]:
     """A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision."""
     seen: set[tuple[str, str, int]] = set()
+    erased = {(it.entity_type, it.entity) for it in work.follower.erasures()}
     for kept in lake_rows.snapshots(work.place):
         key = (kept.entity_type, kept.entity, kept.revision)
         state = work.follower.state(kept.entity_type, kept.entity)
-        if key in seen:
+        if key[:2] in erased and (is_erased := _is_erased(work, SNAPSHOTS, kept)):
+            yield from [is_erased] if isinstance(is_erased, Difference) else []
+        elif key in seen:
             yield _row("there more than once", kept, SNAPSHOTS)
         elif state is None or state.revision < kept.revision:
             yield from _unknown(work, SNAPSHOTS, kept)

@@ -123,6 +123,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.publication",
         ),
         ("connectivity.twins", "connectivity.twins.*"),
+        ("connectivity.cache",),
         ("connectivity.store", "connectivity.history", "connectivity.streams"),
         ("connectivity.outbound", "connectivity.inbound", "connectivity.trimming", "connectivity.past"),
         ("connectivity.targets", "connectivity.arrivals"),

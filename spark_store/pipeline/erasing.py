@@ -39,5 +39,10 @@ def erase(target: Target, erasures: Sequence[Erasure]) -> None:
         for start in range(0, len(erasures), AT_ONCE):
             meant = condition(erasures[start : start + AT_ONCE])
             target.spark.sql(f"DELETE FROM {target.name(table)} WHERE {meant}").collect()
+    clean(target)
+
+
+def clean(target: Target) -> None:
+    """Remove every file that no table needs now."""
     for table in TABLES:
         target.spark.sql(f"VACUUM {target.name(table)} RETAIN 0 HOURS").collect()

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from connectivity.store import SnapshotCache, Store, StoreOptions
-from mappings.ids import EntityId, EntityType
+from connectivity.store import Store, StoreOptions
 from mappings.signals import HistoryQuery
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal import SqliteJournal
 from spark_store.memory import MemoryJournal
-from spark_store.records import Change, Snapshot
+from spark_store.records import Change
 from tests.behaviours.journal import (
     ALL,
     LAMP,
@@ -476,58 +475,3 @@ async def test_a_history_of_what_failed_to_become_durable_is_unavailable(store: 
     await store.wait_available()
     again = await store.page(range, 0, 10, MUCH)
     assert (again.events, again.ended) == ([], True)
-
-
-# the cache
-
-
-def state(name: str, size: int = 10) -> Snapshot:
-    entity = EntityId(EntityType.THING, "acme.site", name)
-    return snapshot(entity, 1, {"attributes": {"text": "x" * size}})
-
-
-def keep(cache: SnapshotCache, *states: Snapshot) -> None:
-    for one in states:
-        cache.put(one)
-
-
-def names(cache: SnapshotCache, among: str) -> str:
-    return "".join(name for name in among if cache.get(state(name).entity) is not None)
-
-
-@pytest.mark.parametrize(
-    ("cache", "left"),
-    [
-        (lambda: SnapshotCache(2, 1 << 20), "bc"),
-        (lambda: SnapshotCache(10, 700), "bc"),
-        (lambda: SnapshotCache(10, 100), ""),
-    ],
-    ids=["number", "bytes", "too small for one"],
-)
-def test_the_cache_is_bounded(cache: Callable[[], SnapshotCache], left: str) -> None:
-    made = cache()
-    keep(made, state("a"), state("b"), state("c"))
-    assert names(made, "abc") == left
-    assert len(made) == len(left)
-
-
-def test_the_state_that_was_not_used_for_longest_goes_first() -> None:
-    cache = SnapshotCache(2, 1 << 20)
-    keep(cache, state("a"), state("b"))
-    assert cache.get(state("a").entity) is not None
-    keep(cache, state("c"))
-    assert names(cache, "abc") == "ac"
-
-
-def test_the_size_of_the_cache_follows_its_states() -> None:
-    """Growth is counted at once; what was replaced over and over is not counted for ever."""
-    cache = SnapshotCache(10, 1 << 20)
-    cache.update([Change((), (state("a", 10),))])
-    small = cache.size
-    cache.put(state("a", 5000), grown=5000)
-    assert cache.size >= small + 4900
-    for _ in range(1000):
-        cache.put(state("a", 5000), grown=5000)
-    assert cache.size < 3 * 5300
-    cache.clear()
-    assert (cache.size, len(cache)) == (0, 0)

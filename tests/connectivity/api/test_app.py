@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
 from connectivity.api.app import application
+from connectivity.erasing import NotErased, UnknownEntity
 from connectivity.monitor import Monitor
+from mappings.ids import EntityId, EntityType
 
 
 async def get(path: str, *, is_ready: bool = True, token: str | None = None, **headers: str) -> httpx.Response:
@@ -93,3 +97,74 @@ async def test_a_refusal_says_why_in_the_form_of_every_error() -> None:
 async def test_a_token_may_hold_any_character() -> None:
     answer = await get("/metrics", token="schlüssel", authorization="Bearer schlüssel".encode())  # type: ignore[arg-type]
     assert answer.status_code == 200
+
+
+class Erasures:
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[EntityId, str]] = []
+
+    async def erase(self, entity: EntityId, by: str) -> dict[str, Any]:
+        if entity.name == "none":
+            raise UnknownEntity("found no such thing")
+        if entity.name == "full":
+            raise NotErased("the disk is full")
+        self.asked.append((entity, by))
+        return {"id": 1, "entity": str(entity)}
+
+    def all(self) -> list[dict[str, Any]]:
+        return [{"id": 1}]
+
+
+async def erase(content: bytes | None, token: str | None = None, **headers: str) -> tuple[httpx.Response, Erasures]:
+    """POST `content`, or GET."""
+    kept = Erasures()
+    app = application(Monitor(), lambda: (True, {}), token, kept)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://service") as client:
+        given = {"content-type": "application/json", **headers}
+        if content is None:
+            return await client.get("/api/2/erasures", headers=given), kept
+        return await client.post("/api/2/erasures", content=content, headers=given), kept
+
+
+async def test_an_erasure_is_begun_and_listed() -> None:
+    answer, kept = await erase(b'{"entity": "acme:lamp", "by": "anna"}')
+    assert (answer.status_code, answer.json()) == (202, {"id": 1, "entity": "acme:lamp"})
+    assert kept.asked == [(EntityId(EntityType.THING, "acme", "lamp"), "anna")]
+    _, kept = await erase(b'{"entity": "acme:lamp", "type": "policy"}')
+    assert kept.asked == [(EntityId(EntityType.POLICY, "acme", "lamp"), "api")]
+    assert (await erase(None))[0].json() == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "error"),
+    [
+        (b"", 400, "api:body.invalid"),
+        (b"[1]", 400, "api:body.invalid"),
+        (b"{}", 400, "api:body.invalid"),
+        (b'{"entity": 7}', 400, "api:body.invalid"),
+        (b'{"entity": "acme:lamp", "by": ["x"]}', 400, "api:body.invalid"),
+        (b'{"entity": "lamp"}', 404, "api:entity.notfound"),
+        (b'{"entity": "acme:lamp", "type": "lamp"}', 404, "api:entity.notfound"),
+        (b'{"entity": "acme:none"}', 404, "api:entity.notfound"),
+        (b'{"entity": "acme:full"}', 503, "api:store.unavailable"),
+    ],
+)
+async def test_an_erasure_that_cannot_be_begun_says_why(content: bytes, status: int, error: str) -> None:
+    answer, kept = await erase(content)
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    assert kept.asked == []
+
+
+async def test_a_page_in_a_browser_cannot_erase_anything() -> None:
+    answer, kept = await erase(b'{"entity": "acme:lamp"}', **{"content-type": "text/plain"})
+    assert (answer.status_code, kept.asked) == (415, [])
+
+
+@pytest.mark.parametrize("content", [None, b'{"entity": "acme:lamp"}'])
+async def test_with_a_token_erasures_want_it(content: bytes | None) -> None:
+    answer, kept = await erase(content, token="secret")
+    assert (answer.status_code, answer.json()["error"], kept.asked) == (401, "api:unauthorized", [])
+    answer, _ = await erase(content, token="secret", authorization="Bearer secret")
+    assert answer.status_code in (200, 202)

@@ -1,95 +1,97 @@
-"""The command `connectivity history export`."""
+"""The commands `connectivity history …`, with and without a service."""
 
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from connectivity import export as module
-from connectivity.cli import export
 from connectivity.cli.console import app
-from connectivity.export import ExportFailed, HistoryExport
+from connectivity.cli.history import _host
+from spark_store.journal import SqliteJournal
+from tests.behaviours.journal import LAMP, change, history
+from tests.helpers import wait_until_sync
+from tests.service import ServiceProcess
+
+MARK = b"a-secret-nobody-else-has"
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["history", "export", *map(str, arguments)], catch_exceptions=False)
+    return CliRunner().invoke(app, ["history", *map(str, arguments)], catch_exceptions=False)
+
+
+def fill(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    journal = SqliteJournal.open(folder / "journal.db")
+    journal.append([change(LAMP, 1, b'"' + MARK + b'"')])
+    journal.append(history(LAMP._replace(name="lamp-8"), 2))
+    journal.close()
+
+
+def holds_mark(folder: Path) -> bool:
+    return any(MARK in file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
     file = tmp_path / "settings.yaml"
-    file.write_text(f"data_dir: {tmp_path}\n")
+    file.write_text(f"data_dir: {tmp_path / 'data'}\n")
+    fill(tmp_path / "data")
     return file
 
 
-def written(self: HistoryExport, out: Path, *, force: bool, progress: Callable[[int], object]) -> dict[str, Any]:
-    progress(3)
-    return {"file": str(out), "rows": 3, "bytes": 1 if force else 2, "first_revision": 1, "last_revision": 3}
+def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> None:
+    assert run("erasures", "--settings", settings).stdout == "nothing was erased\n"
+    refused = run("erase", LAMP, "--settings", settings)
+    assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
+    assert holds_mark(settings.parent / "data")
+    done = run("erase", LAMP, "--yes", "--settings", settings)
+    assert done.exit_code == 0
+    assert "entity        acme.site:lamp-7\n" in done.stdout
+    assert not holds_mark(settings.parent / "data")
+    (record,) = json.loads(run("erasures", "--json", "--settings", settings).stdout)
+    assert (record["entity"], record["seq"], record["lake_done"]) == (LAMP.id, 3, None)
+    assert record["asked"] <= record["journal_done"]
+    assert LAMP.id in run("erasures", "--settings", settings).stdout
 
 
-def test_what_was_written_is_shown_to_people_and_to_machines(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HistoryExport, "run", written)
-    shown = run("acme:lamp", "--out", "it.parquet", "--settings", settings)
-    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "it.parquet: 3 events, 2 bytes\n", "")
-    said = json.loads(run("--out", "it.parquet", "--force", "--json", "--settings", settings).stdout)
-    assert said == {"file": "it.parquet", "rows": 3, "bytes": 1, "first_revision": 1, "last_revision": 3}
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["acme:never-was", "--yes"], 1, "found no thing acme:never-was"),
+        (["lamp", "--yes"], 1, "expected thing or policy and an id"),
+        ([LAMP, "--type", "policy", "--yes"], 1, "found no policy"),
+    ],
+)
+def test_what_is_not_there_is_not_erased(arguments: list[object], code: int, reason: str, settings: Path) -> None:
+    result = run("erase", *arguments, "--settings", settings)
+    assert (result.exit_code, reason in result.stderr) == (code, True), result.stderr
 
 
-def test_a_terminal_sees_how_far_it_is(
-    settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    export._shown(1234567)
-    assert capsys.readouterr().err == "\r1,234,567 events"
+def test_a_running_service_erases_and_goes_on(tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    with ServiceProcess.start(tmp_path, [], api={"token": "secret"}) as service:
+        file = tmp_path / "settings.json"
+        assert run("erase", "acme:never-was", "--yes", "--settings", file).exit_code == 1
+        asked = run("erase", LAMP, "--yes", "--json", "--settings", file)
+        assert asked.exit_code == 0, asked.stderr
+        assert json.loads(asked.stdout)["entity"] == LAMP.id
+        wait_until_sync(
+            lambda: json.loads(run("erasures", "--json", "--settings", file).stdout)[0]["journal_done"], 60.0
+        )
+        assert not holds_mark(tmp_path / "data")
+        elsewhere = run("erase", LAMP, "--yes", "--settings", file, "--url", "http://127.0.0.1:9")
+        assert (elsewhere.exit_code, "try --url" in elsewhere.stderr) == (1, True)
+        service.kill()
+        service.start_again()
+        assert run("erase", LAMP, "--yes", "--settings", file).exit_code == 0, "again"
 
 
-def test_arguments_that_mean_nothing_end_with_2(settings: Path) -> None:
-    result = run("lamp", "--out", "it.parquet", "--settings", settings)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "expected the id of an entity" in result.stderr
-    settings.write_text("spark: {remote: 'http://spark.example'}\n")
-    assert "spark.remote" in run("--out", "it.parquet", "--settings", settings).stderr
-
-
-def test_without_a_pipeline_it_ends_with_4_and_says_what_to_do(settings: Path, tmp_path: Path) -> None:
-    out = tmp_path / "it.parquet"
-    result = run("--out", out, "--settings", settings)
-    assert (result.exit_code, result.stdout) == (4, "")
-    assert "found no such file; start the service" in result.stderr
-    settings.write_text(f"{{data_dir: {tmp_path}, spark: {{mode: off}}}}\n")
-    result = run("--out", out, "--settings", settings)
-    assert result.exit_code == 4
-    assert "spark.mode is off: set spark.mode" in result.stderr
-    assert not out.exists()
-
-
-def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.getsignal(signal.SIGINT)
-
-    def wait(self: HistoryExport, *_: object, **__: object) -> None:
-        stopped = threading.Event()
-        with self._cancellation.telling(stopped.set):
-            signal.raise_signal(signal.SIGINT)
-            assert stopped.wait(30)
-        raise ExportFailed("the query was stopped, as asked", module.EXIT_CANCELLED)
-
-    monkeypatch.setattr(HistoryExport, "run", wait)
-    result = run("--out", "it.parquet", "--settings", settings)
-    assert result.exit_code == 130
-    assert "as asked" in result.stderr
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_mistake_of_ours_is_not_hidden(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(HistoryExport, "run", fail)
-    with pytest.raises(ZeroDivisionError):
-        run("--out", "it.parquet", "--settings", settings)
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("[::1]", "[::1]")],
+)
+def test_a_service_is_asked_where_it_can_be_reached(host: str, expected: str) -> None:
+    assert _host(host) == expected

@@ -27,6 +27,7 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.stream import Stream, StreamOptions
 from spark_store.records import Change
 from spark_store.tables import Lake, Table
+from spark_store.verify import VerifyOptions, verify
 from tests.behaviours.journal import change
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.checker import check
@@ -91,6 +92,11 @@ Said = list[tuple[str, dict[str, Any]]]
 STARVED = "Python worker failed to connect back"
 """Spark waits ten seconds for a worker, and no setting says otherwise: on a machine that is busy with other things that may
 not be enough. The service starts such a pipeline again, and so do the tests."""
+
+
+def differences(site: Site) -> list[str]:
+    """What `verify` finds."""
+    return [str(it) for it in verify(site.lake, VerifyOptions()).differences]
 
 
 def take_all(spark: SparkSession, site: Site, **options: Any) -> Said:

@@ -17,20 +17,15 @@ from spark_store.pipeline.jobs import Target, append_events
 from spark_store.pipeline.transforms import event_rows
 from spark_store.records import Change, Snapshot
 from spark_store.tables import APP, EVENTS, LATEST, SNAPSHOTS, TABLES
-from spark_store.verify import VerifyOptions, verify
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.behaviours.journal import change, timestamp
-from tests.spark_store.pipeline.site import Said, Site, lamp, take_all
+from tests.spark_store.pipeline.site import Said, Site, differences, lamp, take_all
 
 pytestmark = pytest.mark.spark
 
 
 def batches(said: Said) -> list[int]:
     return [fields["rows"] for event, fields in said if event == "batch"]
-
-
-def differences(site: Site) -> list[str]:
-    return [str(it) for it in verify(site.lake, VerifyOptions()).differences]
 
 
 def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spark: SparkSession, site: Site) -> None:
@@ -174,6 +169,6 @@ def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSess
     assert taken() == [(first, 4, 4), (first, 7, 10), (second, 3, 9)]
     newest = [row for row in site.table(SNAPSHOTS) if row["revision"] == 7]
     assert newest == [row for row in site.table(LATEST) if row["entity"] == first]
-    assert differences(spark, site) == []
+    assert differences(site) == []
     spark.sql(f"INSERT INTO {target.name(SNAPSHOTS)} SELECT * FROM {target.name(SNAPSHOTS)} WHERE revision = 7")
-    assert differences(spark, site) == [f"1 snapshots are there more than once: {first} at revision 7"]
+    assert differences(site) == [f"snapshots: there more than once: {first} at revision 7"]

@@ -14,10 +14,10 @@ from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.retention import Forgotten, Retention, Rule, fold, forget, preview
-from spark_store.pipeline.verify import verify
 from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS
+from spark_store.verify import VerifyOptions, verify
 from tests.behaviours.journal import timestamp
 from tests.spark_store.pipeline.site import Site, take_all
 
@@ -139,7 +139,8 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     assert found["old:still", 2] == next(it for it in site.table(LATEST) if it["entity"] == "old:still")
     # Nothing more, and nothing that the journal has comes back or is missed.
     assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])
-    assert verify(target, rules, now).differences == ()
+    options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now))
+    assert verify(site.lake, options).differences == []
     take_all(spark, site)
     assert len(site.table(EVENTS)) == 12
     assert forget(target, Retention(), now) == 0

@@ -1,0 +1,82 @@
+"""The states of entities that were used last, so that most commands need no look into the journal.
+
+Bounded in number and in bytes; what falls out is read again. Whether a state is durable, the store knows.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mappings.ids import EntityId
+from spark_store.records import Change, Snapshot
+
+_SMALLEST_STATE = 256
+"""What an entity costs beside its state."""
+
+
+class _Cached(NamedTuple):
+    snapshot: Snapshot
+    size: int
+    """At least as large as the state's JSON."""
+    measured: int
+    """How large that was when it was last looked at."""
+
+
+class SnapshotCache:
+    """The states used last, bounded in number and in bytes of JSON (as Python values they take several times as much).
+
+    A change adds the size of its values to the size of the state; when that has doubled, the state is measured anew. So
+    the sum is never too small, and encoding a state only to know its length is rare.
+    """
+
+    def __init__(self, entities: int, size: int) -> None:
+        self._most_entities = entities
+        self._most_bytes = size
+        self._cached: OrderedDict[EntityId, _Cached] = OrderedDict()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._cached)
+
+    def get(self, entity: EntityId) -> Snapshot | None:
+        if (found := self._cached.get(entity)) is None:
+            return None
+        self._cached.move_to_end(entity)
+        return found.snapshot
+
+    def put(self, snapshot: Snapshot, grown: int | None = None) -> None:
+        """Keep a committed state. `grown` is how many bytes came in since the one that is kept, if that is known."""
+        former = self.drop(snapshot.entity)
+        if grown is None or former is None or former.size + grown > 2 * former.measured:
+            measured = size = _SMALLEST_STATE + len(msgspec.json.encode(snapshot.state))
+        else:
+            measured, size = former.measured, former.size + grown
+        self._cached[snapshot.entity] = _Cached(snapshot, size, measured)
+        self.size += size
+        while len(self._cached) > self._most_entities or self.size > self._most_bytes:
+            self.drop(next(iter(self._cached)))
+
+    def update(self, changes: Sequence[Change]) -> None:
+        """Keep the states that these changes lead to."""
+        grown: dict[EntityId, int] = {}
+        newest: dict[EntityId, Snapshot] = {}
+        for change in changes:
+            for event in change.events:
+                grown[event.entity] = grown.get(event.entity, 0) + len(event.path) + len(event.value or b"")
+            for snapshot in change.snapshots:
+                newest[snapshot.entity] = snapshot
+        for entity, snapshot in newest.items():
+            self.put(snapshot, grown.get(entity))
+
+    def drop(self, entity: EntityId) -> _Cached | None:
+        if (former := self._cached.pop(entity, None)) is not None:
+            self.size -= former.size
+        return former
+
+    def clear(self) -> None:
+        self._cached.clear()
+        self.size = 0

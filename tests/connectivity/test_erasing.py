@@ -1,0 +1,201 @@
+"""Erasing an entity while the service runs: in order with all changes, seen by every later command, finished by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.erasing import ERASED, Eraser, NotErased, UnknownEntity, entity_of, erase_here, recorded
+from connectivity.lock import DataFolderLocked, lock_folder
+from connectivity.store import Store
+from connectivity.streams import Bounds, Peer, Streams
+from mappings.ids import EntityType
+from mappings.signals import Failed, HistoryQuery, Kind, Request, Subscribe
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import SqliteJournal
+from spark_store.tables import Lake
+from spark_store.watermark import Watermark, publish_watermark
+from tests.behaviours.journal import ALL, LAMP, MUCH, POLICY, change, history, snapshot
+from tests.connectivity.fakes import KeepingReply, ListFeed
+from tests.helpers import wait_until
+
+NOW = datetime(2031, 1, 15, tzinfo=UTC)
+MARK = b"a-secret-nobody-else-has"
+LONG = 60.0
+
+
+class Site:
+    """Store, streams and eraser of one data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.journal = SqliteJournal.open(folder / "journal.db")
+        self.store = Store(self.journal)
+        self.streams = Streams(lambda *_: ListFeed(range(1, 102)), Bounds(), lambda: 0.0)
+        self.lake = Lake(folder)
+        self.eraser = Eraser(self.journal, self.store, self.streams, self.lake, lambda: NOW)
+        self.running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.running = asyncio.create_task(self.eraser.run_forever())
+
+    async def close(self) -> None:
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.wait([self.running])
+        await self.store.close()
+
+    def record(self) -> dict[str, Any]:
+        return recorded(self.folder)[-1]
+
+    def bytes(self) -> bytes:
+        return b"".join(file.read_bytes() for file in sorted(self.folder.rglob("*")) if file.is_file())
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_the_journal_forgets_and_the_record_says_who_and_when(site: Site) -> None:
+    for revision in range(1, 121):
+        await site.store.submit([change(LAMP, revision, b'"' + MARK + b'"')])
+    await site.store.submit(history(POLICY, 3))
+    site.start()
+    assert (await site.eraser.erase(LAMP, "anna"))["journal_done"] is None
+    await wait_until(lambda: site.record()["journal_done"], LONG)
+    assert MARK not in site.bytes(), "while the journal is open"
+    assert site.journal.events(LAMP, 1, ALL, 10, MUCH) == []
+    assert len(site.journal.events(POLICY, 1, ALL, 10, MUCH)) == 3
+    at = "2031-01-15T00:00:00.000000Z"
+    assert site.record() == {
+        "id": 1, "entity_type": "thing", "entity": LAMP.id, "seq": 123, "asked": at, "asked_by": "anna",
+        "journal_done": at, "lake_done": None,
+    }  # fmt: skip
+    # The pipeline says that it has carried it out.
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(123, erased=1, erased_at=at))
+    assert site.record()["lake_done"] == at
+    holes = sqlite3.connect(site.folder / "journal.db")
+    await wait_until(lambda: holes.execute("SELECT count(*) FROM holes").fetchone() == (0,), LONG)
+    assert holes.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
+    holes.close()
+
+
+async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_anew(site: Site) -> None:
+    """Without a turn of the loop in between: nothing of it is durable yet."""
+    await site.store.submit(history(LAMP, 3))
+    before = site.store.submit([change(LAMP, 4)])
+    erasing = asyncio.create_task(site.eraser.erase(LAMP, "anna"))
+    await asyncio.sleep(0)
+    seen = site.store.snapshot(LAMP)
+    assert seen is not None
+    assert (seen.revision, seen.state, seen.policy) == (4, None, None)
+    after = site.store.submit([change(LAMP, 5)])
+    await asyncio.gather(before, erasing, after)
+    site.start()
+    await wait_until(lambda: site.record()["journal_done"], LONG)
+    assert [it.revision for it in site.journal.events(LAMP, 1, ALL, 10, MUCH)] == [5]
+    assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
+
+
+async def test_the_state_is_gone_for_every_later_command(site: Site) -> None:
+    await site.store.submit(history(LAMP, 3))
+    assert site.store.snapshot(LAMP) is not None
+    await site.eraser.erase(LAMP, "anna")
+    found = site.store.snapshot(LAMP)
+    assert found is not None
+    assert (found.revision, found.state, found.policy) == (3, None, None)
+    assert (found.created, found.modified) == ("2031-01-15T00:00:00.000000Z",) * 2
+
+
+async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: Site) -> None:
+    await site.store.submit([*history(LAMP, 1), *history(POLICY, 1)])
+    replies = []
+    for entity in (LAMP, POLICY):
+        reply = KeepingReply()
+        peer = Peer(reply, ("reader",), entity)
+        site.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(entity), {}), peer)
+        key = reply.signals[-1].key
+        site.streams.request(Request(Kind.HISTORY, key, 1, {}, entity), peer)
+        await wait_until(lambda reply=reply: reply.elements == [1])  # type: ignore[misc]
+        replies.append(reply)
+    await site.eraser.erase(LAMP, "anna")
+    assert [it.reason for it in replies[0].signals if isinstance(it, Failed)] == [ERASED]
+    assert "Failed" not in replies[1].names
+
+
+async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownEntity, match=r"found no thing acme\.site:lamp-7"):
+        await site.eraser.erase(LAMP, "anna")
+    await site.store.submit(history(LAMP, 3))
+
+    def full() -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(site.journal, "commit", full)
+    with pytest.raises(NotErased, match="the disk is full"):
+        await site.eraser.erase(LAMP, "anna")
+    monkeypatch.undo()
+    await asyncio.wait_for(site.store.wait_available(), LONG)
+    assert recorded(site.folder) == []
+    assert site.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
+
+
+async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    first = Site(tmp_path)
+    await first.store.submit(history(LAMP, 3))
+    await first.eraser.erase(LAMP, "anna")
+    await first.close()
+    second = Site(tmp_path)
+    second.start()
+    await wait_until(lambda: second.record()["journal_done"], LONG)
+    assert second.journal.events(LAMP, 1, ALL, 10, MUCH) == []
+    await second.close()
+
+
+async def test_a_store_that_fails_is_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.store.submit(history(LAMP, 3))
+    await site.eraser.erase(LAMP, "anna")
+    failures = []
+
+    def broken() -> bool:
+        failures.append(1)
+        raise StoreUnavailable("the disk is away")
+
+    monkeypatch.setattr(site.journal, "scrub", broken)
+    site.start()
+    await wait_until(lambda: failures, LONG)
+    monkeypatch.undo()
+    await wait_until(lambda: site.record()["journal_done"], LONG)
+
+
+def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(LAMP, 1, b'"' + MARK + b'"'), *history(POLICY, 2)])
+    journal.close()
+    with lock_folder(tmp_path), pytest.raises(DataFolderLocked):
+        erase_here(tmp_path, LAMP, "anna")
+    assert erase_here(tmp_path, LAMP, "anna")["journal_done"] is not None
+    assert not [it for it in tmp_path.iterdir() if it.is_file() and MARK in it.read_bytes()]
+    assert [it["asked_by"] for it in recorded(tmp_path)] == ["anna"]
+    with pytest.raises(UnknownEntity):
+        erase_here(tmp_path, LAMP._replace(name="never-was"), "anna")
+    with pytest.raises(NotErased, match="unable to open"):
+        recorded(tmp_path / "nowhere")
+
+
+def test_an_entity_is_named_by_its_type_and_id() -> None:
+    assert entity_of("acme.site:lamp-7", "thing") == LAMP
+    assert entity_of("acme.site:lamp-7", "policy").type is EntityType.POLICY
+    for text, kind in (("lamp", "thing"), ("acme:lamp", "lamp"), ("acme:a/b", "policy")):
+        with pytest.raises(UnknownEntity, match="expected thing or policy and an id"):
+            entity_of(text, kind)

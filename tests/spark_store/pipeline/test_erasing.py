@@ -1,0 +1,94 @@
+"""An erased entity leaves the lake, bytes and all. One real Spark, and pure decisions."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectivity.erasing import erase_here
+from spark_store.erasure import Erasure
+from spark_store.pipeline import erasing, maintenance, snapshots
+from spark_store.pipeline.erasing import condition, ready
+from spark_store.pipeline.jobs import Target
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, TABLES
+from spark_store.watermark import read_watermark
+from tests.behaviours.journal import change
+from tests.spark_store.pipeline.site import Site, differences, lamp, take_all
+
+MARK = "a-secret-nobody-else-has"
+
+
+def record(number: int, *, is_done: bool = True) -> Erasure:
+    return Erasure(number, "thing", f"acme:it's-{number}", 10 * number, "t", "anna", "t" if is_done else None, None)
+
+
+def test_an_erasure_waits_for_the_journal_and_for_those_before_it() -> None:
+    first, second, third = record(1), record(2, is_done=False), record(3)
+    assert ready([]) == []
+    assert ready([first, third]) == [first, third]
+    assert ready([first, second, third]) == [first]
+
+
+def test_rows_are_meant_up_to_the_number_of_the_record() -> None:
+    assert condition([record(1), record(2)]) == (
+        r"(entity_type = 'thing' AND entity = 'acme:it\'s-1' AND seq <= 10)"
+        r" OR (entity_type = 'thing' AND entity = 'acme:it\'s-2' AND seq <= 20)"
+    )
+
+
+def marked(site: Site) -> list[str]:
+    """The files that hold the mark, as it is or in a compressed column that a reader would show."""
+    plain = [it.name for it in site.folder.rglob("*") if it.is_file() and MARK.encode() in it.read_bytes()]
+    rows = [f"{table.name}" for table in TABLES for row in site.table(table) if MARK in str(row)]
+    return plain + rows
+
+
+@pytest.mark.spark
+def test_nothing_is_left_of_the_entity_in_any_file(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In older versions of the tables neither; with events that the lake has not seen; killed on the way."""
+    # What compression would hide from a look at the bytes.
+    spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
+    try:
+        value = f'"{MARK}"'.encode()
+        target = Target.of(spark, site.folder)
+        for first in (1, 5):
+            site.append([change(lamp(9), revision, value) for revision in range(first, first + 4)])
+            site.write(6, entities=3)
+            take_all(spark, site)
+            assert snapshots.take(target, 4) >= 1
+        maintenance.optimize(target)
+        assert marked(site)
+        newest = max(row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9)))
+        site.append([change(lamp(9), newest + 1, value)])
+        site.write(3, entities=3)
+        erase_here(site.folder, lamp(9), "anna")
+        assert differences(site) == [], "what the lake has not done yet is no difference"
+        # Made again before the lake has heard of it.
+        site.append([change(lamp(9), newest + 2)])
+
+        def killed(_: Target) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(erasing, "clean", killed)
+        with pytest.raises(KeyboardInterrupt):
+            take_all(spark, site)
+        monkeypatch.undo()
+        assert read_watermark(site.lake.watermark).erased == 0
+        said = take_all(spark, site)
+    finally:
+        spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
+    assert [fields for event, fields in said if event == "erased"] == [{"erasures": [1]}]
+    assert marked(site) == []
+    site.assert_equal()
+    assert [row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9))] == [newest + 2]
+    assert [row["revision"] for row in site.table(LATEST) if row["entity"] == str(lamp(9))] == [newest + 2]
+    assert str(lamp(9)) not in {row["entity"] for row in site.table(SNAPSHOTS)}
+    assert differences(site) == []
+    assert [event for event, _ in take_all(spark, site)] == ["following"], "once"
+    # A row that is there all the same is told.
+    columns = (f"CAST(1 AS BIGINT) AS {it}" if it in ("revision", "seq") else it for it in SNAPSHOTS.column_names)
+    left = target.read(LATEST).where(f"entity = '{lamp(9)}'").selectExpr(*columns)
+    left.write.format("delta").mode("append").save(site.lake.path(SNAPSHOTS))
+    assert differences(site) == [f"snapshots: erased, and still there: {lamp(9)} at revision 1, event 1"]
