@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from connectivity.store import Store
 from mappings.signals import Event, HistoryQuery
 from spark_store.history import HistoryRange

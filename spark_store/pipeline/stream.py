@@ -8,6 +8,7 @@ second opinion on the same question, and one that a power cut can spoil.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -177,6 +178,9 @@ class Stream:
                 raise
         finally:
             self._is_pausing, self._failure = False, None
+            # Upkeep that failed leaves a query that goes on; one of a Java process that was killed cannot be asked.
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                query.stop()
         if jump is not None and not self._stopping.is_set():
             raise jump
 
