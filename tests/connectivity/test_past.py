@@ -265,6 +265,19 @@ async def test_a_past_that_was_just_decided_is_answered_when_it_is_durable(lamp:
     ] == [{"on": 6}]
 
 
+async def test_an_instant_before_which_something_was_just_decided_waits_for_it(lamp: Past) -> None:
+    lamp.site.disk.hold()
+    lamp.now += timedelta(seconds=10)
+    lamp.site.deliver(turn(6))
+    lamp.now += timedelta(seconds=10)
+    instant = lamp.now.isoformat().replace("+00:00", "Z")
+    lamp.site.deliver(command("retrieve", at_historical_timestamp=instant, correlation_id="asked"))
+    lamp.site.disk.release()
+    await lamp.site.settled(2)
+    (answer,) = [it for it in lamp.site.answers() if it["headers"].get("correlation-id") == "asked"]
+    assert answer["value"]["attributes"] == {"on": 6}
+
+
 async def test_a_lake_that_cannot_be_read_is_told(lamp: Past) -> None:
     await lamp.site.store.trim(4, LATER)
     answer = await lamp.retrieve(at_historical_revision=2)

@@ -92,6 +92,23 @@ def test_a_replay_runs_across_the_border(border: Border, limit: int) -> None:
     assert [one.timestamp for one in found] == [timestamp(revision) for revision in span(1, 101)]
 
 
+@pytest.mark.parametrize("limit", [1, 30, 500])
+def test_a_filter_works_across_the_border(border: Border, limit: int) -> None:
+    assert revisions(read(border, HistoryQuery(LAMP, filter="ge(attributes/counter,30)"), limit)) == span(31, 101)
+    assert (
+        revisions(read(border, HistoryQuery(LAMP, filter='like(attributes/counter,"*7")'), limit)) == span(8, 98)[::10]
+    )
+
+
+def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(border: Border) -> None:
+    for last in (20, 40):
+        range = open_range(border.journal, HistoryQuery(LAMP, 1, last))
+        first = page(border.journal, range, 0, last, MUCH)
+        assert first.trimmed is not None
+        assert cold_page(border.cold, range, first.trimmed, last, MUCH, 40).ended
+        assert not cold_page(border.cold, range, first.trimmed, last - 1, MUCH, 40).ended
+
+
 def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
     forget(border.lake, "revision <= 20")
     assert revisions(read(border, HistoryQuery(LAMP))) == span(21, 101)

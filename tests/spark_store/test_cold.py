@@ -14,7 +14,7 @@ from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable
 from spark_store.records import Snapshot
 from spark_store.scanning import Times
-from spark_store.tables import Lake
+from spark_store.tables import EVENTS, Lake
 from tests.behaviours.journal import LAMP, MUCH, POLICY, event, revisions, snapshot, timestamp
 from tests.spark_store.lake_files import append_events, append_snapshots, forget
 
@@ -81,6 +81,27 @@ def test_pages_follow_each_other_over_files_and_row_groups(lake: Lake) -> None:
         if is_all:
             break
     assert found == span(1, 88)
+
+
+def test_what_was_decoded_beyond_a_page_serves_the_next_one(lake: Lake) -> None:
+    fill(lake, 1, 90)
+    opened = Cold(lake, lambda: 0.0)
+    assert read(opened, 1, 90, limit=40) == span(1, 40)
+    for file in Path(lake.path(EVENTS)).glob("*.parquet"):
+        file.unlink()
+    assert read(opened, 41, 90, limit=40) == span(41, 80)
+    assert read(opened, 81, 90, limit=40) == span(81, 90)
+    with pytest.raises(HistoryUnavailable):
+        read(opened, 81, 90, limit=40)
+
+
+def test_what_waits_for_next_pages_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold, "WAITING_BYTES", 1)
+    fill(lake, 1, 90)
+    opened = Cold(lake)
+    assert read(opened, 1, 90, limit=40) + read(opened, 41, 90, limit=60) == span(1, 90)
+    assert opened._ahead._waiting == {}
+    assert opened._ahead._bytes == 0
 
 
 def test_a_page_ends_with_the_event_that_fills_it(lake: Lake) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable
+from spark_store.scanning import Asked, Times, _Bounds, _File
 from spark_store.tables import EVENTS, Lake
 from tests.behaviours.journal import LAMP, MUCH, event, revisions
 from tests.spark_store.lake_files import append_events, compact
@@ -107,3 +110,34 @@ def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
     assert read(opened, 1, 10) == span(1, 10)
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
         read(opened, 11, 20)
+
+
+def test_a_file_whose_newest_time_the_log_has_cut_is_looked_into() -> None:
+    """Spark's log has times in whole milliseconds."""
+    cut = datetime(2030, 1, 15, 7, 30, 0, 250_000, tzinfo=UTC)
+    file = _File("a.parquet", _Bounds(None, None, 1, 9), cut, cut)
+
+    def may_hold(after: str | None, before: str | None = None) -> bool:
+        return file.may_hold(Asked.of(LAMP, Times(after, before)), 1, 9)
+
+    assert may_hold("2030-01-15T07:30:00.250000Z")
+    assert may_hold("2030-01-15T07:30:00.250900Z")
+    assert not may_hold("2030-01-15T07:30:00.251000Z")
+    assert may_hold(None, "2030-01-15T07:30:00.250001Z")
+    assert not may_hold(None, "2030-01-15T07:30:00.250000Z")
+
+
+def test_many_threads_may_read_while_the_table_is_compacted(lake: Lake) -> None:
+    for first in range(1, 61, 3):
+        fill(lake, first, first + 2)
+    opened = Cold(lake)
+
+    def replays(_: int) -> list[list[int]]:
+        return [read(opened, 1, 60, limit=60) for _ in range(10)]
+
+    with ThreadPoolExecutor(8) as threads:
+        running = [threads.submit(replays, number) for number in range(8)]
+        for first in range(61, 70, 3):
+            fill(lake, first, first + 2)
+            compact(lake)
+        assert all(found == span(1, 60) for one in running for found in one.result(60))
