@@ -11,13 +11,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import psutil
 from deltalake import DeltaTable
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
@@ -64,7 +64,7 @@ class Site:
                 revisions[number] += 1
                 made = change(lamp(number), revisions[number])
                 # No event of it names a policy.
-                changes.append(replace(made, snapshots=(replace(made.snapshots[0], policy=None),)))
+                changes.append(structs.replace(made, snapshots=(structs.replace(made.snapshots[0], policy=None),)))
             journal.append(changes)
         finally:
             journal.close()

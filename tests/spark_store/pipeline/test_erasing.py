@@ -87,7 +87,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
     assert str(lamp(9)) not in {row["entity"] for row in site.table(SNAPSHOTS)}
     assert differences(site) == []
     assert [event for event, _ in take_all(spark, site)] == ["following"], "once"
-    # A row that is there all the same is told.
+    # A row that is there all the same is told, and nothing else.
     columns = (f"CAST(1 AS BIGINT) AS {it}" if it in ("revision", "seq") else it for it in SNAPSHOTS.column_names)
     left = target.read(LATEST).where(f"entity = '{lamp(9)}'").selectExpr(*columns)
     left.write.format("delta").mode("append").save(site.lake.path(SNAPSHOTS))

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.records import Change, Snapshot
-from spark_store.tables import TABLES, Table
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
 from tests.spark_store.pipeline.site import Site, lamp, take_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "lake.md"
@@ -32,13 +32,18 @@ def columns(table: Table) -> dict[str, tuple[str, str]]:
     return {name: (kind, meaning) for names, kind, meaning in rows for name in re.findall(r"`(\w+)`", names)}
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: str(table.name))
+@pytest.mark.parametrize("table", [EVENTS, LATEST], ids=lambda table: str(table.name))
 def test_the_page_tells_the_columns_of_a_table_as_they_are(table: Table) -> None:
     told = columns(table)
     assert {name: kind for name, (kind, _) in told.items()} == {it.name: it.type for it in table.columns}
     for column in table.columns:
         _, meaning = told[column.name]
         assert meaning in (column.meaning, "as in `events`")
+
+
+def test_snapshots_have_the_columns_of_latest() -> None:
+    assert SNAPSHOTS.columns == LATEST.columns
+    assert "`snapshots`, clustered by entity and revision, has the columns of `latest`." in TEXT
 
 
 def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spark_store.follower import Entry
 from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
 from spark_store.pipeline.retention import Retention, Rule
 
@@ -34,19 +35,32 @@ def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entity", "age", "expected"),
-    [("a:lamp", 2, True), ("a:lamp", 0, False), ("b:lamp", 99, False), ("c:lamp", 2, False), ("c:lamp", 4, True)],
+    ("entity", "age", "newest", "expected"),
+    [
+        ("a:lamp", 2, 5, True),
+        ("a:lamp", 0, 99, False),
+        ("b:lamp", 99, 99, False),
+        ("c:lamp", 2, 5, False),
+        ("c:lamp", 4, 5, True),
+        ("d:lamp", 99, 7, False),
+        ("d:lamp", 0, 8, True),
+        ("e:lamp", 0, 8, False),
+        ("e:lamp", 2, 7, False),
+        ("e:lamp", 2, 8, True),
+    ],
 )
-def test_an_event_expires_by_its_namespace(entity: str, age: int, expected: bool) -> None:
-    retention = Retention(DAY, {"b": None, "c": 3 * DAY})
-    assert retention.has_expired(entity, NOW - age * DAY, NOW) is expected
+def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, expected: bool) -> None:
+    retention = Retention(Rule(DAY), {"b": Rule(), "c": Rule(3 * DAY), "d": Rule(revisions=3), "e": Rule(DAY, 3)})
+    happened = f"{(NOW - age * DAY).isoformat(timespec='microseconds')[:26]}Z"
+    entry = Entry("thing", entity, 5, 5, happened, "modified", "/", b"{}", b"{}")
+    assert retention.has_expired(entry, newest, NOW) is expected
 
 
 def test_a_clock_that_was_set_back_delays_no_upkeep() -> None:
     """Nobody knows how long it is since a time to come."""
     later = NOW + 365 * DAY
-    done = Done(later, later, later, 1)
-    assert due(done, NOW, Upkeep(retention=Retention(DAY))) == Due(optimize=True, vacuum=True, forget=True)
+    done = Done(later, later, later, 1, 0)
+    assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == Due(optimize=True, vacuum=True, forget=True)
     assert not due(done._replace(batches=0), NOW, Upkeep()).optimize
 
 
