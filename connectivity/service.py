@@ -17,8 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
@@ -46,10 +47,12 @@ from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
 from mappings.errors import Fault
 from mappings.signals import Subscribe
-from spark_store.cold import Cold
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
+
+if TYPE_CHECKING:
+    from spark_store.cold import Cold
 
 log = structlog.get_logger(__name__)
 
@@ -87,9 +90,12 @@ class Service:
         self.journal = SqliteJournal.open(Path(settings.data_dir) / "journal.db")
         window = settings.journal.redelivery_window.total_seconds()
         lake = Lake(Path(settings.data_dir))
-        cold = Cold(lake) if settings.spark.mode is not SparkMode.OFF else None
+        has_lake = settings.spark.mode is not SparkMode.OFF
         self.store = Store(
-            self.journal, StoreOptions(redelivery_window=window), cold=cold, on_commit=self.monitor.commit.observe
+            self.journal,
+            StoreOptions(redelivery_window=window),
+            cold=_cold(lake) if has_lake else None,
+            on_commit=self.monitor.commit.observe,
         )
         self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
         subscriptions = settings.subscriptions
@@ -115,8 +121,8 @@ class Service:
         self.eraser = Eraser(self.journal, self.store, self.streams, Lake(Path(settings.data_dir)), now)
         self._now = now
         self._trimmer: Trimmer | None = None
-        if cold is not None and (hot := settings.journal.hot_window) is not None:
-            self._trimmer = Trimmer(self.store, lake, cold, hot, now, on_trim=self.monitor.trimmed.inc)
+        if has_lake and (hot := settings.journal.hot_window) is not None:
+            self._trimmer = Trimmer(self.store, lake, hot, now, on_trim=self.monitor.trimmed.inc)
 
     async def trim_forever(self) -> None:
         """Keep the journal small, where there is a lake."""
@@ -179,6 +185,18 @@ class Service:
             return HistoryFeed.open(self.store, query, self._now())
         except QueryError as error:
             return error.fault
+
+
+def _cold(lake: Lake) -> Callable[[], Cold]:
+    """What opens the lake for reading, once. It loads libraries that a service without old histories does without."""
+
+    @cache
+    def opened() -> Cold:
+        from spark_store.cold import Cold
+
+        return Cold(lake)
+
+    return opened
 
 
 async def _run(settings: Settings) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -36,11 +36,13 @@ from connectivity.cache import SnapshotCache
 from mappings.ids import EntityId
 from mappings.signals import HistoryQuery
 from spark_store import history
-from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import HistoryPage, HistoryRange, Trimmed
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
 from spark_store.records import Answer, Change, DeliveryName, Snapshot
+
+if TYPE_CHECKING:
+    from spark_store.cold import Cold
 
 log = structlog.get_logger(__name__)
 
@@ -82,12 +84,13 @@ class Store:
         journal: Journal,
         options: StoreOptions | None = None,
         *,
-        cold: Cold | None = None,
+        cold: Callable[[], Cold] | None = None,
         on_commit: Callable[[float], object] | None = None,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`cold` is the lake that has what the journal has trimmed; `on_commit` is told how many seconds each commit took;
-        `now` gives nanoseconds since 1970.
+        """`cold` opens the lake that has what the journal has trimmed: in a worker thread, once it is needed.
+
+        `on_commit` is told how many seconds each commit took; `now` gives nanoseconds since 1970.
         """
         self._journal = journal
         self._options = options or StoreOptions()
@@ -226,18 +229,21 @@ class Store:
                 f"{range.entity}: the journal has trimmed revision {trimmed.first} to {trimmed.last}, and there is no lake: "
                 "expected spark.mode embedded or external, found off"
             )
-        return await asyncio.get_running_loop().run_in_executor(
-            self._readers, history.cold_page, self._cold, range, trimmed, limit, max_bytes, self._journal.trimmed()
+        found = await self.ask_lake(
+            lambda cold, reaching: history.cold_page(cold, range, trimmed, limit, max_bytes, reaching)
         )
+        assert found is not None
+        return found
 
     async def ask_lake(self, ask: Callable[[Cold, int], Answered]) -> Answered | None:
         """What `ask` says in a worker thread, given the lake and the number that it has to reach to; None without a lake.
 
         Raises what it raises, StoreUnavailable.
         """
-        if self._cold is None:
+        if (opened := self._cold) is None:
             return None
-        return await asyncio.get_running_loop().run_in_executor(self._readers, ask, self._cold, self._journal.trimmed())
+        reaching = self._journal.trimmed()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
 
     def keeps(self, entity: EntityId, revision: int) -> bool:
         """Whether the journal has this durable event. Raises StoreUnavailable."""

@@ -19,7 +19,6 @@ from typing import Final
 import structlog
 
 from connectivity.store import Store
-from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.journal import TRIM_EVENTS
 from spark_store.tables import Lake
@@ -44,7 +43,6 @@ class Trimmer:
         self,
         store: Store,
         lake: Lake,
-        cold: Cold,
         hot_window: timedelta,
         now: Callable[[], datetime],
         *,
@@ -54,7 +52,6 @@ class Trimmer:
         """`on_trim` is told how many events each step has taken away; `clock` gives monotonic seconds."""
         self._store = store
         self._lake = lake
-        self._cold = cold
         self._hot_window = hot_window
         self._now = now
         self._on_trim = on_trim
@@ -103,7 +100,7 @@ class Trimmer:
         oldest = self._store.oldest()
         if oldest is None or oldest.seq > watermark or oldest.timestamp >= before:
             return 0
-        return min(watermark, await asyncio.get_running_loop().run_in_executor(None, self._cold.reaches))
+        return min(watermark, await self._store.ask_lake(lambda cold, _: cold.reaches()) or 0)
 
     def _before(self) -> str:
         """Where the hot window begins, as events write times."""

@@ -6,6 +6,7 @@ decoded beyond its end waits a while for whoever reads the next page. Texts come
 journal and lake is asked, and what is made of what is missing, is the business of `spark_store.history`.
 
 Everything here waits for the disk and is to be called in a worker thread; any number of threads may call at the same time.
+The libraries behind it take their time to be loaded, and room: whoever may not need them imports this file late.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import pyarrow.compute as pc
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.errors import HistoryUnavailable
-from spark_store.records import Snapshot
-from spark_store.scanning import Asked, Footers, OpenTable, Times, Version, instant, nothing, rows_of, values
+from spark_store.records import Snapshot, Times
+from spark_store.scanning import Asked, Footers, OpenTable, Version, instant, nothing, rows_of, values
 from spark_store.tables import EVENTS, Lake
 
 AHEAD: Final = 2000

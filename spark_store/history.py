@@ -23,16 +23,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, HistoryQuery
 from spark_store import rql
-from spark_store.cold import Cold, ColdEvents
 from spark_store.errors import HistoryUnavailable
 from spark_store.journal import Journal, event_size
 from spark_store.partial import partial_thing
-from spark_store.scanning import Times
+from spark_store.records import Times
+
+if TYPE_CHECKING:
+    from spark_store.cold import Cold, ColdEvents
 
 SCAN_ROWS = 200
 """How many events a page with a filter looks at, at most: about a millisecond."""

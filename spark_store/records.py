@@ -34,6 +34,13 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.state is None
 
 
+class Times(NamedTuple):
+    """Timestamps as events write them, both exclusive: only events between them are meant. None is no bound."""
+
+    after: str | None = None
+    before: str | None = None
+
+
 class PastQuery(NamedTuple):
     """An entity as it was right after revision `last`, or after the last event up to it that happened before an instant.
 

@@ -29,6 +29,7 @@ from pyarrow.fs import LocalFileSystem
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable
+from spark_store.records import Times
 from spark_store.tables import APP
 
 FOOTERS: Final = 512
@@ -54,13 +55,6 @@ _FORMAT: Final = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
 _GONE: Final = (DeltaError, OSError, pa.ArrowException)
 
 Found = TypeVar("Found")
-
-
-class Times(NamedTuple):
-    """Timestamps as events write them, both exclusive: only events between them are meant. None is no bound."""
-
-    after: str | None = None
-    before: str | None = None
 
 
 class Asked(NamedTuple):

@@ -192,10 +192,10 @@ class Site:
         journal: Journal | None = None,
         decider: Callable[[Store], Decider] | None = None,
         beside: Site | None = None,
-        cold: Cold | None = None,
+        cold: Callable[[], Cold] | None = None,
         **more: Any,
     ) -> None:
-        """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: its lake."""
+        """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake."""
         self.journal = beside.journal if beside is not None else journal or Disk()
         if beside is not None:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider

@@ -33,11 +33,12 @@ class Past:
 
     def __init__(self, folder: Path) -> None:
         self.lake = Lake(folder)
+        cold = Cold(self.lake)
         self.now = NOW
         self.site = Site(
             source("in", OWNER),
             source("other", READER),
-            cold=Cold(self.lake),
+            cold=lambda: cold,
             decider=lambda store: Decider(store, now=lambda: self.now, historical_headers=("ditto-originator", "note")),
         )
 

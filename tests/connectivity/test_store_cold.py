@@ -44,7 +44,7 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Store]:
     journal = MemoryJournal()
     journal.append(history(LAMP, 10))
     append_events(Lake(tmp_path), list(enumerate(journal.events(LAMP, 1, 8, 8, MUCH), 1)))
-    store = Store(journal, HASTY, cold=Cold(Lake(tmp_path)))
+    store = Store(journal, HASTY, cold=lambda: Cold(Lake(tmp_path)))
     assert await store.trim(6, LATER) == 6
     yield store
     await store.close()

@@ -38,7 +38,7 @@ class Ground(NamedTuple):
     lake: Lake
 
     def trimmer(self, now: datetime, hot: timedelta = HOT) -> Trimmer:
-        return Trimmer(self.store, self.lake, Cold(self.lake), hot, lambda: now)
+        return Trimmer(self.store, self.lake, hot, lambda: now)
 
     def publish(self, seq: int) -> None:
         publish_watermark(self.lake.watermark, Watermark(seq))
@@ -56,7 +56,8 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     journal.append(history(LAMP, EVENTS_THERE))
     append_events(lake, [(number, event(LAMP, number)) for number in range(1, EVENTS_THERE + 1)])
     lake.pipeline.mkdir(parents=True)
-    store = Store(journal)
+    cold = Cold(lake)
+    store = Store(journal, cold=lambda: cold)
     yield Ground(journal, store, lake)
     await store.close()
 
@@ -103,7 +104,6 @@ async def test_what_was_trimmed_is_counted_and_told_once_a_minute(ground: Ground
     trimmer = Trimmer(
         ground.store,
         ground.lake,
-        Cold(ground.lake),
         HOT,
         lambda: second(10**6),
         on_trim=steps.append,

@@ -12,8 +12,7 @@ from mappings.signals import Event
 from spark_store import cold
 from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable
-from spark_store.records import Snapshot
-from spark_store.scanning import Times
+from spark_store.records import Snapshot, Times
 from spark_store.tables import EVENTS, Lake
 from tests.behaviours.journal import LAMP, MUCH, POLICY, event, revisions, snapshot, timestamp
 from tests.spark_store.lake_files import append_events, append_snapshots, forget

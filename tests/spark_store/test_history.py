@@ -21,8 +21,7 @@ from spark_store.errors import QueryError
 from spark_store.history import SCAN_COMPARISONS, SCAN_ROWS, SCAN_WORK, HistoryPage, Trimmed, open_range, page
 from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
-from spark_store.records import Change, Snapshot
-from spark_store.scanning import Times
+from spark_store.records import Change, Snapshot, Times
 from tests.behaviours.journal import LAMP, MUCH, POLICY, NanoClock, change, event, revisions, snapshot, timestamp
 
 EVENTS = 101

@@ -13,7 +13,8 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable
-from spark_store.scanning import Asked, Times, _Bounds, _File
+from spark_store.records import Times
+from spark_store.scanning import Asked, _Bounds, _File
 from spark_store.tables import EVENTS, Lake
 from tests.behaviours.journal import LAMP, MUCH, event, revisions
 from tests.spark_store.lake_files import append_events, compact
