@@ -245,7 +245,8 @@ def connect_port(spark: SparkSession) -> int:
 
 
 def put_first(spark: SparkSession) -> None:
-    """What the calling thread, and the threads and streams that it starts, ask of Spark, comes before wide queries."""
+    """What the calling thread, and the threads and streams that it starts, ask of Spark, comes before wide queries. (What
+    Delta asks in threads of its own does not come last either: see the file of the pools.)"""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", FIRST)
 
 
