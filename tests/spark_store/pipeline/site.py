@@ -35,7 +35,7 @@ from tests.spark_store.pipeline.checker import check
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Java process of a test does not live long enough for its second compiler to be worth its time."""
 
-WITHIN = 180.0
+WITHIN = 400.0
 """Seconds for a Java process to start and to do something, on a machine that is busy with other things."""
 
 

@@ -97,7 +97,8 @@ def test_what_ended_the_pipeline_is_in_its_status(site: Site, capsys: pytest.Cap
     tamper(site, "PRAGMA user_version = 99")
     assert main(["status", "--data-dir", str(site.folder)]) == EXIT_UNFIT
     tamper(site, "PRAGMA user_version = 1")
-    assert main(["run", "--data-dir", str(site.folder), "--jars", str(site.folder)]) == EXIT_MISSING
+    with PipelineProcess(site, "run", "--jars", str(site.folder)) as process:
+        assert process.wait() == EXIT_MISSING, process.output()
     said(capsys)
     assert main(["status", "--data-dir", str(site.folder)]) == 0
     assert '"exit_code": 4, "reason": ' in said(capsys)
