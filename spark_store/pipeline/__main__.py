@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--preview", action="store_true", help="with `retention`: say what would go, change nothing")
     parser.add_argument("--interval", type=float, default=0.5, help="seconds from one batch to the next")
-    parser.add_argument("--batch-rows", type=int, default=200_000, help="the most events in one batch")
+    parser.add_argument("--batch-rows", type=int, default=500_000, help="the most events in one batch")
     parser.add_argument("--optimize-batches", type=int, default=64, help="after so many batches tables are compacted")
     parser.add_argument("--optimize-files", type=int, default=256, help="after so many new files, likewise")
     parser.add_argument(

@@ -52,7 +52,7 @@ _QUERY = "journal to lake"
 class StreamOptions:
     """`interval`: seconds from one batch's begin to the next. `once`: end when everything has been taken."""
 
-    max_batch_rows: int = 200_000
+    max_batch_rows: int = 500_000
     interval: float = 0.5
     once: bool = False
     upkeep: Upkeep = field(default_factory=Upkeep)
