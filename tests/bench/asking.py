@@ -1,0 +1,44 @@
+"""Spark is asked for the first page of an entity's events, as a client's replay would want it.
+
+    python -m tests.bench.asking FOLDER ENTITIES EVENTS SAMPLES
+
+In a process of its own. FOLDER holds a lake. Prints one JSON line: milliseconds of each sample, without the first few.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import functions as sql
+
+from spark_store.session import SessionOptions, start_session
+from spark_store.tables import EVENTS, Lake
+from tests.bench.site import thing
+
+WARM = 5
+
+
+def main(folder: Path, entities: int, events: int, samples: int) -> int:
+    spark = start_session(SessionOptions())
+    path = Lake(folder).path(EVENTS)
+    chosen = random.Random(7)
+    found = []
+    for _ in range(WARM + samples):
+        wanted = sql.col("entity") == str(thing(chosen.randrange(entities)))
+        begun = time.perf_counter()
+        rows = spark.read.format("delta").load(path).where(wanted & sql.col("revision").between(1, events))
+        count = len(rows.orderBy("revision").collect())
+        found.append((time.perf_counter() - begun) * 1000)
+        if count != events:
+            raise RuntimeError(f"expected {events} events, found {count}")
+    spark.stop()
+    print(json.dumps({"milliseconds": found[WARM:]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -1,0 +1,235 @@
+"""Benchmarks of the lake's reading side: what the journal has trimmed is replayed, and how much Spark's work disturbs.
+
+A compacted lake of many events takes a minute to make. It stays in `.run/bench` for the next time; `make clean` removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from connectivity.feeds import Then
+from connectivity.history import HistoryFeed
+from connectivity.store import Store
+from mappings.ids import EntityId
+from mappings.signals import HistoryQuery
+from spark_store.cold import Cold
+from spark_store.journal import SqliteJournal
+from spark_store.tables import Lake
+from tests.bench.pasts import EVENTS_EACH, write_past
+from tests.bench.report import Figure
+from tests.bench.site import SUBJECT, fill, run, serving, thing
+from tests.brokers.mosquitto import Mosquitto
+from tests.client import MqttClient
+from tests.integration.documents import client, connection, source
+
+LAKES = Path(".run/bench")
+MILLION = 1_000_000
+PAGE, PAGE_BYTES = 500, 1 << 20
+"""A page, by the service's default settings."""
+
+NEVER = "A"
+"""After every timestamp."""
+
+CLIENTS = 50
+
+
+def compacted(events: int) -> Path:
+    """A data folder whose events are all in the lake, which is compacted, and none of them in the journal."""
+    folder = LAKES / f"{events}"
+    ready = folder / "ready"
+    if not ready.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        write_past(folder / "journal.db", events)
+        pipeline("run", folder, "--once", "--batch-rows", "1000000", "--optimize-batches", "1000")
+        pipeline("optimize", folder)
+        trim(folder / "journal.db", events)
+        ready.touch()
+    return folder
+
+
+def pipeline(action: str, folder: Path, *options: str) -> None:
+    """The pipeline, until it ends."""
+    command = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(folder), *options]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+
+
+def trim(path: Path, events: int) -> None:
+    journal = SqliteJournal.open(path)
+    try:
+        for last in range(0, events + 1, 100_000):
+            journal.trim(last, NEVER, 100_000)
+            journal.commit()
+    finally:
+        journal.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Store]:
+    """The store as the service has it, its lake looked at for the first time."""
+    cold = Cold(Lake(folder))
+    store = Store(SqliteJournal.open(folder / "journal.db"), cold=cold)
+    try:
+        cold.reaches()
+        yield store
+    finally:
+        await store.close()
+
+
+def feed(store: Store, entity: EntityId) -> HistoryFeed:
+    return HistoryFeed.open(store, HistoryQuery(entity), datetime.now(UTC))
+
+
+async def replay(store: Store, entity: EntityId) -> int:
+    """All pages of an entity, one after the other; how many events there were."""
+    asked, position, count = feed(store, entity), 0, 0
+    while True:
+        page = await asked.page(position, PAGE, PAGE_BYTES)
+        count, position = count + len(page.elements), page.position
+        if page.then is Then.END:
+            return count
+
+
+def first_page(_folder: Path, events: int = 2 * MILLION, samples: int = 300) -> list[Figure]:
+    """The first page of entities that nobody has asked for lately, beside the same question to Spark."""
+    folder, entities = compacted(events), events // EVENTS_EACH
+    waits = asyncio.run(_first_pages(folder, entities, samples))
+    ranks = statistics.quantiles(waits, n=100)
+    spark = statistics.median(run("asking", folder, entities, PAGE, 30)["milliseconds"])
+    return [
+        Figure(
+            f"first page of a cold entity, {PAGE} of {_short(events)} events",
+            f"p50 {ranks[49]:.1f} ms, p99 {ranks[98]:.1f} ms",
+            f"p50 {spark:.0f} ms (Spark, warm)",
+            "p50 ≤ 20 ms, Spark ≥ 50 times slower",
+            ranks[49] <= 20 and spark >= 50 * ranks[49],
+            f"ratio {spark / ranks[49]:.0f}; the first of all {waits[0]:.0f} ms",
+        )
+    ]
+
+
+async def _first_pages(folder: Path, entities: int, samples: int) -> list[float]:
+    chosen, waits = random.Random(11), []
+    async with opened(folder) as store:
+        for _ in range(samples):
+            entity = thing(chosen.randrange(entities))
+            begun = time.perf_counter()
+            page = await feed(store, entity).page(0, PAGE, PAGE_BYTES)
+            waits.append((time.perf_counter() - begun) * 1000)
+            assert len(page.elements) == PAGE
+    return waits
+
+
+def replays(_folder: Path, events: int = 2 * MILLION) -> list[Figure]:
+    """Whole histories of a thousand cold events, by one client and by fifty at once."""
+    folder, entities = compacted(events), events // EVENTS_EACH
+    alone, processor = asyncio.run(_replay_in_turn(folder, entities, 100))
+    together = asyncio.run(_replay_at_once(folder, entities, 40))
+    return [
+        Figure(
+            f"cold replay of {EVENTS_EACH:,} events among {_short(events)}",
+            f"{EVENTS_EACH / alone:,.0f} events/s",
+            "–",
+            "≥ 50,000/s",
+            EVENTS_EACH / alone >= 50_000,
+            f"{alone * 1000:.1f} ms a replay; {processor / EVENTS_EACH * 1e6:.1f} µs of processor per event",
+        ),
+        Figure(
+            f"the same, {CLIENTS} clients at once",
+            f"{together:,.0f} replays/s",
+            f"{1 / alone:,.0f} replays/s (one client)",
+            "≥ 200/s",
+            together >= 200,
+        ),
+    ]
+
+
+async def _replay_in_turn(folder: Path, entities: int, count: int) -> tuple[float, float]:
+    """Median seconds of a replay, and seconds of processor time."""
+    chosen, spent = random.Random(13), []
+    async with opened(folder) as store:
+        await replay(store, thing(0))
+        processor = time.process_time()
+        for _ in range(count):
+            begun = time.perf_counter()
+            assert await replay(store, thing(chosen.randrange(entities))) == EVENTS_EACH
+            spent.append(time.perf_counter() - begun)
+        return statistics.median(spent), (time.process_time() - processor) / count
+
+
+async def _replay_at_once(folder: Path, entities: int, each: int) -> float:
+    """Replays in a second, all clients together."""
+    chosen = random.Random(17)
+    async with opened(folder) as store:
+
+        async def replay_some() -> None:
+            for _ in range(each):
+                assert await replay(store, thing(chosen.randrange(entities))) == EVENTS_EACH
+
+        await replay(store, thing(0))
+        begun = time.perf_counter()
+        await asyncio.gather(*(replay_some() for _ in range(CLIENTS)))
+        return CLIENTS * each / (time.perf_counter() - begun)
+
+
+def while_compacting(folder: Path, events: int = 500_000) -> list[Figure]:
+    """The first `next` of a hot history while Spark compacts a lake of many small files beside it."""
+    things, batch = 200, 20_000
+    busy = folder / "busy"
+    write_past(busy / "journal.db", events)
+    pipeline("run", busy, "--once", "--batch-rows", str(batch), "--optimize-batches", "1000000")
+    fill(folder / "data" / "journal.db", things, 50)
+    with Mosquitto.start(persistence=False) as broker, serving(folder, connection(broker, source("bench", SUBJECT))):
+        idle = list(_first_nexts(broker, things, 5.0))
+        command = [sys.executable, "-m", "spark_store.pipeline", "optimize", "--data-dir", str(busy)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as compacting:
+            assert compacting.stdout is not None
+            compacting.stdout.readline()  # Spark has started
+            begun = time.monotonic()
+            during: list[float] = []
+            while compacting.poll() is None:
+                during += _first_nexts(broker, things, 0.5)
+            seconds = time.monotonic() - begun
+    before, after = statistics.quantiles(idle, n=100), statistics.quantiles(during, n=100)
+    ratio = after[98] / before[98]
+    return [
+        Figure(
+            "first `next`, hot, while Spark compacts",
+            f"p50 {after[49]:.1f} ms, p99 {after[98]:.1f} ms",
+            f"p50 {before[49]:.1f} ms, p99 {before[98]:.1f} ms (nothing else running)",
+            "p99 ≤ 4 times as long",
+            ratio <= 4,
+            f"ratio {ratio:.1f}; {len(during):,} samples in {seconds:.0f} s; longest {max(during):.0f} ms",
+        )
+    ]
+
+
+def _first_nexts(broker: Mosquitto, things: int, seconds: float) -> Iterator[float]:
+    """Milliseconds from `request` to the first `next`, over and over for so long."""
+    chosen, until = random.Random(19), time.monotonic() + seconds
+    with client(broker, "bench") as asker:
+        while time.monotonic() < until:
+            yield _first_next(asker, f"acme.bench/{thing(chosen.randrange(things)).name}/things/twin/streaming")
+
+
+def _first_next(asker: MqttClient, prefix: str) -> float:
+    created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
+    begun = time.perf_counter()
+    asker.send({"topic": f"{prefix}/request", "path": "/", "value": {**created["value"], "demand": 1}}, wait=False)
+    asker.next()
+    waited = (time.perf_counter() - begun) * 1000
+    asker.command(f"{prefix}/cancel", value=created["value"])
+    return waited
+
+
+def _short(events: int) -> str:
+    return f"{events / MILLION:g} M"
