@@ -76,13 +76,26 @@ class Eraser:
     """The erasures of a running service."""
 
     def __init__(
-        self, journal: SqliteJournal, store: Store, streams: Streams, lake: Lake, now: Callable[[], datetime]
+        self,
+        journal: SqliteJournal,
+        store: Store,
+        streams: Streams,
+        lake: Lake,
+        hidden: dict[EntityId, int],
+        now: Callable[[], datetime],
     ) -> None:
+        """`hidden` is told which entities the lake must not show up to which event, until it has done its part.
+
+        Raises StoreUnavailable.
+        """
         self._journal = journal
         self._store = store
         self._streams = streams
         self._lake = lake
+        self._hidden = hidden
         self._now = now
+        for record in self._records():
+            self._hide(record)
         self._asked = asyncio.Event()
 
     async def erase(self, entity: EntityId, by: str) -> dict[str, Any]:
@@ -90,15 +103,17 @@ class Eraser:
         begun: list[Erasure] = []
 
         def begin(journal: SqliteJournal) -> None:
-            begun.append(
-                journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, _text(self._now()), by))
-            )
+            record = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, _text(self._now()), by))
+            begun.append(record)
+            self._hide(record)
 
         try:
             if self._store.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
             await self._store.take(lambda: begin(self._journal), forgets=entity)
         except StoreUnavailable as error:
+            if begun:
+                self._show(begun[0])
             raise NotErased(str(error)) from error
         ended = self._streams.fail_entity(entity, ERASED)
         (record,) = begun
@@ -130,6 +145,15 @@ class Eraser:
         with Follower.open(self._lake.journal) as follower:
             return follower.erasures()
 
+    def _hide(self, record: Erasure) -> None:
+        if record.lake_done is None:
+            self._hidden[entity_of(record.entity, record.entity_type)] = record.seq
+
+    def _show(self, record: Erasure) -> None:
+        entity = entity_of(record.entity, record.entity_type)
+        if self._hidden.get(entity) == record.seq:
+            del self._hidden[entity]
+
     async def _finish(self, record: Erasure) -> None:
         """Take everything away, one short step after the other, and say so."""
         for step in steps(record):
@@ -154,6 +178,9 @@ class Eraser:
         at = watermark.erased_at or _text(self._now())
         await self._store.take(lambda: self._journal.within(lambda it: erasure.finish_lake(it, watermark.erased, at)))
         await self._store.take(lambda: self._journal.within(lambda it: erasure.fill_holes(it, watermark.seq)))
+        for record in waiting:
+            if record.id <= watermark.erased:
+                self._show(record)
         log.info("erasure done in the lake", erasure=watermark.erased)
         return waiting[-1].id > watermark.erased
 

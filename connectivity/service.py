@@ -46,6 +46,7 @@ from connectivity.trimming import Trimmer
 from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
 from mappings.errors import Fault
+from mappings.ids import EntityId
 from mappings.signals import Subscribe
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
@@ -91,10 +92,12 @@ class Service:
         window = settings.journal.redelivery_window.total_seconds()
         lake = Lake(Path(settings.data_dir))
         has_lake = settings.spark.mode is not SparkMode.OFF
+        self._erased: dict[EntityId, int] = {}
+        """Entities of which the lake may still have what the journal has erased: up to the event of this number."""
         self.store = Store(
             self.journal,
             StoreOptions(redelivery_window=window),
-            cold=_cold(lake) if has_lake else None,
+            cold=_cold(lake, self._erased) if has_lake else None,
             on_commit=self.monitor.commit.observe,
         )
         self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
@@ -118,7 +121,7 @@ class Service:
         if settings.spark.mode is not SparkMode.OFF:
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
-        self.eraser = Eraser(self.journal, self.store, self.streams, Lake(Path(settings.data_dir)), now)
+        self.eraser = Eraser(self.journal, self.store, self.streams, lake, self._erased, now)
         self._now = now
         self._trimmer: Trimmer | None = None
         if has_lake and (hot := settings.journal.hot_window) is not None:
@@ -187,14 +190,14 @@ class Service:
             return error.fault
 
 
-def _cold(lake: Lake) -> Callable[[], Cold]:
+def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], Cold]:
     """What opens the lake for reading, once. It loads libraries that a service without old histories does without."""
 
     @cache
     def opened() -> Cold:
         from spark_store.cold import Cold
 
-        return Cold(lake)
+        return Cold(lake, erased)
 
     return opened
 

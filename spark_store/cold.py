@@ -14,7 +14,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -69,9 +70,19 @@ class _Place(NamedTuple):
 class Cold:
     """The tables `events` and `snapshots` of one lake."""
 
-    def __init__(self, lake: Lake, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives monotonic seconds. Nothing is opened before it is needed."""
+    def __init__(
+        self,
+        lake: Lake,
+        erased: Mapping[EntityId, int] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives monotonic seconds. Nothing is opened before it is needed.
+
+        `erased`: of these entities nothing is shown up to the journal's event with this number, though the tables may
+        still have it. The caller may change it at any time.
+        """
         self._lake = lake
+        self._erased = erased
         self._footers = Footers()
         self._ahead = _Ahead()
         self._events = OpenTable(lake.path(EVENTS), self._footers, clock)
@@ -100,7 +111,7 @@ class Cold:
         At most `limit` (from 1) of them; the one with which values and headers come to `max_bytes` is the last one. The
         table has to reach to the journal's number `reaching`. Raises HistoryUnavailable, also where it does not.
         """
-        asked = Asked.of(entity, times)
+        asked = self._asked(entity, times)
 
         def read(version: Version) -> _Run:
             known = self._ahead.take(_Place(version.number, asked, first, last))
@@ -121,7 +132,7 @@ class Cold:
 
         Raises HistoryUnavailable.
         """
-        asked = Asked.of(entity, Times())
+        asked = self._asked(entity)
         is_whole = (pc.field("path") == "/") & (pc.field("action") != "merged")
 
         def newest(version: Version) -> int:
@@ -141,7 +152,7 @@ class Cold:
 
         Raises HistoryUnavailable.
         """
-        asked, end = Asked.of(entity, Times()), instant(before)
+        asked, end = self._asked(entity), instant(before)
 
         def newest(version: Version) -> int:
             low, high, found = 1, last, 0
@@ -164,7 +175,7 @@ class Cold:
         """
         if not self._snapshots.is_there():
             return None
-        asked = Asked.of(entity, Times())
+        asked = self._asked(entity)
 
         def newest(version: Version) -> Snapshot | None:
             rows = rows_of(self._footers, version, asked, 1, last, ["revision", "modified"])
@@ -181,6 +192,9 @@ class Cold:
             return self._snapshots.read(newest, 0)
         except HistoryUnavailable:
             return None
+
+    def _asked(self, entity: EntityId, times: Times = Times()) -> Asked:  # noqa: B008 - a value
+        return Asked.of(entity, times, self._erased.get(entity, 0))
 
 
 def _oldest(footers: Footers, version: Version, asked: Asked, first: int, last: int, limit: int) -> _Run:

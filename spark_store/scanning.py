@@ -42,7 +42,7 @@ INSTANTS: Final = pa.timestamp("us", "UTC")
 _SHAPE: Final = {
     **dict.fromkeys(("entity_type", "entity", "action", "path", "value", "headers", "policy_id", "state"), pa.string()),
     **dict.fromkeys(("ts", "created", "modified"), INSTANTS),
-    "revision": pa.int64(),
+    **dict.fromkeys(("revision", "seq"), pa.int64()),
 }
 _SCHEMA: Final = pa.schema(_SHAPE.items())
 """As what columns are read, whatever types a file's writer had for texts and times."""
@@ -58,21 +58,23 @@ Found = TypeVar("Found")
 
 
 class Asked(NamedTuple):
-    """Whose rows are wanted, and from which time."""
+    """Whose rows are wanted, from which time, and above which number of the journal's events (`seq`)."""
 
     type: str
     id: str
     after: datetime | None
     before: datetime | None
+    above: int = 0
 
     @classmethod
-    def of(cls, entity: EntityId, times: Times) -> Asked:
+    def of(cls, entity: EntityId, times: Times, above: int = 0) -> Asked:
         after, before = times
         return cls(
             entity.type.value,
             entity.id,
             None if after is None else instant(after),
             None if before is None else instant(before),
+            above,
         )
 
     def rows(self, first: int, last: int) -> Any:
@@ -83,6 +85,8 @@ class Asked(NamedTuple):
             wanted &= pc.field("ts") > pa.scalar(self.after, INSTANTS)
         if self.before is not None:
             wanted &= pc.field("ts") < pa.scalar(self.before, INSTANTS)
+        if self.above:
+            wanted &= pc.field("seq") > self.above
         return wanted
 
 
@@ -309,7 +313,10 @@ def rows_of(footers: Footers, version: Version, asked: Asked, first: int, last: 
 
     Where times are asked for, `columns` has them.
     """
-    condition, wanted = asked.rows(first, last), list(dict.fromkeys((*_KEY, *columns)))
+    condition, wanted = (
+        asked.rows(first, last),
+        list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns))),
+    )
     found = []
     for file in version.files:
         if not file.may_hold(asked, first, last):

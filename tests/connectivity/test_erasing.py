@@ -15,7 +15,7 @@ from connectivity.erasing import ERASED, Eraser, NotErased, UnknownEntity, entit
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
-from mappings.ids import EntityType
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Failed, HistoryQuery, Kind, Request, Subscribe
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import SqliteJournal
@@ -39,7 +39,8 @@ class Site:
         self.store = Store(self.journal)
         self.streams = Streams(lambda *_: ListFeed(range(1, 102)), Bounds(), lambda: 0.0)
         self.lake = Lake(folder)
-        self.eraser = Eraser(self.journal, self.store, self.streams, self.lake, lambda: NOW)
+        self.hidden: dict[EntityId, int] = {}
+        self.eraser = Eraser(self.journal, self.store, self.streams, self.lake, self.hidden, lambda: NOW)
         self.running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,6 +81,7 @@ async def test_the_journal_forgets_and_the_record_says_who_and_when(site: Site) 
         "id": 1, "entity_type": "thing", "entity": LAMP.id, "seq": 123, "asked": at, "asked_by": "anna",
         "journal_done": at, "lake_done": None,
     }  # fmt: skip
+    assert site.hidden == {LAMP: 123}, "the lake may still have what must not be shown"
     # The pipeline says that it has carried it out.
     site.lake.pipeline.mkdir(parents=True)
     publish_watermark(site.lake.watermark, Watermark(123, erased=1, erased_at=at))
@@ -87,6 +89,7 @@ async def test_the_journal_forgets_and_the_record_says_who_and_when(site: Site) 
     holes = sqlite3.connect(site.folder / "journal.db")
     await wait_until(lambda: holes.execute("SELECT count(*) FROM holes").fetchone() == (0,), LONG)
     assert holes.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
+    assert site.hidden == {}
     holes.close()
 
 
@@ -148,6 +151,7 @@ async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(site: Site, mon
     await asyncio.wait_for(site.store.wait_available(), LONG)
     assert recorded(site.folder) == []
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
+    assert site.hidden == {}
 
 
 async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: Path) -> None:
@@ -156,6 +160,7 @@ async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: 
     await first.eraser.erase(LAMP, "anna")
     await first.close()
     second = Site(tmp_path)
+    assert second.hidden == {LAMP: 3}
     second.start()
     await wait_until(lambda: second.record()["journal_done"], LONG)
     assert second.journal.events(LAMP, 1, ALL, 10, MUCH) == []

@@ -68,6 +68,24 @@ def test_events_come_back_as_the_bytes_that_the_journal_had(lake: Lake) -> None:
     assert (found.events, found.is_all) == (events, True)
 
 
+def test_of_an_erased_entity_nothing_is_shown_up_to_the_event_of_the_erasure(lake: Lake) -> None:
+    """Also not what was decoded before; what it has become since then is."""
+    fill(lake, 1, 9, (LAMP, OTHER))
+    append_snapshots(lake, [snapshot(LAMP, 4), snapshot(OTHER, 4)])
+    erased: dict[EntityId, int] = {}
+    opened = Cold(lake, erased)
+    assert read(opened, 1, 9, 3) == span(1, 3)
+    # The numbers of LAMP's events are the odd ones.
+    erased[LAMP] = 12
+    assert read(opened, 4, 9) == span(7, 9)
+    assert read(opened, 1, 6) == []
+    assert opened.snapshot(LAMP, 9) is None
+    assert opened.last_before(LAMP, 6, timestamp(9)) == 0
+    assert revisions(opened.events(OTHER, 1, 9, 100, MUCH).events) == span(1, 9)
+    del erased[LAMP]
+    assert read(opened, 1, 9) == span(1, 9)
+
+
 def test_pages_follow_each_other_over_files_and_row_groups(lake: Lake) -> None:
     fill(lake, 1, 45)
     fill(lake, 46, 90)
@@ -84,7 +102,7 @@ def test_pages_follow_each_other_over_files_and_row_groups(lake: Lake) -> None:
 
 def test_what_was_decoded_beyond_a_page_serves_the_next_one(lake: Lake) -> None:
     fill(lake, 1, 90)
-    opened = Cold(lake, lambda: 0.0)
+    opened = Cold(lake, clock=lambda: 0.0)
     assert read(opened, 1, 90, limit=40) == span(1, 40)
     for file in Path(lake.path(EVENTS)).glob("*.parquet"):
         file.unlink()

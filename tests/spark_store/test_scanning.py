@@ -57,7 +57,7 @@ def span(first: int, last: int) -> list[int]:
 def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lake) -> None:
     fill(lake, 1, 10)
     clock = Clock()
-    opened = Cold(lake, clock)
+    opened = Cold(lake, clock=clock)
     assert read(opened, 1, 30) == span(1, 10)
     fill(lake, 11, 20)
     assert read(opened, 1, 30) == span(1, 10)
@@ -79,12 +79,12 @@ def test_a_version_whose_files_were_removed_does_not_disturb(lake: Lake) -> None
     for first in range(1, 41, 4):
         fill(lake, first, first + 3)
     clock = Clock()
-    opened = Cold(lake, clock)
+    opened = Cold(lake, clock=clock)
     assert read(opened, 1, 40, limit=2) == [1, 2]
     before = set(Path(lake.path(EVENTS)).glob("*.parquet"))
     compact(lake)
     assert not before & set(Path(lake.path(EVENTS)).glob("*.parquet")), "nothing was removed"
-    fresh = Cold(lake, clock)
+    fresh = Cold(lake, clock=clock)
     assert read(fresh, 1, 40) == span(1, 40)
     compact(lake)
     assert read(opened, 5, 40) == span(5, 40)
@@ -92,7 +92,7 @@ def test_a_version_whose_files_were_removed_does_not_disturb(lake: Lake) -> None
 
 def test_a_lake_that_was_replaced_by_another_one_is_read(lake: Lake) -> None:
     fill(lake, 1, 30)
-    opened = Cold(lake, Clock())
+    opened = Cold(lake, clock=Clock())
     assert read(opened, 1, 3) == span(1, 3)
     shutil.rmtree(lake.path(EVENTS))
     with pytest.raises(HistoryUnavailable):

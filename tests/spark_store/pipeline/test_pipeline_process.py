@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store.errors import LakeBusy
+from spark_store.migrations import STEPS
 from spark_store.pipeline.__main__ import EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
 from spark_store.session import lake_lock
 from spark_store.tables import EVENTS
@@ -96,7 +97,7 @@ def test_what_ended_the_pipeline_is_in_its_status(site: Site, capsys: pytest.Cap
     site.lake.pipeline.mkdir(parents=True)
     tamper(site, "PRAGMA user_version = 99")
     assert main(["status", "--data-dir", str(site.folder)]) == EXIT_UNFIT
-    tamper(site, "PRAGMA user_version = 1")
+    tamper(site, f"PRAGMA user_version = {len(STEPS)}")
     with PipelineProcess(site, "run", "--jars", str(site.folder)) as process:
         assert process.wait() == EXIT_MISSING, process.output()
     said(capsys)
