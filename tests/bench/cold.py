@@ -77,7 +77,7 @@ def trim(path: Path, events: int) -> None:
 async def opened(folder: Path) -> AsyncIterator[Store]:
     """The store as the service has it, its lake looked at for the first time."""
     cold = Cold(Lake(folder))
-    store = Store(SqliteJournal.open(folder / "journal.db"), cold=cold)
+    store = Store(SqliteJournal.open(folder / "journal.db"), cold=lambda: cold)
     try:
         cold.reaches()
         yield store

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -62,9 +61,7 @@ class Site:
             for position in range(newest, newest + events):
                 number = position % entities
                 revisions[number] += 1
-                made = change(lamp(number), revisions[number])
-                # No event of it names a policy.
-                changes.append(structs.replace(made, snapshots=(structs.replace(made.snapshots[0], policy=None),)))
+                changes.append(counted(lamp(number), revisions[number]))
             journal.append(changes)
         finally:
             journal.close()
@@ -86,12 +83,20 @@ class Site:
         assert check(self.folder) == []
 
 
+def counted(entity: EntityId, revision: int) -> Change:
+    """An event that counts up, and the state that its entity's events make: none of them names a policy."""
+    made = change(entity, revision)
+    return structs.replace(made, snapshots=(structs.replace(made.snapshots[0], policy=None),))
+
+
 Said = list[tuple[str, dict[str, Any]]]
 
 
 STARVED = "Python worker failed to connect back"
 """Spark waits ten seconds for a worker, and no setting says otherwise: on a machine that is busy with other things that may
-not be enough. The service starts such a pipeline again, and so do the tests."""
+not be enough. The service starts such a pipeline again, and so do the tests, `TRIES` times in all."""
+
+TRIES = 5
 
 
 def differences(site: Site) -> list[str]:
@@ -101,8 +106,7 @@ def differences(site: Site) -> list[str]:
 
 def take_all(spark: SparkSession, site: Site, **options: Any) -> Said:
     """Everything that the journal has, moved by a stream in this process; what was said."""
-    deadline = time.monotonic() + WITHIN
-    while True:
+    for attempt in range(TRIES):
         said: Said = []
         stream = Stream(
             Target.of(spark, site.folder),
@@ -113,10 +117,11 @@ def take_all(spark: SparkSession, site: Site, **options: Any) -> Said:
         try:
             stream.run()
         except StoreUnavailable as error:
-            if STARVED not in str(error) or time.monotonic() >= deadline:
+            if STARVED not in str(error) or attempt == TRIES - 1:
                 raise
         else:
             return said
+    raise AssertionError("unreachable")
 
 
 class PipelineProcess:

@@ -10,9 +10,10 @@ from spark_store.erasure import Erasure
 from spark_store.pipeline import erasing, maintenance, snapshots
 from spark_store.pipeline.erasing import condition, ready
 from spark_store.pipeline.jobs import Target
+from spark_store.records import Change, Snapshot
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, TABLES
 from spark_store.watermark import read_watermark
-from tests.behaviours.journal import change
+from tests.behaviours.journal import change, event, timestamp
 from tests.spark_store.pipeline.site import Site, differences, lamp, take_all
 
 MARK = "a-secret-nobody-else-has"
@@ -36,6 +37,13 @@ def test_rows_are_meant_up_to_the_number_of_the_record() -> None:
     )
 
 
+def secret(revision: int) -> Change:
+    """An event with the mark, and the state that it makes."""
+    made = event(lamp(9), revision, b'{"n":%d,"mark":"%b"}' % (revision, MARK.encode()), "/attributes")
+    state = {"attributes": {"n": revision, "mark": MARK}}
+    return Change((made,), (Snapshot(lamp(9), revision, timestamp(1), timestamp(revision), state, None),))
+
+
 def marked(site: Site) -> list[str]:
     """The files that hold the mark, as it is or in a compressed column that a reader would show."""
     plain = [it.name for it in site.folder.rglob("*") if it.is_file() and MARK.encode() in it.read_bytes()]
@@ -51,17 +59,16 @@ def test_nothing_is_left_of_the_entity_in_any_file(
     # What compression would hide from a look at the bytes.
     spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
     try:
-        value = f'"{MARK}"'.encode()
         target = Target.of(spark, site.folder)
         for first in (1, 5):
-            site.append([change(lamp(9), revision, value) for revision in range(first, first + 4)])
+            site.append([secret(revision) for revision in range(first, first + 4)])
             site.write(6, entities=3)
             take_all(spark, site)
             assert snapshots.take(target, 4) >= 1
         maintenance.optimize(target)
         assert marked(site)
         newest = max(row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9)))
-        site.append([change(lamp(9), newest + 1, value)])
+        site.append([secret(newest + 1)])
         site.write(3, entities=3)
         erase_here(site.folder, lamp(9), "anna")
         assert differences(site) == [], "what the lake has not done yet is no difference"

@@ -19,7 +19,7 @@ from spark_store.records import Change, Snapshot
 from spark_store.tables import APP, EVENTS, LATEST, SNAPSHOTS, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.behaviours.journal import change, timestamp
-from tests.spark_store.pipeline.site import Said, Site, differences, lamp, take_all
+from tests.spark_store.pipeline.site import Said, Site, counted, differences, lamp, take_all
 
 pytestmark = pytest.mark.spark
 
@@ -92,7 +92,8 @@ def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSessio
     site.assert_equal()
     (row,) = [row for row in site.table(LATEST) if row["entity_type"] == "thing"]
     assert (row["deleted"], row["state"], row["policy_id"]) == (True, None, "acme.site:owner")
-    assert differences(site) == []
+    # The states here are not what these events fold to; everything else is compared.
+    assert [it for it in differences(site) if "not as the events make it" not in it] == []
 
 
 def test_a_lake_of_another_journal_is_refused(spark: SparkSession, site: Site, tmp_path: Path) -> None:
@@ -153,17 +154,17 @@ def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSess
     def taken() -> list[tuple[str, int, int]]:
         return sorted((it["entity"], it["revision"], it["seq"]) for it in site.table(SNAPSHOTS))
 
-    site.append([change(lamp(0), revision) for revision in range(1, 5)])
-    site.append([change(lamp(1), revision) for revision in range(1, 3)])
+    site.append([counted(lamp(0), revision) for revision in range(1, 5)])
+    site.append([counted(lamp(1), revision) for revision in range(1, 3)])
     take_all(spark, site)
     assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
-    site.append([change(lamp(0), revision) for revision in range(5, 7)])
-    site.append([change(lamp(1), 3)])
+    site.append([counted(lamp(0), revision) for revision in range(5, 7)])
+    site.append([counted(lamp(1), 3)])
     take_all(spark, site)
     assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
     first, second = str(lamp(0)), str(lamp(1))
     assert taken() == [(first, 4, 4), (second, 3, 9)]
-    site.append([change(lamp(0), 7)])
+    site.append([counted(lamp(0), 7)])
     take_all(spark, site)
     assert snapshots.take(target, 3) == 1
     assert taken() == [(first, 4, 4), (first, 7, 10), (second, 3, 9)]

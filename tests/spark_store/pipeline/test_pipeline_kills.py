@@ -18,7 +18,7 @@ from spark_store.pipeline.crashes import VARIABLE, Point
 from tests.helpers import wait_until_sync
 from tests.service import ServiceProcess
 from tests.spark_store.pipeline.checker import assert_whole
-from tests.spark_store.pipeline.site import QUICK_JAVA, WITHIN, PipelineProcess, Site, take_all
+from tests.spark_store.pipeline.site import QUICK_JAVA, TRIES, WITHIN, PipelineProcess, Site, take_all
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +55,9 @@ def die(site: Site, point: Point, victim: str, monkeypatch: pytest.MonkeyPatch) 
     if victim == "service":
         die_with_service(site, point)
     else:
-        while not has_died(site, point, victim):
+        for _ in range(TRIES):
+            if has_died(site, point, victim):
+                break
             assert trigger.exists()
     assert not trigger.exists(), f"{point} was not reached"
     monkeypatch.delenv(VARIABLE)

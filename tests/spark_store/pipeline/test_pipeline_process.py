@@ -22,7 +22,7 @@ from spark_store.watermark import read_watermark
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.lake_files import write_events, write_lake
 from tests.spark_store.pipeline.past import tamper
-from tests.spark_store.pipeline.site import QUICK_JAVA, WITHIN, PipelineProcess, Site
+from tests.spark_store.pipeline.site import QUICK_JAVA, TRIES, WITHIN, PipelineProcess, Site
 
 
 @pytest.fixture
@@ -180,14 +180,13 @@ def test_a_cluster_whose_workers_see_the_folder_fills_the_lake(site: Site, clust
         "spark.sql.sources.parallelPartitionDiscovery.parallelism=2",
     ):
         options += ["--setting", setting]
-    code = None
-    while code is None:
+    for _ in range(TRIES):
         with PipelineProcess(
             site, "run", *options, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"
         ) as process:
             code = process.wait()
-            if process.is_starved:
-                code = None
-            assert code in (0, None), process.output()
+            assert code == 0 or process.is_starved, process.output()
+        if code == 0:
+            break
     assert read_watermark(site.lake.watermark).seq == 20_000
     site.assert_equal()

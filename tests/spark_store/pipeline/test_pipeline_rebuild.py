@@ -17,7 +17,7 @@ from spark_store.lake_rows import Part
 from spark_store.pipeline import rebuild as module
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.rebuild import Rebuilt, fold_rows, rebuild_latest
-from spark_store.tables import EVENTS, LATEST
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS
 from spark_store.verify import VerifyOptions, verify
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.checker import check
@@ -124,7 +124,8 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
     target = Target.of(spark, site.folder)
     # Everything up to event 25 is past its time, and a row of `latest` is gone.
     spark.sql(f"DELETE FROM {target.name(EVENTS)} WHERE seq <= 25").collect()
-    shutil.copytree(site.lake.path(LATEST), site.lake.folder / "snapshots")
+    shutil.rmtree(site.lake.path(SNAPSHOTS))
+    shutil.copytree(site.lake.path(LATEST), site.lake.path(SNAPSHOTS))
     gone = f"DELETE FROM {target.name(LATEST)} WHERE entity = 'acme.site:lamp-0'"
     spark.sql(gone).collect()
     found = rebuild_latest(target, lambda *_, **__: None)
@@ -132,7 +133,7 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
     assert (found.changed, found.added) == (0, 1), "a snapshot knew it"
     assert rows(site) == whole
     # Nothing knows it: the journal's state is taken.
-    shutil.rmtree(site.lake.folder / "snapshots")
+    shutil.rmtree(site.lake.path(SNAPSHOTS))
     spark.sql(gone).collect()
     found = rebuild_latest(target, lambda *_, **__: None)
     assert (found.lost, found.added, found.removed) == (1, 0, 0)
