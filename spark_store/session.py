@@ -63,8 +63,6 @@ _SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.parquet.compression.codec": "zstd",
-    # What a merge takes in is the journal's newest state: it must be read once, or a row could differ between two looks.
-    "spark.databricks.delta.merge.materializeSource": "all",
     # Retention is the tables' own, and may be shorter than a week.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     # A file has many parts, each with bounds of what is in it: a page of one entity costs the decoding of few of them. For

@@ -21,9 +21,14 @@ from spark_store.errors import LakeUnfit
 from spark_store.follower import Follower
 from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
-from spark_store.pipeline.source import SOURCES
+from spark_store.pipeline.source import SOURCES, states_of
 from spark_store.pipeline.transforms import latest_rows
 from spark_store.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
+
+FEW = 20_000
+"""So few states are read in this process: to plan a source, and to write down what it gives, takes longer than that."""
+
+_WRITTEN_DOWN = "spark.databricks.delta.merge.materializeSource"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +141,20 @@ def append_events(target: Target, rows: DataFrame, last: int) -> None:
 
 def merge_latest(target: Target, first: int, last: int) -> None:
     """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state."""
-    merge_rows(target, latest_rows(target.journal("journal_states", first, last)))
+    if 1 < first <= last < first + FEW:
+        states = target.spark.createDataFrame(states_of(target.lake.journal, first, last))
+        merge_rows(target, latest_rows(states), is_at_hand=True)
+    else:
+        merge_rows(target, latest_rows(target.journal("journal_states", first, last)))
 
 
-def merge_rows(target: Target, rows: DataFrame) -> None:
-    """Put these rows into `latest` where they are newer than what is there."""
+def merge_rows(target: Target, rows: DataFrame, *, is_at_hand: bool = False) -> None:
+    """Put these rows into `latest` where they are newer than what is there.
+
+    `is_at_hand`: they are the same however often Spark looks. Others are written down first: two looks at the journal's
+    newest states could differ.
+    """
+    target.spark.conf.set(_WRITTEN_DOWN, "none" if is_at_hand else "all")
     view = "journal_latest_rows"
     # Each column by its name: a table may have others, which a later version has added.
     names = LATEST.column_names

@@ -44,6 +44,8 @@ _TEXT = {"value", "headers", "state"}
 """Columns that the journal keeps as bytes."""
 _NUMBERS = {"revision", "seq"}
 
+_STATES = pa.schema([(name, pa.int64() if name in _NUMBERS else pa.string()) for name in State._fields])
+
 Row = TypeVar("Row", Entry, State)
 
 
@@ -173,6 +175,13 @@ class _EntriesReader(_StatesReader):
 
 
 SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates, JournalEntries)
+
+
+def states_of(path: Path, first: int, last: int) -> pa.Table:
+    """What `journal_states` gives, read here."""
+    with Follower.open(path) as follower:
+        batches = list(arrow(follower.states(first, last), State))
+    return pa.Table.from_batches(batches, _STATES)
 
 
 def arrow(rows: Iterable[Row], shape: type[Row]) -> Iterator[pa.RecordBatch]:
