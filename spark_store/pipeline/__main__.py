@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from spark_store.session import Connect
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
+NICE = 15
+"""By how much others go before: clients wait for the service, and nobody for the lake."""
+
 _LAST_SECONDS = 60.0
 """How long a process whose parent is gone may take to finish its batch."""
 
@@ -305,4 +308,5 @@ def _watch_parent(stopping: threading.Event) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(NICE)
     sys.exit(main())
