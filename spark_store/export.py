@@ -29,9 +29,10 @@ from spark_store.follower import Follower
 from spark_store.lake import Position
 from spark_store.output import Output
 from spark_store.selection import Selection, condition, matches, namespace, selects
+from spark_store.sql import literal
 from spark_store.tables import EVENTS, Lake
 from spark_store.watermark import read_watermark
-from spark_store.wide import Cancellation, Limits, Sql, WideQueries, literal
+from spark_store.wide import Cancellation, Limits, Sql, WideQueries
 
 PART_BYTES = 32 << 20
 """About how much one query is to bring: a quarter of what a pipeline of 1 GiB lets through."""

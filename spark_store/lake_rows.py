@@ -20,6 +20,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from spark_store.faults import lake_fault
 from spark_store.follower import Entry, State
+from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 
 _BATCH_ROWS = 10_000
@@ -35,14 +36,9 @@ class Part(NamedTuple):
 
     def condition(self) -> str:
         """In SQL."""
-        bounds = [f"entity >= {sql_text(self.first)}"] if self.first is not None else []
-        bounds += [f"entity < {sql_text(self.end)}"] if self.end is not None else []
+        bounds = [f"entity >= {literal(self.first)}"] if self.first is not None else []
+        bounds += [f"entity < {literal(self.end)}"] if self.end is not None else []
         return " AND ".join(bounds) or "true"
-
-
-def sql_text(value: str) -> str:
-    """A text as Spark's SQL writes it."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def is_there(place: Lake, table: Table) -> bool:

@@ -19,7 +19,7 @@ from mappings.signals import Event
 from spark_store import rql
 from spark_store.partial import partial_thing
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
-from spark_store.wide import literal
+from spark_store.sql import literal
 
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{9}Z", re.ASCII)
 _ANYTHING = "1 = 1"

@@ -53,6 +53,8 @@ _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
+    # What looks like a variable in the text of a statement is a value, an id or a path, and stays what it is.
+    "spark.sql.variable.substitute": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # A stream runs for months: what is remembered of past batches has to stay small.

@@ -44,7 +44,8 @@ class Forgetting(msgspec.Struct, frozen=True):
 class Watermark(msgspec.Struct, frozen=True):
     """How far the lake is, and what the pipeline did last. Times are UTC text as in events.
 
-    `erased` is the number of the last erasure that the lake has carried out. `tables` is what they consist of, `compacted`
+    `erased` is the number of the last erasure that the lake has carried out, `erasure_failure` why the next one waits, if it
+    could not be carried out. `tables` is what they consist of, `compacted`
     of how many files each did right after it was compacted.
     """
 
@@ -56,6 +57,7 @@ class Watermark(msgspec.Struct, frozen=True):
     retention: Forgetting | None = None
     erased: int = 0
     erased_at: str | None = None
+    erasure_failure: str | None = None
     tables: Mapping[str, TableSize] = {}
     compacted: Mapping[str, int] = {}
 

@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -167,18 +166,6 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
         return read_address(lake.connect).url
 
     return find
-
-
-def literal(value: str | int | datetime) -> str:
-    """A value as SQL writes it. (Spark's own way, parameters, gets lost in Delta's parser.)"""
-    match value:
-        case datetime():
-            return f"timestamp'{value.astimezone(UTC).isoformat()}'"
-        case int():
-            return str(value)
-        case _:
-            # The dollar so that nothing in the text is taken for one of Spark's variables.
-            return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
 
 
 def named_tables(text: str) -> list[Table]:

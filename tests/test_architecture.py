@@ -55,7 +55,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("mappings.codecs", "mappings.codecs.*", "mappings.mappers_page"),
     ),
     "spark_store": (
-        ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.tables"),
+        ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.sql", "spark_store.tables"),
         ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
         (
             "spark_store.faults",

@@ -2,8 +2,8 @@
 
 The journal decides and does its part first (`spark_store.erasure`); so nothing of it can arrive here again. Rows are deleted
 up to the event number that the record names: what the entity has become since then stays. Then every file that no table
-needs now is removed, however young it is. A reader that holds an older version of a table finds files missing and has to
-open it anew. Everything here may be done twice.
+needs now is removed, however young it is, and so are whole states that an interrupted rebuild has put aside. A reader that
+holds an older version of a table finds files missing and has to open it anew. Everything here may be done twice.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from spark_store.erasure import Erasure
+from spark_store.pipeline import rebuild
 from spark_store.pipeline.jobs import Target
-from spark_store.pipeline.retention import sql_text
+from spark_store.sql import literal
 from spark_store.tables import TABLES
 
 AT_ONCE = 50
@@ -28,13 +29,14 @@ def ready(erasures: Sequence[Erasure]) -> list[Erasure]:
 def condition(erasures: Sequence[Erasure]) -> str:
     """The rows, of any table, that these erasures mean, in SQL."""
     return " OR ".join(
-        f"(entity_type = {sql_text(it.entity_type)} AND entity = {sql_text(it.entity)} AND seq <= {it.seq})"
+        f"(entity_type = {literal(it.entity_type)} AND entity = {literal(it.entity)} AND seq <= {it.seq})"
         for it in erasures
     )
 
 
 def erase(target: Target, erasures: Sequence[Erasure]) -> None:
-    """Delete the rows, and every file that only older versions need."""
+    """Delete the rows, what an interrupted rebuild has made of them, and every file that only older versions need."""
+    rebuild.discard(target.lake)
     for table in TABLES:
         for start in range(0, len(erasures), AT_ONCE):
             meant = condition(erasures[start : start + AT_ONCE])

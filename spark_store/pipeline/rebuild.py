@@ -100,7 +100,7 @@ def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
     _replace(target, progress.run)
     if progress.rebuilt.lost:
         jobs.merge_latest(target, 1, 0)
-    shutil.rmtree(place.rebuild)
+    discard(place)
     return progress.rebuilt
 
 
@@ -113,11 +113,22 @@ def _progress(place: Lake, rows: int) -> Progress:
             return found
     except (FileNotFoundError, msgspec.MsgspecError):
         pass
-    shutil.rmtree(place.rebuild, ignore_errors=True)
+    discard(place)
     place.rebuild.mkdir(parents=True)
     begun = Progress(time.time_ns(), version, lake_rows.parts(place, rows))
     _remember(place, begun)
     return begun
+
+
+def discard(place: Lake) -> None:
+    """Throw away what an interrupted rebuild has made; the next one begins anew. Raises StoreUnavailable."""
+    try:
+        # First what another rebuild would go on with.
+        _file(place).unlink(missing_ok=True)
+        if place.rebuild.is_dir():
+            shutil.rmtree(place.rebuild)
+    except OSError as error:
+        raise system_fault(place.rebuild, error) from error
 
 
 def _file(place: Lake) -> Path:

@@ -29,6 +29,7 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.snapshots import KEY
 from spark_store.records import Snapshot
 from spark_store.replay import evolve
+from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
 
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
@@ -53,7 +54,7 @@ class Rule:
         """The condition, in SQL, under which an event may go; `newest` is the newest revision of its entity."""
         conditions = []
         if self.age is not None:
-            conditions.append(f"ts < timestamp'{(now - self.age).isoformat()}'")
+            conditions.append(f"ts < {literal(now - self.age)}")
         if self.revisions is not None:
             conditions.append(f"revision <= newest - {self.revisions}")
         return " AND ".join(conditions) or "false"
@@ -91,8 +92,8 @@ class Retention:
     def expired(self, now: datetime) -> str:
         """The condition, in SQL, under which a row of `events` may go, with `newest` as in `Rule.expired`."""
         names = self.namespaces
-        others = " AND ".join([self.default.expired(now), *(f"namespace <> {sql_text(name)}" for name in names)])
-        named = [f"namespace = {sql_text(name)} AND {rule.expired(now)}" for name, rule in names.items()]
+        others = " AND ".join([self.default.expired(now), *(f"namespace <> {literal(name)}" for name in names)])
+        named = [f"namespace = {literal(name)} AND {rule.expired(now)}" for name, rule in names.items()]
         return " OR ".join(f"({rule})" for rule in [others, *named])
 
     def has_expired(self, entry: Entry, newest: int, now: datetime) -> bool:
@@ -258,8 +259,3 @@ def _snapshot(row: Mapping[str, Any]) -> Snapshot:
 def _event(row: Mapping[str, Any]) -> Event:
     value = None if row["value"] is None else row["value"].encode()
     return Event(_entity(row), int(row["revision"]), row["ts"], row["action"], row["path"], value, b"{}")
-
-
-def sql_text(value: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

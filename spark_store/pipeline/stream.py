@@ -45,6 +45,8 @@ _LOOK_BATCHES = 8
 """The files of the tables are counted once in so many batches: that takes as long as a small batch."""
 _JUMP_SECONDS = 1.0
 """A clock that is set back by less is waited for."""
+_ERASE_AGAIN_SECONDS = 60.0
+"""After so long an erasure that failed is tried again."""
 _QUERY = "journal to lake"
 
 
@@ -93,6 +95,7 @@ class Stream:
         self._is_pausing = False
         self._batch = threading.Lock()
         self._failure: Exception | None = None
+        self._erase_again = 0.0
         now = datetime.now(UTC)
         self._done = Done(now, now, now, 0, 0)
         self._watermark = Watermark()
@@ -245,18 +248,32 @@ class Stream:
         publish_watermark(self._target.lake.watermark, self._watermark)
 
     def _erase(self) -> None:
-        """Carry out erasures that the journal has done. No batch runs, and none can bring back what the journal lacks."""
+        """Carry out erasures that the journal has done. No batch runs, and none can bring back what the journal lacks.
+
+        One that fails stays pending, and is tried again later.
+        """
+        if time.monotonic() < self._erase_again:
+            return
         with Follower.open(self._target.lake.journal) as follower:
             todo = erasing.ready(follower.erasures(self._watermark.erased))
         if not todo or self._stopping.is_set():
             return
         with self._batch:
-            erasing.erase(self._target, todo)
-            last = todo[-1].id
-            self._watermark = msgspec.structs.replace(self._watermark, erased=last, erased_at=_now())
-            self._count_files()
+            failure = None
+            try:
+                erasing.erase(self._target, todo)
+                self._count_files()
+                self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=_now())
+            except (PySparkException, Py4JJavaError, StoreError) as error:
+                # As with upkeep: what is wrong with old files must not keep new events out of the lake.
+                self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
+                failure = str(translated(error))
+            self._watermark = msgspec.structs.replace(self._watermark, erasure_failure=failure)
             publish_watermark(self._target.lake.watermark, self._watermark)
-        self._say("erased", erasures=[it.id for it in todo])
+        if failure is None:
+            self._say("erased", erasures=[it.id for it in todo])
+        else:
+            self._say("erasure failed", erasures=[it.id for it in todo], reason=failure)
 
     def _count_files(self) -> None:
         """Look what the tables consist of, and how many of their files are new since they were compacted."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from spark_store.errors import (
     TimeIsUp,
 )
 from spark_store.tables import EVENTS, LATEST, Lake
-from spark_store.wide import Cancellation, Limits, Sql, WideQueries, finder, literal, named_tables, translated
+from spark_store.wide import Cancellation, Limits, Sql, WideQueries, finder, named_tables, translated
 
 
 def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> None:
@@ -61,12 +60,6 @@ def test_errors_of_spark_are_told_apart(text: str, begun: bool, expected: type[S
     found = translated(SparkConnectGrpcException(message=text, grpc_status_code=code), begun)
     assert type(found) is expected
     assert "org.apache" not in str(found)
-
-
-def test_a_literal_is_one_value_whatever_it_holds() -> None:
-    assert literal(2**60) == "1152921504606846976"
-    assert literal("it's \\ ${home}") == r"'it\'s \\ \u0024{home}'"
-    assert literal(datetime(2030, 1, 15, 7, 30, tzinfo=UTC)) == "timestamp'2030-01-15T07:30:00+00:00'"
 
 
 def test_the_tables_of_a_text_are_known() -> None:

@@ -19,8 +19,9 @@ from spark_store.export import Export
 from spark_store.follower import Follower
 from spark_store.selection import Selection
 from spark_store.session import connect_port, java_pid
+from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST
-from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries, literal
+from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries
 from tests.behaviours.journal import change, timestamp
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.site import WITHIN, Site, take_all

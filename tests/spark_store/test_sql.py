@@ -1,0 +1,22 @@
+"""Values in the text of a statement: each stays one value, whatever it holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+from spark_store.lake_rows import Part
+from spark_store.pipeline.retention import Retention, Rule
+from spark_store.sql import literal
+
+
+def test_a_literal_is_one_value_whatever_it_holds() -> None:
+    assert literal(2**60) == "1152921504606846976"
+    assert literal("it's \\ ${home}") == r"'it\'s \\ \u0024{home}'"
+    assert literal(datetime(2030, 1, 15, 7, 30, tzinfo=UTC)) == "timestamp'2030-01-15T07:30:00+00:00'"
+    east = timezone(timedelta(hours=2))
+    assert literal(datetime(2030, 1, 15, 9, 30, tzinfo=east)) == "timestamp'2030-01-15T07:30:00+00:00'"
+
+
+def test_nothing_in_a_statement_is_taken_for_a_variable_of_spark() -> None:
+    assert "$" not in Part("acme:${env:HOME}", "acme:${spark.app.name}").condition()
+    assert "$" not in Retention(Rule(), {"${env:HOME}": Rule(revisions=1)}).expired(datetime.now(UTC))
