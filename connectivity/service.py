@@ -213,7 +213,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     token = (settings.api.token.get_secret_value() or None) if settings.api.token is not None else None
     server = _Server(
         uvicorn.Config(
-            application(service.monitor, service.readiness, token, service.eraser),
+            application(service.monitor, service.readiness, token, service.eraser, settings.api.host),
             log_config=None,
             lifespan="off",
             access_log=False,

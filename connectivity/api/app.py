@@ -3,11 +3,15 @@
 Live means that the event loop turns. Ready means that the store can write and that every connection which should be open
 has ended its first attempt, one way or the other; a connection that failed with a known status does not make the service
 unready, since restarting the service would not mend it.
+
+Without a token it is the loopback interface that keeps others out, and a browser on this machine reaches that too: a page
+whose name is made to resolve to it sends its own name as `Host`, any page sends its `Origin`. Neither gets at erasures.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,9 +22,12 @@ from starlette.routing import Route
 
 from connectivity.erasing import NotErased, UnknownEntity, entity_of
 from connectivity.monitor import CONTENT_TYPE, Monitor
+from connectivity.settings import is_loopback
 from mappings.ids import EntityId
 
 _LONGEST_TEXT = 512
+_READING = {"GET", "HEAD"}
+_PORT = re.compile(r":\d*\Z")
 
 Readiness = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the service is ready, and what the answer shows."""
@@ -32,14 +39,21 @@ class Erasures(Protocol):
     async def erase(self, entity: EntityId, by: str) -> Mapping[str, Any]:
         """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""
 
-    def all(self) -> Sequence[Mapping[str, Any]]:
+    async def all(self) -> Sequence[Mapping[str, Any]]:
         """Every record. Raises NotErased."""
 
 
 def application(
-    monitor: Monitor, readiness: Readiness, token: str | None, erasures: Erasures | None = None
+    monitor: Monitor,
+    readiness: Readiness,
+    token: str | None,
+    erasures: Erasures | None = None,
+    host: str = "localhost",
 ) -> Starlette:
-    """The application. With a `token`, all but probes want it as a bearer token, the details of health too."""
+    """The application. With a `token`, all but probes want it as a bearer token, the details of health too.
+
+    `host` is where it listens, as the settings name it.
+    """
 
     async def live(_request: Request) -> Response:
         return JSONResponse({"status": "live"})
@@ -58,10 +72,12 @@ def application(
     async def erasing(request: Request) -> Response:
         if token is not None and not _is_allowed(request, token):
             return _unauthorized()
+        if (refusal := _foreign(request, host, token)) is not None:
+            return refusal
         assert erasures is not None
         try:
             if request.method == "GET":
-                return JSONResponse(list(erasures.all()))
+                return JSONResponse(list(await erasures.all()))
             return await _erase(request, erasures)
         except UnknownEntity as error:
             return _refusal(404, "api:entity.notfound", str(error))
@@ -90,6 +106,18 @@ async def _erase(request: Request, erasures: Erasures) -> Response:
             400, "api:body.invalid", 'expected a JSON object of texts: "entity", and perhaps "type" and "by"'
         )
     return JSONResponse(await erasures.erase(entity_of(entity, kind), by), status_code=202)
+
+
+def _foreign(request: Request, host: str, token: str | None) -> Response | None:
+    """The refusal of what a page in a browser may have sent; None if it did not."""
+    named = request.headers.get("host", "")
+    name = _PORT.sub("", named)
+    if token is None and not (is_loopback(name) or name.strip("[]").lower() == host.strip("[]").lower()):
+        return _refusal(403, "api:host.foreign", f"expected localhost or {host} as Host, found {named!r}")
+    origin = request.headers.get("origin")
+    if request.method not in _READING and origin is not None and origin.partition("://")[2] != named:
+        return _refusal(403, "api:origin.foreign", f"expected no Origin but {named}, found {origin!r}")
+    return None
 
 
 def _refusal(status: int, error: str, message: str) -> Response:

@@ -15,7 +15,7 @@ from mappings.ids import EntityId, EntityType
 
 async def get(path: str, *, is_ready: bool = True, token: str | None = None, **headers: str) -> httpx.Response:
     app = application(Monitor(), lambda: (is_ready, {"status": "shown"}), token)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://service") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost:8080") as client:
         return await client.get(path, headers=headers)
 
 
@@ -60,7 +60,7 @@ async def test_probes_need_no_token() -> None:
 
 async def test_without_the_token_a_probe_learns_the_status_and_nothing_else() -> None:
     app = application(Monitor(), lambda: (True, {"status": "ready", "connections": {"site": {}}}), "secret")
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://service") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost:8080") as client:
         assert (await client.get("/health/ready")).json() == {"status": "ready"}
         told = await client.get("/health/ready", headers={"authorization": "Bearer secret"})
     assert told.json() == {"status": "ready", "connections": {"site": {}}}
@@ -113,7 +113,7 @@ class Erasures:
         self.asked.append((entity, by))
         return {"id": 1, "entity": str(entity)}
 
-    def all(self) -> list[dict[str, Any]]:
+    async def all(self) -> list[dict[str, Any]]:
         return [{"id": 1}]
 
 
@@ -121,7 +121,7 @@ async def erase(content: bytes | None, token: str | None = None, **headers: str)
     """POST `content`, or GET."""
     kept = Erasures()
     app = application(Monitor(), lambda: (True, {}), token, kept)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://service") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost:8080") as client:
         given = {"content-type": "application/json", **headers}
         if content is None:
             return await client.get("/api/2/erasures", headers=given), kept
@@ -160,6 +160,54 @@ async def test_an_erasure_that_cannot_be_begun_says_why(content: bytes, status: 
 async def test_a_page_in_a_browser_cannot_erase_anything() -> None:
     answer, kept = await erase(b'{"entity": "acme:lamp"}', **{"content-type": "text/plain"})
     assert (answer.status_code, kept.asked) == (415, [])
+
+
+@pytest.mark.parametrize("content", [None, b'{"entity": "acme:lamp"}'])
+@pytest.mark.parametrize(
+    ("host", "is_foreign"),
+    [
+        ("localhost", False),
+        ("LOCALHOST:8080", False),
+        ("127.0.0.1:8080", False),
+        ("127.1.2.3", False),
+        ("[::1]:8080", False),
+        ("[::1]", False),
+        ("evil.example:8080", True),
+        ("127.0.0.1.evil.example", True),
+        ("localhost.evil.example:8080", True),
+        ("192.0.2.7:8080", True),
+        ("", True),
+    ],
+)
+async def test_a_name_that_somebody_made_resolve_to_this_machine_gets_at_nothing(
+    content: bytes | None, host: str, is_foreign: bool
+) -> None:
+    answer, kept = await erase(content, host=host)
+    assert (answer.status_code == 403) == is_foreign
+    assert not (is_foreign and kept.asked)
+    if is_foreign:
+        assert answer.json()["error"] == "api:host.foreign"
+    allowed, _ = await erase(content, token="secret", authorization="Bearer secret", host=host)
+    assert allowed.status_code != 403, "no page has the token"
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_foreign"),
+    [
+        ("http://localhost:8080", False),
+        ("http://localhost:3000", True),
+        ("https://evil.example", True),
+        ("null", True),
+        ("", True),
+    ],
+)
+async def test_a_page_of_another_origin_changes_nothing(origin: str, is_foreign: bool) -> None:
+    answer, kept = await erase(b'{"entity": "acme:lamp"}', origin=origin)
+    assert answer.status_code == (403 if is_foreign else 202)
+    assert is_foreign != bool(kept.asked)
+    if is_foreign:
+        assert answer.json()["error"] == "api:origin.foreign"
+    assert (await erase(None, origin=origin))[0].status_code == 200, "what it may read a browser decides"
 
 
 @pytest.mark.parametrize("content", [None, b'{"entity": "acme:lamp"}'])
