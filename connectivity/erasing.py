@@ -3,7 +3,8 @@
 `Eraser` belongs to a running service. An erasure begins in order with all changes: what was decided before it goes, what is
 decided after it finds an entity without state. Then the events and the remembered answers are taken away in short steps
 between everything else, the log is emptied, and the record is finished; the pipeline does the lake's part as soon as it sees
-that (`spark_store.pipeline.erasing`). Whatever is killed, the next start goes on with what is not finished.
+that (`spark_store.pipeline.erasing`). Whatever is killed, the next start goes on with what is not finished. Records are read
+in worker threads, once after something was asked for; until the lake is done nothing but the watermark is looked at.
 
 `erase_here` does the same where no service runs; it takes the data folder's lock.
 
@@ -46,6 +47,12 @@ ERASED = Fault(
 
 _READERS_SECONDS = 0.2
 """How long those who read the journal at the moment are given before its log is emptied."""
+
+_LOOK_SECONDS = 1.0
+"""How often the watermark is looked at while the lake has something to do."""
+
+_HOLES_SECONDS = 3600.0
+"""How often holes are looked for that nobody needs any more."""
 
 
 class UnknownEntity(ConnectivityError):
@@ -94,7 +101,11 @@ class Eraser:
         self._lake = lake
         self._hidden = hidden
         self._now = now
-        for record in self._records():
+        self._hiding: dict[int, Erasure] = {}
+        """By number, those that something is hidden for: begun, perhaps not durable yet, and not done in the lake."""
+        self._unfinished = _unfinished(lake)
+        """As the journal has them: all are durable."""
+        for record in self._unfinished:
             self._hide(record)
         self._asked = asyncio.Event()
 
@@ -103,17 +114,21 @@ class Eraser:
         begun: list[Erasure] = []
 
         def begin(journal: SqliteJournal) -> None:
-            record = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, _text(self._now()), by))
+            at = _text(self._now())
+            record = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, at, by, lake_erased))
             begun.append(record)
             self._hide(record)
 
         try:
+            lake_erased = read_watermark(self._lake.watermark).erased
             if self._store.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
             await self._store.take(lambda: begin(self._journal), forgets=entity)
         except StoreUnavailable as error:
             if begun:
                 self._show(begun[0])
+                # A commit that failed may have been carried out all the same.
+                self._asked.set()
             raise NotErased(str(error)) from error
         ended = self._streams.fail_entity(entity, ERASED)
         (record,) = begun
@@ -121,38 +136,63 @@ class Eraser:
         self._asked.set()
         return shown(record, Watermark())
 
-    def all(self) -> list[dict[str, Any]]:
+    async def all(self) -> list[dict[str, Any]]:
         """Every record. Raises NotErased."""
-        return listed(self._lake)
+        return await asyncio.to_thread(listed, self._lake)
 
     async def run_forever(self) -> None:
         """Go on with what is not finished, and with what is asked for."""
+        is_stale, told = True, ""
         while True:
             self._asked.clear()
             try:
-                for record in self._records():
-                    if record.journal_done is None:
-                        await self._finish(record)
+                if is_stale:
+                    await self._finish_journal()
+                    is_stale = False
                 is_waiting = await self._look_at_lake()
+                if not is_waiting:
+                    await self._fill_holes()
+                told = ""
             except StoreError as error:
-                log.warning("an erasure waits for the store", reason=str(error))
+                if str(error) != told:
+                    log.warning("an erasure waits for the store", reason=str(error))
+                told = str(error)
                 await self._store.wait_available()
-                is_waiting = True
+                is_stale = is_waiting = True
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), 1.0 if is_waiting else None)
+                await asyncio.wait_for(self._asked.wait(), _LOOK_SECONDS if is_waiting else _HOLES_SECONDS)
+                is_stale = True
 
-    def _records(self) -> list[Erasure]:
-        with Follower.open(self._lake.journal) as follower:
-            return follower.erasures()
+    async def _finish_journal(self) -> None:
+        """The journal's part of everything that it has not done."""
+        for record in await self._read():
+            if record.journal_done is None:
+                await self._finish(record)
+        self._unfinished = await self._read()
+
+    async def _read(self) -> list[Erasure]:
+        records = await asyncio.to_thread(_unfinished, self._lake)
+        for record in records:
+            self._hide(record)
+        return records
 
     def _hide(self, record: Erasure) -> None:
-        if record.lake_done is None:
-            self._hidden[entity_of(record.entity, record.entity_type)] = record.seq
+        self._hiding[record.id] = record
+        self._tell(record)
 
     def _show(self, record: Erasure) -> None:
+        self._hiding.pop(record.id, None)
+        self._tell(record)
+
+    def _tell(self, record: Erasure) -> None:
+        """Hide of the record's entity what any erasure of it hides."""
+        key = (record.entity_type, record.entity)
+        found = [it.seq for it in self._hiding.values() if (it.entity_type, it.entity) == key]
         entity = entity_of(record.entity, record.entity_type)
-        if self._hidden.get(entity) == record.seq:
-            del self._hidden[entity]
+        if found:
+            self._hidden[entity] = max(found)
+        else:
+            self._hidden.pop(entity, None)
 
     async def _finish(self, record: Erasure) -> None:
         """Take everything away, one short step after the other, and say so."""
@@ -169,20 +209,44 @@ class Eraser:
 
     async def _look_at_lake(self) -> bool:
         """Note what the lake has done; whether something is left for it to do."""
-        waiting = [record for record in self._records() if record.lake_done is None]
-        if not waiting:
+        if not self._unfinished:
             return False
-        watermark = read_watermark(self._lake.watermark)
-        if waiting[0].id > watermark.erased:
-            return True
-        at = watermark.erased_at or _text(self._now())
-        await self._store.take(lambda: self._journal.within(lambda it: erasure.finish_lake(it, watermark.erased, at)))
-        await self._store.take(lambda: self._journal.within(lambda it: erasure.fill_holes(it, watermark.seq)))
-        for record in waiting:
-            if record.id <= watermark.erased:
+        watermark = await asyncio.to_thread(read_watermark, self._lake.watermark)
+        done = [record for record in self._unfinished if record.id <= watermark.erased]
+        if done:
+            at = watermark.erased_at or _text(self._now())
+            await self._store.take(
+                lambda: self._journal.within(lambda it: erasure.finish_lake(it, watermark.erased, at))
+            )
+            for record in done:
                 self._show(record)
-        log.info("erasure done in the lake", erasure=watermark.erased)
-        return waiting[-1].id > watermark.erased
+            self._unfinished = self._unfinished[len(done) :]
+            log.info("erasure done in the lake", erasure=watermark.erased)
+        return bool(self._unfinished)
+
+    async def _fill_holes(self) -> None:
+        """Forget those that a new lake could not be filled with any more either, some at a time."""
+        border = await asyncio.to_thread(_border, self._lake)
+        more = [True]
+
+        def step(connection: Any) -> None:
+            more.append(erasure.fill_holes(connection, border))
+
+        while more.pop():
+            await self._store.take(lambda: self._journal.within(step))
+
+
+def _unfinished(lake: Lake) -> list[Erasure]:
+    with Follower.open(lake.journal) as follower:
+        return follower.unfinished_erasures()
+
+
+def _border(lake: Lake) -> int:
+    """The first number that is still known of; 1 in a journal that has no event yet."""
+    with Follower.open(lake.journal) as follower:
+        newest = follower.newest()
+        known = follower.oldest_known()
+    return newest + 1 if known is None else known
 
 
 def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
@@ -230,7 +294,8 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
             if journal.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
             now = _text(datetime.now(UTC))
-            asked = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, now, by))
+            lake_erased = read_watermark(Lake(data_dir).watermark).erased
+            asked = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, now, by, lake_erased))
             journal.commit()
             for record in journal.within(erasure.records):
                 if record.journal_done is None:

@@ -5,8 +5,9 @@ to then, its state, and the answers that redeliveries would get. What stays: the
 or policy, because its revisions go on counting if it is ever made again.
 
 Each function here is one short step inside the caller's transaction, and may be done twice. The record comes first and is
-finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been taken away and that
-the lake may not have seen yet are kept as holes, because a pipeline counts on numbers without gaps.
+finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been taken away are kept
+as holes, because a pipeline counts on numbers without gaps: one that fills a new lake, too, which it can do for as long as
+nothing has been trimmed. So a hole is forgotten when events behind it have been.
 
 Bytes that are deleted are overwritten (`secure_delete`); they leave the write-ahead log when it is moved into the file,
 which is the business of `spark_store.journal`.
@@ -15,6 +16,8 @@ which is the business of `spark_store.journal`.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 STEP_ENTRIES = 50
@@ -23,26 +26,40 @@ STEP_ENTRIES = 50
 STEP_ANSWERS = 500
 """How many answers one step looks at."""
 
+STEP_BYTES = 1 << 20
+"""So many bytes end a step, too: one that begins takes at least one event, or looks at one answer."""
+
+STEP_HOLES = 1000
+"""How many holes one step forgets."""
+
 _COLUMNS = "id, type, entity, seq, asked, asked_by, journal_done, lake_done"
 _ALL = f"SELECT {_COLUMNS} FROM erasures WHERE id > ? ORDER BY id"
+_UNFINISHED = f"SELECT {_COLUMNS} FROM erasures WHERE lake_done IS NULL ORDER BY id"
 _INSERT = """
-    INSERT INTO erasures (type, entity, seq, asked, asked_by)
-    VALUES (?, ?, (SELECT value FROM counters WHERE name = 'seq'), ?, ?)
+    INSERT INTO erasures (id, type, entity, seq, asked, asked_by)
+    VALUES (?, ?, ?, (SELECT value FROM counters WHERE name = 'seq'), ?, ?)
 """
+# The sequence has what AUTOINCREMENT has given before, also to rows that are gone.
+_LAST_NUMBER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'erasures'"
 _ENTOMB = """
     UPDATE entities SET state = NULL, policy = NULL, created = ?, modified = ?, newest_seq = 0 WHERE type = ? AND id = ?
 """
 _KEY = "SELECT key FROM entities WHERE type = ? AND id = ?"
-_CHUNK = "SELECT revision, seq FROM entries WHERE entity = ? AND seq <= ? ORDER BY revision LIMIT ?"
+_CHUNK = """
+    SELECT revision, seq, coalesce(length(value), 0) + length(headers) FROM entries
+    WHERE entity = ? AND seq <= ? ORDER BY revision LIMIT ?
+"""
 _HOLE = "INSERT OR IGNORE INTO holes (seq) VALUES (?)"
 _DELETE = "DELETE FROM entries WHERE entity = ? AND revision = ?"
-_ANSWERS_END = "SELECT max(id) FROM answers"
+_ANSWERS = "SELECT id, length(answer) FROM answers WHERE id > ? ORDER BY id LIMIT ?"
+# Those of earlier versions do not say whose they are: there the id is looked for.
 _DELETE_ANSWERS = """
-    DELETE FROM answers WHERE id > ? AND id <= ? AND (entity IS ? OR instr(answer, ?) > 0)
+    DELETE FROM answers WHERE id > ?1 AND id <= ?2
+    AND (entity = ?3 OR instr(others, ',' || ?3 || ',') > 0 OR (entity IS NULL AND instr(answer, ?4) > 0))
 """
 _FINISH_JOURNAL = "UPDATE erasures SET journal_done = ? WHERE id = ? AND journal_done IS NULL"
 _FINISH_LAKE = "UPDATE erasures SET lake_done = ? WHERE id <= ? AND journal_done IS NOT NULL AND lake_done IS NULL"
-_FILL_HOLES = "DELETE FROM holes WHERE seq IN (SELECT seq FROM holes WHERE seq <= ? ORDER BY seq LIMIT 5000)"
+_FILL_HOLES = "DELETE FROM holes WHERE seq IN (SELECT seq FROM holes WHERE seq < ? ORDER BY seq LIMIT ?)"
 
 
 class Erasure(NamedTuple):
@@ -63,10 +80,22 @@ def records(connection: sqlite3.Connection, after: int = 0) -> list[Erasure]:
     return [Erasure._make(row) for row in connection.execute(_ALL, (after,))]
 
 
-def begin(connection: sqlite3.Connection, entity_type: str, entity: str, at: str, by: str) -> Erasure:
-    """Write the record down, and leave the entity without state and policy."""
-    number = connection.execute(_INSERT, (entity_type, entity, at, by)).lastrowid
-    assert number is not None
+def unfinished(connection: sqlite3.Connection) -> list[Erasure]:
+    """Every erasure that journal or lake have not done, as far as the journal knows, oldest first."""
+    return [Erasure._make(row) for row in connection.execute(_UNFINISHED)]
+
+
+def begin(
+    connection: sqlite3.Connection, entity_type: str, entity: str, at: str, by: str, lake_erased: int = 0
+) -> Erasure:
+    """Write the record down, and leave the entity without state and policy.
+
+    `lake_erased`: the last number that the lake says it has carried out. A journal that was restored from a backup may not
+    know of it; it must not come again, or the lake's word for that erasure would be taken for this one.
+    """
+    (last,) = connection.execute(_LAST_NUMBER).fetchone()
+    number = max(int(last), lake_erased) + 1
+    connection.execute(_INSERT, (number, entity_type, entity, at, by))
     connection.execute(_ENTOMB, (at, at, entity_type, entity))
     return records(connection, number - 1)[0]
 
@@ -78,19 +107,24 @@ def take_entries(connection: sqlite3.Connection, erasure: Erasure) -> bool:
         return False
     (key,) = row
     found = connection.execute(_CHUNK, (key, erasure.seq, STEP_ENTRIES)).fetchall()
-    connection.executemany(_HOLE, [(seq,) for _, seq in found])
-    connection.executemany(_DELETE, [(key, revision) for revision, _ in found])
-    return len(found) == STEP_ENTRIES
+    taken = found[: _within_bytes([size for *_, size in found])]
+    connection.executemany(_HOLE, [(seq,) for _, seq, _ in taken])
+    connection.executemany(_DELETE, [(key, revision) for revision, *_ in taken])
+    return len(taken) < len(found) or len(found) == STEP_ENTRIES
+
+
+def _within_bytes(sizes: Sequence[int]) -> int:
+    """How many of the first of these come to STEP_BYTES, with the one that passes it."""
+    return next((n for n, total in enumerate(accumulate(sizes), 1) if total >= STEP_BYTES), len(sizes))
 
 
 def take_answers(connection: sqlite3.Connection, erasure: Erasure, after: int) -> int | None:
     """Take away what redeliveries would be answered, among the answers behind `after`; where to go on, None at the end."""
-    (end,) = connection.execute(_ANSWERS_END).fetchone()
-    if end is None or end <= after:
+    found = connection.execute(_ANSWERS, (after, STEP_ANSWERS)).fetchall()
+    if not found:
         return None
     row = connection.execute(_KEY, (erasure.entity_type, erasure.entity)).fetchone()
-    (oldest,) = connection.execute("SELECT min(id) FROM answers WHERE id > ?", (after,)).fetchone()
-    last = int(oldest) - 1 + STEP_ANSWERS
+    last = int(found[_within_bytes([size for _, size in found]) - 1][0])
     key = row[0] if row is not None else -1
     connection.execute(_DELETE_ANSWERS, (after, last, key, erasure.entity.encode()))
     return last
@@ -106,6 +140,6 @@ def finish_lake(connection: sqlite3.Connection, last: int, at: str) -> None:
     connection.execute(_FINISH_LAKE, (at, last))
 
 
-def fill_holes(connection: sqlite3.Connection, watermark: int) -> bool:
-    """Forget holes that the lake has passed; whether there may be more."""
-    return connection.execute(_FILL_HOLES, (watermark,)).rowcount > 0
+def fill_holes(connection: sqlite3.Connection, border: int) -> bool:
+    """Forget some of the holes below `border` (see `Follower.oldest_known`); whether there may be more."""
+    return connection.execute(_FILL_HOLES, (border, STEP_HOLES)).rowcount == STEP_HOLES

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from spark_store.erasure import Erasure, records
+from spark_store.erasure import Erasure, records, unfinished
 from spark_store.errors import SchemaTooNew, StoreUnavailable
 from spark_store.faults import sqlite_fault
 from spark_store.migrations import STEPS
@@ -44,7 +44,7 @@ _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modifi
 # An erased entity keeps a row that says nothing.
 _ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
 _HOLES = "SELECT count(*) FROM holes WHERE seq BETWEEN ? AND ?"
-_FIRST_HOLE = "SELECT min(seq) FROM holes"
+_HOLES_BELOW = "SELECT seq FROM holes WHERE seq < ? ORDER BY seq DESC"
 _STATE = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND type = ? AND id = ?"
 _REVISION_AT = """
     SELECT CASE WHEN count(entries.entity) = 0 THEN entities.revision
@@ -132,10 +132,15 @@ class Follower:
         return None if row is None else int(row[0])
 
     def oldest_known(self) -> int | None:
-        """As `oldest`, counting events that were erased lately."""
-        hole = self._one(_FIRST_HOLE, ())
-        known = [seq for seq in (self.oldest(), hole[0] if hole is not None else None) if seq is not None]
-        return min(known, default=None)
+        """As `oldest`, counting erased events: from here on nothing has been trimmed; what is below may be forgotten."""
+        oldest = self.oldest()
+        known = end = self.newest() + 1 if oldest is None else oldest
+        with contextlib.closing(self._rows(_HOLES_BELOW, (end,))) as holes:
+            for (seq,) in holes:
+                if seq != known - 1:
+                    break
+                known = seq
+        return oldest if known == end else known
 
     def holes(self, first: int, last: int) -> int:
         """How many of the events with these numbers, both inclusive, have been erased."""
@@ -146,6 +151,11 @@ class Follower:
         """The erasures with a number above `after`, oldest first."""
         with _translated(self.path):
             return records(self._connection, after)
+
+    def unfinished_erasures(self) -> list[Erasure]:
+        """Those that journal or lake have not done, as far as the journal knows, oldest first."""
+        with _translated(self.path):
+            return unfinished(self._connection)
 
     def next_after(self, seq: int) -> tuple[int, str] | None:
         """Number and timestamp of the first event after `seq`; None where there is none."""
@@ -198,7 +208,7 @@ class Follower:
             row: tuple[Any, ...] | None = self._connection.execute(statement, parameters).fetchone()
         return row
 
-    def _rows(self, statement: str, parameters: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, statement: str, parameters: tuple[object, ...]) -> Generator[tuple[Any, ...], None, None]:
         with _translated(self.path), contextlib.closing(self._connection.execute(statement, parameters)) as cursor:
             while rows := cursor.fetchmany(_FETCH):
                 yield from rows

@@ -22,7 +22,7 @@ import contextlib
 import itertools
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -192,7 +192,7 @@ _EVENTS = """
     ORDER BY revision LIMIT ?
 """
 _INSERT_ANSWER = """
-    INSERT INTO answers (at, connection, source, name, digest, answer, entity) VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO answers (at, connection, source, name, digest, answer, entity, others) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ANSWER = """
     SELECT digest, answer, at FROM answers WHERE connection = ? AND source = ? AND name = ? ORDER BY id DESC LIMIT 1
@@ -408,12 +408,7 @@ class SqliteJournal(Journal):
             self._writer.execute(_SET_SEQ, (seq + len(events),))
         at = self._clock()
         answers = [
-            (
-                at,
-                *change.answer.delivery,
-                change.answer.answer,
-                keys[change.events[0].entity] if change.events else None,
-            )
+            (at, *change.answer.delivery, change.answer.answer, *_owners(change, keys))
             for change in changes
             if change.answer
         ]
@@ -492,6 +487,14 @@ class SqliteJournal(Journal):
             self._writer.close()
         except sqlite3.Error as error:
             raise sqlite_fault(self.path, error) from error
+
+
+def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:
+    """Whose erasure takes the answer of a change away: the columns `entity` and `others`."""
+    if not change.events:
+        return None, None
+    first, *others = dict.fromkeys(keys[event.entity] for event in change.events)
+    return first, f",{','.join(map(str, others))}," if others else None
 
 
 def _connect(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:

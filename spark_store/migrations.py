@@ -93,7 +93,11 @@ ERASURES: Step = (
     "ALTER TABLE answers ADD COLUMN entity INTEGER",
 )
 
-STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES)
+# An answer belongs to every entity whose events came with it: nearly always to `entity` alone, else also to those whose keys
+# stand in `others`, as in `,7,12,`.
+ANSWERS_OF_SEVERAL: Step = ("ALTER TABLE answers ADD COLUMN others TEXT",)
+
+STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

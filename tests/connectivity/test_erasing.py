@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,10 +19,12 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Failed, HistoryQuery, Kind, Request, Subscribe
+from spark_store import erasure
 from spark_store.errors import StoreUnavailable
+from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
-from spark_store.watermark import Watermark, publish_watermark
+from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.behaviours.journal import ALL, LAMP, MUCH, POLICY, change, history, snapshot
 from tests.connectivity.fakes import KeepingReply, ListFeed
 from tests.helpers import wait_until
@@ -86,11 +90,98 @@ async def test_the_journal_forgets_and_the_record_says_who_and_when(site: Site) 
     site.lake.pipeline.mkdir(parents=True)
     publish_watermark(site.lake.watermark, Watermark(123, erased=1, erased_at=at))
     assert site.record()["lake_done"] == at
-    holes = sqlite3.connect(site.folder / "journal.db")
-    await wait_until(lambda: holes.execute("SELECT count(*) FROM holes").fetchone() == (0,), LONG)
-    assert holes.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
-    assert site.hidden == {}
-    holes.close()
+    await wait_until(lambda: site.hidden == {}, LONG)
+    file = sqlite3.connect(site.folder / "journal.db")
+    assert file.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
+    assert file.execute("SELECT count(*) FROM holes").fetchone() == (120,), "a new lake may still be wanted"
+    file.close()
+
+
+def holes(folder: Path) -> int:
+    with contextlib.closing(sqlite3.connect(folder / "journal.db")) as file:
+        return int(file.execute("SELECT count(*) FROM holes").fetchone()[0])
+
+
+async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasure, "STEP_HOLES", 2)
+    await site.store.submit([*history(LAMP, 5), *history(POLICY, 1)])
+    site.start()
+    await site.eraser.erase(LAMP, "anna")
+    await wait_until(lambda: site.record()["journal_done"], LONG)
+    assert holes(site.folder) == 5
+    assert await site.store.trim(6, "2099") == 1
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(6, erased=1))
+    await wait_until(lambda: holes(site.folder) == 0, LONG)
+
+
+async def test_a_number_that_the_lake_has_done_does_not_come_again(site: Site) -> None:
+    """The journal was put back from a backup; what the lake did then is not what is asked for now."""
+    await site.store.submit(history(LAMP, 3))
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(3, erased=4, erased_at="2030"))
+    site.start()
+    assert (await site.eraser.erase(LAMP, "anna"))["id"] == 5
+    await wait_until(lambda: site.record()["journal_done"], LONG)
+    assert (site.record()["lake_done"], site.hidden) == (None, {LAMP: 3})
+    await site.close()
+    assert erase_here(site.folder, LAMP, "anna")["id"] == 6
+
+
+async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hides(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.store.submit(history(LAMP, 3))
+    await site.eraser.erase(LAMP, "anna")
+    await site.store.submit([change(LAMP, 4)])
+
+    def full() -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(site.journal, "commit", full)
+    for _ in range(2):
+        with pytest.raises(NotErased):
+            await site.eraser.erase(LAMP, "anna")
+    monkeypatch.undo()
+    assert site.hidden == {LAMP: 3}
+    await asyncio.wait_for(site.store.wait_available(), LONG)
+    await site.eraser.erase(LAMP, "anna")
+    assert site.hidden == {LAMP: 4}
+    # The lake has done the first one only.
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(4, erased=1))
+    site.start()
+    await wait_until(lambda: recorded(site.folder)[0]["lake_done"], LONG)
+    assert site.hidden == {LAMP: 4}
+    publish_watermark(site.lake.watermark, Watermark(4, erased=2))
+    await wait_until(lambda: site.hidden == {}, LONG)
+
+
+async def test_the_loop_reads_no_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read in other threads, and while the lake is waited for not at all."""
+    await site.store.submit(history(LAMP, 3))
+    loops, threads = threading.get_ident(), []
+    opened = Follower.open
+
+    def noted(path: Path) -> Follower:
+        threads.append(threading.get_ident())
+        return opened(path)
+
+    monkeypatch.setattr("connectivity.erasing.Follower.open", noted)
+    site.start()
+    await site.eraser.erase(LAMP, "anna")
+    assert [it["entity"] for it in await site.eraser.all()] == [LAMP.id]
+    looks: list[int] = []
+    read = read_watermark
+
+    def looked(path: Path) -> Watermark:
+        looks.append(len(threads))
+        return read(path)
+
+    monkeypatch.setattr("connectivity.erasing.read_watermark", looked)
+    await wait_until(lambda: len(looks) >= 3, LONG)
+    assert loops not in threads
+    assert len(set(looks[1:])) == 1, "nothing was opened between two looks at the watermark"
 
 
 async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_anew(site: Site) -> None:

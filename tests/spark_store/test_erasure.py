@@ -7,9 +7,10 @@ import sqlite3
 from pathlib import Path
 
 from connectivity.erasing import steps
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store import erasure
-from spark_store.erasure import STEP_ENTRIES, Erasure
+from spark_store.erasure import STEP_BYTES, STEP_ENTRIES, Erasure
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.records import Answer, Change, DeliveryName, Snapshot
@@ -97,28 +98,69 @@ def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(t
     journal.close()
 
 
-def test_a_follower_knows_the_holes_until_the_lake_has_passed_them(tmp_path: Path) -> None:
+def fill_holes(path: Path) -> list[int]:
+    """Forget what nobody needs; what is left."""
+    with Follower.open(path) as follower:
+        border = follower.oldest_known() or follower.newest() + 1
+    journal = SqliteJournal.open(path)
+    while journal.within(lambda it: erasure.fill_holes(it, border)):
+        pass
+    journal.commit()
+    left = journal.within(lambda it: [seq for (seq,) in it.execute("SELECT seq FROM holes ORDER BY seq")])
+    journal.close()
+    return left
+
+
+def trim(path: Path, last: int) -> None:
+    journal = SqliteJournal.open(path)
+    journal.trim(last, timestamp(99))
+    journal.commit()
+    journal.close()
+
+
+def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = SqliteJournal.open(path)
-    journal.append([change(LAMP, 1), change(LAMP, 2), change(POLICY, 1), change(LAMP, 3)])
+    journal.append([change(LAMP, 1), change(LAMP, 2), change(POLICY, 1), change(LAMP, 3), change(POLICY, 2)])
     journal.close()
     begin(path)
     assert go_on(path, 100)
     with Follower.open(path) as follower:
-        assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (3, 1, 4)
+        assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (3, 1, 5)
         assert (follower.holes(1, 4), follower.holes(2, 3), follower.holes(5, 9)) == (3, 1, 0)
         assert [it.entity_type for it in follower.states(1, 0)] == ["policy"], "an erased entity has no state to merge"
         assert [it.entity for it in follower.erasures()] == [LAMP.id]
         assert follower.erasures(1) == []
+        assert follower.unfinished_erasures() == follower.erasures()
     journal = SqliteJournal.open(path)
     journal.within(lambda it: erasure.finish_lake(it, 1, timestamp(101)))
-    while journal.within(lambda it: erasure.fill_holes(it, 2)):
-        pass
     journal.commit()
     journal.close()
+    assert fill_holes(path) == [1, 2, 4], "the lake has it all, and may still be moved away for a new one"
     with Follower.open(path) as follower:
-        assert (follower.holes(1, 4), follower.oldest_known()) == (1, 3)
+        assert (follower.oldest_known(), follower.holes(1, 5)) == (1, 3)
         assert follower.erasures()[0].lake_done == timestamp(101)
+        assert follower.unfinished_erasures() == []
+    trim(path, 3)
+    assert fill_holes(path) == [4], "behind a number that was trimmed nothing can be made anew"
+    with Follower.open(path) as follower:
+        assert (follower.oldest(), follower.oldest_known()) == (5, 4)
+    trim(path, 5)
+    assert fill_holes(path) == []
+    with Follower.open(path) as follower:
+        assert (follower.oldest(), follower.oldest_known()) == (None, None)
+
+
+def test_a_journal_whose_every_event_was_erased_still_fills_a_new_lake(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal.open(path)
+    journal.append(history(LAMP, 3))
+    journal.close()
+    begin(path)
+    assert go_on(path, 100)
+    assert fill_holes(path) == [1, 2, 3]
+    with Follower.open(path) as follower:
+        assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (None, 1, 3)
 
 
 def test_an_answer_of_an_earlier_version_is_told_by_what_it_says(tmp_path: Path) -> None:
@@ -127,11 +169,60 @@ def test_an_answer_of_an_earlier_version_is_told_by_what_it_says(tmp_path: Path)
     names = [DeliveryName("c", 0, str(number), b"d") for number in range(3)]
     journal.append([change(POLICY, 1, answer=Answer(names[0], b"about " + LAMP.id.encode()))])
     journal.append([change(POLICY, 2, answer=Answer(names[1], b"about something else"))])
+    journal.within(lambda it: it.execute("UPDATE answers SET entity = NULL"))
+    journal.commit()
     journal.close()
     begin(path)
     assert go_on(path, 100)
     journal = SqliteJournal.open(path)
     assert [journal.answer(name) for name in names[:2]] == [None, b"about something else"]
+    journal.close()
+
+
+def test_the_answers_of_other_entities_stay_whatever_they_name(tmp_path: Path) -> None:
+    """Another id that begins alike, a policy of the same id. What was made together with another entity is of both."""
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal.open(path)
+    assert POLICY.id == LAMP.id
+    others = [EntityId(EntityType.THING, LAMP.namespace, f"{LAMP.name}0"), POLICY]
+    said = b"about " + LAMP.id.encode() + b"0"
+    journal.append([change(it, 1, answer=answered(n, said)) for n, it in enumerate(others)])
+    mine, policys = change(LAMP, 1), change(POLICY, 2)
+    both = Change((*policys.events, *mine.events), (*policys.snapshots, *mine.snapshots), answered(7, b"made"))
+    journal.append([both, change(LAMP, 2, answer=answered(8, b"mine"))])
+    journal.close()
+    begin(path)
+    assert go_on(path, 100)
+    journal = SqliteJournal.open(path)
+    assert [journal.answer(delivery(n)) for n in (0, 1, 7, 8)] == [said, said, None, None]
+    journal.close()
+
+
+def test_a_step_is_bounded_by_bytes_too(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([secret(revision, STEP_BYTES // 2) for revision in range(1, 6)])
+    journal.append([change(LAMP, 6 + n, answer=answered(n, b"." * STEP_BYTES)) for n in range(3)])
+    record = journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(99), "operator"))
+    left = []
+    while journal.within(lambda it: erasure.take_entries(it, record)):
+        left.append(journal.within(lambda it: it.execute("SELECT count(*) FROM entries").fetchone()[0]))
+    assert left == [6, 4]
+    places: list[int | None] = [0]
+    while (place := places[-1]) is not None:
+        places.append(journal.within(lambda it, place=place: erasure.take_answers(it, record, place)))
+    assert places == [0, 1, 2, 3, None]
+    journal.close()
+
+
+def test_a_number_that_the_lake_has_done_does_not_come_again(tmp_path: Path) -> None:
+    """After a backup from before the erasure was put back."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(LAMP, 1)])
+
+    def begun(lake_erased: int) -> int:
+        return journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(99), "operator", lake_erased).id)
+
+    assert [begun(0), begun(0), begun(7), begun(7), begun(3)] == [1, 2, 8, 9, 10]
     journal.close()
 
 
