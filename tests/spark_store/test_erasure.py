@@ -187,8 +187,8 @@ def test_the_answers_of_other_entities_stay_whatever_they_name(tmp_path: Path) -
     others = [EntityId(EntityType.THING, LAMP.namespace, f"{LAMP.name}0"), POLICY]
     said = b"about " + LAMP.id.encode() + b"0"
     journal.append([change(it, 1, answer=answered(n, said)) for n, it in enumerate(others)])
-    mine, policys = change(LAMP, 1), change(POLICY, 2)
-    both = Change((*policys.events, *mine.events), (*policys.snapshots, *mine.snapshots), answered(7, b"made"))
+    mine, other = change(LAMP, 1), change(POLICY, 2)
+    both = Change((*other.events, *mine.events), (*other.snapshots, *mine.snapshots), answered(7, b"made"))
     journal.append([both, change(LAMP, 2, answer=answered(8, b"mine"))])
     journal.close()
     begin(path)
