@@ -217,9 +217,15 @@ def _oldest(footers: Footers, version: Version, asked: Asked, first: int, last: 
                 end = rest
             rows = _checked(asked, rows.take(pc.sort_indices(rows["revision"])))
             newest = rows["revision"][-1].as_py()
-            return _Run(rows, newest < end or newest == last)
+            # What lies behind the window may be there, also where the window's own end is not.
+            is_over = newest < end and (asked.before is not None or not _may_hold(version, asked, newest + 1, last))
+            return _Run(rows, newest == last or is_over)
         first, window = end + 1, min(WINDOW, 4 * window)
     return _Run(nothing(_COLUMNS), is_all=True)
+
+
+def _may_hold(version: Version, asked: Asked, first: int, last: int) -> bool:
+    return any(file.may_hold(asked, first, last) for file in version.files)
 
 
 def _affordable(footers: Footers, version: Version, asked: Asked, first: int, last: int) -> int:

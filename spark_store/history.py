@@ -8,7 +8,8 @@ Nothing stays open between two pages: a range is five words of memory, because t
 The journal is asked first, and alone as long as it has what is wanted. Of an entity it lacks only the oldest events, which
 were taken away because the lake has them. A page that begins there says which revisions they are (`Trimmed`), and
 `cold_page` reads them in the lake, to be called where one may wait for a disk. What the lake has not either was forgotten
-there (retention): a range begins at the oldest event there is. In its midst nothing may be missing.
+there (retention): a range begins at the oldest event there is. In its midst nothing may be missing: whoever reads on where
+the lake has lost something is told so, and not given what comes after it.
 
 Of an event that is not durable yet nobody here knows the time. A range that may hold such a one keeps its instants, and is
 empty, without an end, until everything in it can be looked at; then its bounds are the same on every page. So does one of
@@ -70,11 +71,15 @@ class HistoryRange:
 
 
 class Trimmed(NamedTuple):
-    """Revisions `first` to `last` of a range, which the journal has no more; whether the range ends with them."""
+    """Revisions `first` to `last` of a range, which the journal has no more; whether the range ends with them.
+
+    `begin` is where the range begins: from there on, but only there, events may have been forgotten.
+    """
 
     first: int
     last: int
     is_end: bool
+    begin: int
 
 
 class HistoryPage(NamedTuple):
@@ -164,7 +169,7 @@ def _matching(
 
 
 def _trimmed(range: HistoryRange, position: int, first: int, last: int) -> HistoryPage:
-    return HistoryPage([], position, False, Trimmed(first, last, last == range.last))
+    return HistoryPage([], position, False, Trimmed(first, last, last == range.last, range.first))
 
 
 class _Scan:
@@ -208,18 +213,24 @@ def cold_page(
 ) -> HistoryPage:
     """As `page`, of events that the journal has no more, which were numbered up to `reaching`.
 
-    Waits for the disk. Raises HistoryUnavailable, also where events are missing behind the position: a history may have
-    lost its beginning, and nothing in its midst.
+    Waits for the disk. Raises HistoryUnavailable, also where events are missing: a history may have lost its beginning, and
+    nothing behind an event that was read. Where it ends early, a time has to explain that.
     """
 
     def read(start: int, rows: int, size: int) -> ColdEvents:
         found = cold.events(range.entity, start, trimmed.last, rows, size, times=times, reaching=reaching)
-        if found.events and found.events[0].revision != start and start > range.first:
-            raise HistoryUnavailable(
-                f"{range.entity}: expected revision {start} in the lake, found none before {found.events[0].revision}; "
-                "retention may have overtaken whoever reads"
-            )
+        first, last = (found.events[0].revision, found.events[-1].revision) if found.events else (None, start - 1)
+        if first != start and start > trimmed.begin and not (first is None and is_too_late(start)):
+            raise _missing(range, start, first or trimmed.last + 1)
+        if first is not None and found.is_all and last < trimmed.last and not is_too_late(last + 1):
+            raise _missing(range, last + 1, trimmed.last + 1)
         return found
+
+    def is_too_late(revision: int) -> bool:
+        """Whether an event that was not found is there all the same: then it is not from before the time asked for."""
+        return times.before is not None and bool(
+            cold.events(range.entity, revision, revision, 1, 1, reaching=reaching).events
+        )
 
     times = range.times or Times()
     if range.predicate is None:
@@ -234,6 +245,13 @@ def cold_page(
             return HistoryPage(scan.found, cut, False)
         start = trimmed.last + 1 if is_all else events[-1].revision + 1
     return HistoryPage(scan.found, start - 1, trimmed.is_end and start > trimmed.last)
+
+
+def _missing(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable:
+    return HistoryUnavailable(
+        f"{range.entity}: expected revision {expected} in the lake, found none before {end}; retention may have overtaken "
+        "whoever reads, or the lake has lost events (`connectivity pipeline verify` says which)"
+    )
 
 
 def _is_durable(journal: Journal, range: HistoryRange) -> bool:

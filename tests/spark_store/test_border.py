@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -125,6 +126,54 @@ def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events
     assert later.trimmed is not None
     with pytest.raises(HistoryUnavailable, match="expected revision 11 in the lake, found none before 21"):
         cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
+
+
+@pytest.mark.parametrize("limit", [7, 500])
+@pytest.mark.parametrize("condition", ["revision >= 25 AND revision <= 60", "revision >= 25 AND revision <= 30"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        HistoryQuery(LAMP),
+        HistoryQuery(LAMP, filter="ge(attributes/counter,0)"),
+        HistoryQuery(LAMP, after=nanoseconds(timestamp(3))),
+        HistoryQuery(LAMP, before=nanoseconds(timestamp(36))),
+    ],
+    ids=["all", "filter", "after", "before"],
+)
+def test_events_that_the_lake_has_lost_after_others_are_told(
+    border: Border, limit: int, condition: str, asked: HistoryQuery
+) -> None:
+    forget(border.lake, condition)
+    with pytest.raises(HistoryUnavailable, match=r"expected (revision 25 in|every revision from \d+ to \d+ in) the lake"):
+        read(border, asked, limit)
+
+
+def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_told(border: Border) -> None:
+    """What follows them is not passed over."""
+    border = border._replace(cold=Cold(border.lake))
+    forget(border.lake, "revision >= 9 AND revision <= 12")
+    asked = open_range(border.journal, HistoryQuery(LAMP))
+    with patch("spark_store.cold.AHEAD", 10):
+        first = page(border.journal, asked, 0, 10, MUCH)
+        assert first.trimmed is not None
+        found = cold_page(border.cold, asked, first.trimmed, 10, MUCH, 40)
+        assert (revisions(found.events), found.position, found.ended) == (span(1, 8), 8, False)
+        with pytest.raises(HistoryUnavailable, match="expected revision 9 in the lake, found none before 13"):
+            read(border, HistoryQuery(LAMP), 10)
+
+
+def test_a_replay_that_retention_overtakes_wholly_fails_too(border: Border) -> None:
+    """At the beginning of a range it is the beginning that has gone, and nothing is missed."""
+    asked = open_range(border.journal, HistoryQuery(LAMP))
+    forget(border.lake, "revision <= 60")
+    for position, is_beginning in ((0, True), (10, False)):
+        later = page(border.journal, asked, position, 5, MUCH)
+        assert later.trimmed is not None
+        if is_beginning:
+            assert cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40).position == 40
+        else:
+            with pytest.raises(HistoryUnavailable, match="expected revision 11 in the lake, found none before 41"):
+                cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40)
 
 
 def test_a_lake_that_lacks_what_was_trimmed_is_told(border: Border) -> None:
