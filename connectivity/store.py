@@ -356,7 +356,7 @@ class Store:
                 taken.fail(StoreUnavailable(str(error)))
             taken.succeed()
             self._is_busy = False
-            if self._queue:
+            if self._queue or self._trimming is not None:
                 self._schedule()
 
         working = asyncio.get_running_loop().run_in_executor(self._worker, taken.take_step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +49,25 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Store]:
     assert await store.trim(6, LATER) == 6
     yield store
     await store.close()
+
+
+async def test_trimming_that_is_asked_for_while_a_step_runs_aside_is_done_after_it(store: Store, disk: Disk) -> None:
+    """Else whoever closes the store would wait for it for ever."""
+    await store.submit(history(LAMP, 5))
+    is_running, may_end = threading.Event(), threading.Event()
+
+    def step() -> None:
+        is_running.set()
+        assert may_end.wait(60)
+
+    aside = store.take(step, is_aside=True)
+    assert await asyncio.to_thread(is_running.wait, 60)
+    trimming = asyncio.ensure_future(store.trim(3, LATER))
+    await asyncio.sleep(0)
+    may_end.set()
+    await aside
+    await asyncio.wait_for(store.close(), 30)
+    assert await trimming == 3
 
 
 async def test_a_step_of_trimming_rides_on_a_commit(store: Store, disk: Disk) -> None:
