@@ -2,7 +2,8 @@
 
 An operator asks for it; nothing else in the service forgets on purpose. What an erasure takes: every event of the entity up
 to then, its state, and the answers that redeliveries would get. What stays: the record, and the entity's row without state
-or policy, because its revisions go on counting if it is ever made again.
+or policy, because its revisions go on counting if it is ever made again. The row says up to which revision (`erased`): so a
+history that begins behind it lacks nothing.
 
 Each function here is one short step inside the caller's transaction, and may be done twice. The record comes first and is
 finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been taken away are kept
@@ -42,7 +43,8 @@ _INSERT = """
 # The sequence has what AUTOINCREMENT has given before, also to rows that are gone.
 _LAST_NUMBER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'erasures'"
 _ENTOMB = """
-    UPDATE entities SET state = NULL, policy = NULL, created = ?, modified = ?, newest_seq = 0 WHERE type = ? AND id = ?
+    UPDATE entities SET state = NULL, policy = NULL, created = ?, modified = ?, newest_seq = 0, erased = revision
+    WHERE type = ? AND id = ?
 """
 _KEY = "SELECT key FROM entities WHERE type = ? AND id = ?"
 _CHUNK = """

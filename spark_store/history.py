@@ -8,7 +8,7 @@ Nothing stays open between two pages: a range is five words of memory, because t
 The journal is asked first, and alone as long as it has what is wanted. Of an entity it lacks only the oldest events, which
 were taken away because the lake has them. A page that begins there says which revisions they are (`Trimmed`), and
 `cold_page` reads them in the lake, to be called where one may wait for a disk. What the lake has not either was forgotten
-there (retention): a range begins at the oldest event there is. In its midst nothing may be missing: whoever reads on where
+there (retention): a range begins at the oldest event there is, and behind what was erased. In its midst nothing may be missing: whoever reads on where
 the lake has lost something is told so, and not given what comes after it.
 
 Of an event that is not durable yet nobody here knows the time. A range that may hold such a one keeps its instants, and is
@@ -22,7 +22,7 @@ neighbours and their ends are found by halving. A filter looks at each event alo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -141,11 +141,11 @@ def _all(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
     events = journal.events(range.entity, start, range.last, limit, max_bytes) if start <= range.last else []
     if events:
         if events[0].revision != start:
-            return _trimmed(range, position, start, events[0].revision - 1)
+            return _gone(journal, range, position, start, events[0].revision - 1, limit, max_bytes)
         position = events[-1].revision
         return HistoryPage(events, position, position == range.last)
     if start <= range.last and limit > 0 and _is_durable(journal, range):
-        return _trimmed(range, position, start, range.last)
+        return _gone(journal, range, position, start, range.last, limit, max_bytes)
     return HistoryPage(events, position, start > range.last)
 
 
@@ -161,15 +161,23 @@ def _matching(
                 return HistoryPage(scan.found, position, False)
             if scan.found:
                 return HistoryPage(scan.found, position, False)
-            return _trimmed(range, position, start, events[0].revision - 1 if events else range.last)
+            end = events[0].revision - 1 if events else range.last
+            return _gone(journal, range, position, start, end, limit, max_bytes)
         if (cut := scan.take(events)) is not None:
             return HistoryPage(scan.found, cut, False)
         position = events[-1].revision
     return HistoryPage(scan.found, position, max(position + 1, range.first) > range.last)
 
 
-def _trimmed(range: HistoryRange, position: int, first: int, last: int) -> HistoryPage:
-    return HistoryPage([], position, False, Trimmed(first, last, last == range.last, range.first))
+def _gone(
+    journal: Journal, range: HistoryRange, position: int, first: int, last: int, limit: int, max_bytes: int
+) -> HistoryPage:
+    """A page that begins with revisions that the journal has no more: they were erased, and it begins later, or trimmed."""
+    if (erased := journal.erased(range.entity)) < first:
+        return HistoryPage([], position, False, Trimmed(first, last, last == range.last, range.first))
+    if erased >= range.last:
+        return HistoryPage([], range.last, True)
+    return page(journal, replace(range, first=erased + 1, times=None), position, limit, max_bytes)
 
 
 class _Scan:

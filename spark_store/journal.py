@@ -85,6 +85,9 @@ class Journal(Protocol):
     def latest(self, entity: EntityId) -> int:
         """The newest committed revision; 0 for an entity that never was."""
 
+    def erased(self, entity: EntityId) -> int:
+        """The revision up to which the entity was erased: nobody has these events any more; 0 for none."""
+
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
         """Committed events with first ≤ revision ≤ last in ascending order.
 
@@ -176,6 +179,7 @@ def event_size(event: Event) -> int:
 
 _SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 _LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
+_ERASED = "SELECT erased FROM entities WHERE type = ? AND id = ?"
 _HEAD = "SELECT key, revision FROM entities WHERE type = ? AND id = ?"
 _INSERT_ENTITY = """
     INSERT INTO entities (type, id, revision, created, modified, state, policy, newest_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -438,6 +442,10 @@ class SqliteJournal(Journal):
 
     def latest(self, entity: EntityId) -> int:
         row = self._one(_LATEST, (entity.type.value, entity.id))
+        return row[0] if row is not None else 0
+
+    def erased(self, entity: EntityId) -> int:
+        row = self._one(_ERASED, (entity.type.value, entity.id))
         return row[0] if row is not None else 0
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:

@@ -89,6 +89,11 @@ class MemoryJournal(Journal):
         found = self._states.get(entity)
         return 0 if found is None else found.snapshot.revision
 
+    def erased(self, entity: EntityId) -> int:
+        """Nothing is erased here: what holds it is the process."""
+        self._check_open()
+        return 0
+
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
         self._check_open()
         entries = self._entries.get(entity, [])

@@ -97,7 +97,21 @@ ERASURES: Step = (
 # stand in `others`, as in `,7,12,`.
 ANSWERS_OF_SEVERAL: Step = ("ALTER TABLE answers ADD COLUMN others TEXT",)
 
-STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL)
+# Up to which revision an entity was erased. Of what was erased earlier that is known while nothing that came after the
+# erasure has been trimmed; where it is not known, what is missing counts as trimmed.
+ERASED_REVISION: Step = (
+    "ALTER TABLE entities ADD COLUMN erased INTEGER NOT NULL DEFAULT 0",
+    """
+    UPDATE entities SET erased = coalesce(
+        (SELECT min(revision) - 1 FROM entries WHERE entries.entity = entities.key AND seq > erasures.seq), revision
+    )
+    FROM (SELECT type, entity, max(seq) AS seq FROM erasures GROUP BY type, entity) AS erasures
+    WHERE erasures.type = entities.type AND erasures.entity = entities.id
+    AND (newest_seq = 0 OR (SELECT min(seq) FROM entries) <= erasures.seq + 1)
+    """,
+)
+
+STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL, ERASED_REVISION)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

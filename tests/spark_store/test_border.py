@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectivity.erasing import steps
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, HistoryQuery
+from spark_store import erasure
 from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable
-from spark_store.history import cold_page, open_range, page
+from spark_store.history import Trimmed, cold_page, open_range, page
 from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change
@@ -213,6 +215,64 @@ def test_compaction_between_two_pages_does_not_disturb(border: Border) -> None:
         found += revisions(one.events)
         position = one.position
     assert found + revisions(one.events) == span(1, 101)
+
+
+# what was erased
+
+
+@pytest.fixture
+def again(tmp_path: Path) -> Iterator[SqliteJournal]:
+    """The lamp was erased at revision 5 and made again; there is no lake."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(LAMP, revision) for revision in range(1, 6)])
+    record = journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(5), "operator"))
+    for step in steps(record):
+        journal.within(step)
+    journal.append([change(LAMP, revision) for revision in range(6, 12)])
+    yield journal
+    journal.close()
+
+
+@pytest.mark.parametrize("limit", [2, 500])
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (HistoryQuery(LAMP), span(6, 11)),
+        (HistoryQuery(LAMP, filter="ge(attributes/counter,7)"), span(8, 11)),
+        (HistoryQuery(LAMP, filter="lt(attributes/counter,2)"), []),
+        (HistoryQuery(LAMP, 2, 4), []),
+        (HistoryQuery(LAMP, 2, 5, filter="ge(attributes/counter,0)"), []),
+        (HistoryQuery(LAMP, 3, 8), span(6, 8)),
+        (HistoryQuery(LAMP, -2), span(10, 11)),
+        (HistoryQuery(LAMP, after=nanoseconds(timestamp(2))), span(6, 11)),
+        (HistoryQuery(LAMP, after=nanoseconds(timestamp(8))), span(9, 11)),
+        (HistoryQuery(LAMP, before=nanoseconds(timestamp(9))), span(6, 8)),
+        (HistoryQuery(LAMP, after=nanoseconds(timestamp(1)), before=nanoseconds(timestamp(4))), []),
+    ],
+)
+def test_a_history_begins_behind_what_was_erased_and_no_lake_is_asked(
+    again: SqliteJournal, asked: HistoryQuery, expected: list[int], limit: int
+) -> None:
+    range = open_range(again, asked)
+    position, found, is_over = 0, [], False
+    while not is_over:
+        events, position, is_over, trimmed = page(again, range, position, limit, MUCH)
+        assert trimmed is None
+        found += revisions(events)
+    assert found == expected
+
+
+def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: SqliteJournal, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    append_events(lake, list(enumerate(again.events(LAMP, 6, 8, 9, MUCH), 6)))
+    trim(again, 8)
+    border = Border(again, Cold(lake), lake)
+    found = page(again, open_range(again, HistoryQuery(LAMP)), 0, 10, MUCH)
+    assert found.trimmed == Trimmed(6, 8, False, 6)
+    assert revisions(read(border, HistoryQuery(LAMP))) == span(6, 11)
+    # Retention has taken the beginning.
+    forget(lake, "revision <= 7")
+    assert revisions(read(border._replace(cold=Cold(lake)), HistoryQuery(LAMP))) == span(8, 11)
 
 
 # everything, at random

@@ -88,3 +88,26 @@ def test_entities_of_an_earlier_journal_learn_the_number_of_their_newest_event(f
         ("acme:lamp", 4),
         ("acme:fan", 3),
     ]
+
+
+def test_entities_that_were_erased_earlier_learn_up_to_which_revision(file: sqlite3.Connection) -> None:
+    """Where what came after the erasure may have been trimmed, nobody knows."""
+    entity = "INSERT INTO entities VALUES (?, 'thing', ?, ?, '', '', NULL, NULL, ?)"
+    entry = (
+        "INSERT INTO entries (entity, revision, seq, timestamp, action, path, headers) VALUES (?, ?, ?, '', '', '', '')"
+    )
+    erasure = "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', ?, ?, '', '')"
+    migrate(file, "journal.db", STEPS[:3])
+    file.executemany(
+        entity,
+        [(1, "acme:gone", 3, 0), (2, "acme:again", 7, 12), (3, "acme:lamp", 1, 5), (4, "acme:doubtful", 9, 11)],
+    )
+    file.executemany(entry, [(3, 1, 5), (2, 6, 10), (4, 9, 11), (2, 7, 12)])
+    file.executemany(erasure, [("acme:gone", 4), ("acme:again", 2), ("acme:again", 9), ("acme:doubtful", 3)])
+    migrate(file, "journal.db")
+    assert file.execute("SELECT id, erased FROM entities ORDER BY key").fetchall() == [
+        ("acme:gone", 3),
+        ("acme:again", 5),
+        ("acme:lamp", 0),
+        ("acme:doubtful", 0),
+    ]
