@@ -102,6 +102,12 @@ class Monitor:
             "Events that the journal has let go, because the lake has them.",
             registry=self.registry,
         )
+        self.trimming = Gauge(
+            "connectivity_journal_trimming_up",
+            "0 while the journal cannot be trimmed, because it cannot be told whether the lake has its events.",
+            registry=self.registry,
+        )
+        self.trimming.set(1)
 
     def meter(self, connection_id: str) -> Meter:
         self._connections[connection_id] = None

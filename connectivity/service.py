@@ -125,7 +125,10 @@ class Service:
         self._now = now
         self._trimmer: Trimmer | None = None
         if has_lake and (hot := settings.journal.hot_window) is not None:
-            self._trimmer = Trimmer(self.store, lake, hot, now, on_trim=self.monitor.trimmed.inc)
+            monitor = self.monitor
+            self._trimmer = Trimmer(
+                self.store, lake, hot, now, on_trim=monitor.trimmed.inc, on_round=monitor.trimming.set
+            )
 
     async def trim_forever(self) -> None:
         """Keep the journal small, where there is a lake."""

@@ -39,7 +39,7 @@ from spark_store import history
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import HistoryPage, HistoryRange, Trimmed
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
-from spark_store.records import Answer, Change, DeliveryName, Snapshot
+from spark_store.records import Answer, Change, DeliveryName, Numbered, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.cold import Cold
@@ -254,6 +254,21 @@ class Store:
     def oldest(self) -> Oldest | None:
         """The oldest event that is still in the journal. Raises StoreUnavailable."""
         return self._journal.oldest()
+
+    def newest_seq(self) -> int:
+        """The number of the newest durable event. Raises StoreUnavailable."""
+        return self._journal.newest_seq()
+
+    def newest_until(self, seq: int) -> Numbered | None:
+        """The newest event up to this number, erased entities' ones left out: of these nothing is left in a moment.
+
+        Raises StoreUnavailable.
+        """
+        while (found := self._journal.newest_until(seq)) is not None:
+            if self._journal.erased(found.event.entity) < found.event.revision:
+                return found
+            seq = found.seq - 1
+        return None
 
     async def trim(self, last: int, before: str) -> int:
         """Take away some of the oldest events: numbered up to `last`, from before a timestamp. How many there were.

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.errors import HistoryUnavailable
-from spark_store.records import Snapshot, Times
+from spark_store.records import Numbered, Snapshot, Times
 from spark_store.scanning import Asked, Footers, OpenTable, Version, instant, nothing, rows_of, values
 from spark_store.tables import EVENTS, Lake
 
@@ -126,6 +126,17 @@ class Cold:
             place = _Place(version.number, asked, found[-1].revision + 1, last)
             self._ahead.put(place, _Run(rest, run.is_all))
         return ColdEvents(found, run.is_all and not rest.num_rows)
+
+    def numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> Numbered | None:
+        """One event and its number, if it is there. Raises HistoryUnavailable."""
+        asked = self._asked(entity)
+        rows = self._events.read(
+            lambda version: rows_of(self._footers, version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
+        )
+        if not rows.num_rows:
+            return None
+        (event,) = _events(entity, rows.slice(0, 1), 0)
+        return Numbered(int(rows["seq"][0].as_py()), event)
 
     def last_whole(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
         """The newest of these revisions whose event brings the whole entity, or takes it away; 0 where none does.

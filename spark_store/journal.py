@@ -28,12 +28,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from mappings.ids import EntityId
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store import migrations
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
-from spark_store.records import Change, DeliveryName, Snapshot
+from spark_store.records import Change, DeliveryName, Numbered, Snapshot
 
 T = TypeVar("T")
 
@@ -113,6 +113,9 @@ class Journal(Protocol):
         """The number of the last event that is not here any more; 0 for none."""
         oldest = self.oldest()
         return self.newest_seq() if oldest is None else oldest.seq - 1
+
+    def newest_until(self, seq: int) -> Numbered | None:
+        """The newest committed event with a number up to this one, if it is still here."""
 
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
         """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
@@ -209,6 +212,10 @@ _FORGET_ANSWERS = "DELETE FROM answers WHERE id < ?"
 _SEQ = "SELECT value FROM counters WHERE name = 'seq'"
 _OLDEST = "SELECT seq, timestamp FROM entries ORDER BY seq LIMIT 1"
 _OLDEST_ENTRIES = "SELECT seq, timestamp FROM entries WHERE seq <= ? ORDER BY seq LIMIT ?"
+_NEWEST_UNTIL = """
+    SELECT entries.seq, type, id, entries.revision, timestamp, action, path, value, headers
+    FROM entries JOIN entities ON entities.key = entries.entity WHERE entries.seq <= ? ORDER BY entries.seq DESC LIMIT 1
+"""
 _TRIM = "DELETE FROM entries WHERE seq <= ?"
 _SET_SEQ = "UPDATE counters SET value = ? WHERE name = 'seq'"
 _PROBE = "INSERT OR REPLACE INTO probes (id, filling) VALUES (1, zeroblob(65536))"
@@ -476,6 +483,13 @@ class SqliteJournal(Journal):
     def oldest(self) -> Oldest | None:
         row = self._one(_OLDEST, ())
         return None if row is None else Oldest(*row)
+
+    def newest_until(self, seq: int) -> Numbered | None:
+        if (row := self._one(_NEWEST_UNTIL, (seq,))) is None:
+            return None
+        number, type, id, *others = row
+        namespace, _, name = id.partition(":")
+        return Numbered(number, Event(EntityId(EntityType(type), namespace, name), *others))
 
     def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
         try:

@@ -19,7 +19,7 @@ from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest, Planned, event_size, plan
-from spark_store.records import Change, DeliveryName, Snapshot
+from spark_store.records import Change, DeliveryName, Numbered, Snapshot
 
 
 class _Open(NamedTuple):
@@ -89,8 +89,7 @@ class MemoryJournal(Journal):
         found = self._states.get(entity)
         return 0 if found is None else found.snapshot.revision
 
-    def erased(self, entity: EntityId) -> int:
-        """Nothing is erased here: what holds it is the process."""
+    def erased(self, entity: EntityId) -> int:  # noqa: ARG002 - nothing is erased here
         self._check_open()
         return 0
 
@@ -131,6 +130,10 @@ class MemoryJournal(Journal):
     def oldest(self) -> Oldest | None:
         self._check_open()
         return Oldest(self._numbers[0][0], self._numbers[0][1].timestamp) if self._numbers else None
+
+    def newest_until(self, seq: int) -> Numbered | None:
+        self._check_open()
+        return next((Numbered(number, event) for number, event in reversed(self._numbers) if number <= seq), None)
 
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
         self._check_open()

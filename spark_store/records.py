@@ -34,6 +34,13 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.state is None
 
 
+class Numbered(NamedTuple):
+    """An event, and its running number within the journal (`seq`)."""
+
+    seq: int
+    event: Event
+
+
 class Times(NamedTuple):
     """Timestamps as events write them, both exclusive: only events between them are meant. None is no bound."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
@@ -120,13 +121,15 @@ def check_same_journal(target: Target, follower: Follower, last: int) -> None:
     if mine is None:
         return
     kept = lake.event(target.lake, last)
-    expected = {**mine._asdict(), "value": None if mine.value is None else mine.value.decode()}
+    value = None if mine.value is None else mine.value.decode()
+    expected = {**mine._asdict(), "value": value, "ts": datetime.fromisoformat(mine.timestamp)}
     if kept is not None and any(
-        kept[name] != expected[name] for name in ("entity_type", "entity", "revision", "value")
+        kept[name] != expected[name] for name in ("entity_type", "entity", "revision", "ts", "value")
     ):
         raise LakeUnfit(
-            f"event {last} is {mine.entity} at revision {mine.revision} in the journal, {kept['entity']} at revision "
-            f"{kept['revision']} in the lake: they do not belong together; move the folder `lake` away for a new one"
+            f"event {last} is {mine.entity} at revision {mine.revision}, {mine.timestamp}, in the journal, {kept['entity']} "
+            f"at revision {kept['revision']}, {kept['ts'].isoformat()}, in the lake: they do not belong together; "
+            "move the folder `lake` away for a new one"
         )
 
 

@@ -13,7 +13,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal import Journal, Oldest
-from spark_store.records import Answer, Change, DeliveryName, Snapshot
+from spark_store.records import Answer, Change, DeliveryName, Numbered, Snapshot
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -314,6 +314,19 @@ class JournalBehaviour:
         journal.append([change(POLICY, 2), change(LAMP, 5)])
         assert (journal.oldest(), journal.newest_seq()) == (Oldest(6, timestamp(2)), 7)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [5]
+
+    def test_the_newest_event_up_to_a_number_is_known_with_its_number(self, journal: Journal) -> None:
+        assert journal.newest_until(9) is None
+        journal.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
+        assert [journal.newest_until(seq) for seq in (1, 2, 3, 9)] == [
+            Numbered(1, event(LAMP, 1)),
+            Numbered(2, event(POLICY, 1)),
+            *[Numbered(3, event(LAMP, 2))] * 2,
+        ]
+        assert journal.trim(1, LATER) == 1
+        journal.commit()
+        assert journal.newest_until(1) is None
+        assert journal.erased(LAMP) == 0
 
     def test_what_is_young_stays_and_what_comes_after_it(self, journal: Journal) -> None:
         late = event(POLICY, 1)._replace(timestamp=timestamp(60))

@@ -6,20 +6,24 @@ import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import structlog
 
 from connectivity.store import Store
-from connectivity.trimming import Trimmer
+from connectivity.trimming import Trimmer, unlike
+from mappings.signals import Event
+from spark_store import erasure
 from spark_store.cold import Cold
-from spark_store.journal import TRIM_EVENTS
+from spark_store.journal import TRIM_EVENTS, Oldest, SqliteJournal
 from spark_store.memory import MemoryJournal
+from spark_store.records import Change, Numbered
 from spark_store.tables import EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
-from tests.behaviours.journal import ALL, LAMP, MUCH, event, history
-from tests.spark_store.lake_files import append_events
+from tests.behaviours.journal import ALL, LAMP, MUCH, POLICY, event, history, snapshot
+from tests.spark_store.lake_files import append_events, append_snapshots, forget
 
 EVENTS_THERE = 3 * TRIM_EVENTS + 10
 HOT = timedelta(minutes=1)
@@ -96,6 +100,85 @@ async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(ground
     append_events(ground.lake, [(number, event(LAMP, number)) for number in range(1, 6)])
     assert await trimmer.round() == 5
     assert ground.journal.events(LAMP, 1, ALL, 1, MUCH)[0].revision == 6
+
+
+def other(number: int) -> Event:
+    """What happened instead, in a past that has parted from the lake's."""
+    return event(LAMP, number)._replace(value=b'"other"')
+
+
+@pytest.mark.parametrize("newest", [6, 8, 10, 14])
+async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lake_has_not(
+    tmp_path: Path, newest: int
+) -> None:
+    """It ends at 6, and gives numbers again that the lake, up to 10, has for other events."""
+    lake, journal = Lake(tmp_path), MemoryJournal()
+    append_events(lake, [(number, event(LAMP, number)) for number in range(1, 11)])
+    lake.pipeline.mkdir(parents=True)
+    publish_watermark(lake.watermark, Watermark(10))
+    journal.append(history(LAMP, 6))
+    journal.append([Change((other(number),), (snapshot(LAMP, number),)) for number in range(7, newest + 1)])
+    cold = Cold(lake)
+    store = Store(journal, cold=lambda: cold)
+    told: list[bool] = []
+    trimmer = Trimmer(store, lake, HOT, lambda: second(10**6), on_round=told.append)
+    with structlog.testing.capture_logs() as logs:
+        assert await trimmer.round() == 0
+        assert await trimmer.round() == 0
+    assert [it["event"] for it in logs] == ["the journal is not trimmed"]
+    assert "do not belong together" in logs[0]["reason"]
+    assert told == [False, False]
+    assert journal.oldest() == Oldest(1, event(LAMP, 1).timestamp)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"revision": 8}, "another revision"),
+        ({"timestamp": "2030-01-15T00:00:09.250001Z"}, "another timestamp"),
+        ({"value": b"1"}, "another value"),
+        ({"value": None, "action": "deleted"}, "another action, value"),
+    ],
+)
+def test_an_event_that_is_not_the_same_says_what_differs(changed: dict[str, Any], said: str) -> None:
+    mine = Numbered(9, event(LAMP, 9))
+    assert unlike(mine, mine, None) is None
+    assert said in (unlike(mine, Numbered(9, event(LAMP, 9)._replace(**changed)), None) or "")
+    assert "with the number 8" in (unlike(mine, Numbered(8, event(LAMP, 9)), None) or "")
+
+
+async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_border(ground: Ground) -> None:
+    """Without one it has been lost."""
+    ground.publish(20)
+    forget(ground.lake, "revision <= 30")
+    trimmer = ground.trimmer(second(10**6))
+    append_snapshots(ground.lake, [snapshot(LAMP, 19)])
+    with structlog.testing.capture_logs() as logs:
+        assert await trimmer.round() == 0
+    assert "found neither it nor a snapshot" in logs[0]["reason"]
+    append_snapshots(ground.lake, [msgspec.structs.replace(snapshot(LAMP, 20), modified=event(LAMP, 20).timestamp)])
+    cold = Cold(ground.lake)
+    store = Store(ground.journal, cold=lambda: cold)
+    assert await Trimmer(store, ground.lake, HOT, lambda: second(10**6)).round() == 20
+    await store.close()
+
+
+async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: Path) -> None:
+    """The journal may still have some of these, which the lake does not show any more."""
+    lake, journal = Lake(tmp_path), SqliteJournal.open(tmp_path / "journal.db")
+    changes = [*history(POLICY, 3), *history(LAMP, 3)]
+    journal.append(changes)
+    append_events(lake, list(enumerate((it.events[0] for it in changes), 1)))
+    lake.pipeline.mkdir(parents=True)
+    publish_watermark(lake.watermark, Watermark(6))
+    journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, event(LAMP, 3).timestamp, "operator"))
+    journal.commit()
+    cold = Cold(lake, {LAMP: 6})
+    store = Store(journal, cold=lambda: cold)
+    assert await Trimmer(store, lake, HOT, lambda: second(10**6)).round() == 6
+    assert (journal.oldest(), journal.newest_until(6)) == (None, None)
+    await store.close()
 
 
 async def test_what_was_trimmed_is_counted_and_told_once_a_minute(ground: Ground) -> None:

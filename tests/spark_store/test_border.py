@@ -146,7 +146,9 @@ def test_events_that_the_lake_has_lost_after_others_are_told(
     border: Border, limit: int, condition: str, asked: HistoryQuery
 ) -> None:
     forget(border.lake, condition)
-    with pytest.raises(HistoryUnavailable, match=r"expected (revision 25 in|every revision from \d+ to \d+ in) the lake"):
+    with pytest.raises(
+        HistoryUnavailable, match=r"expected (revision 25 in|every revision from \d+ to \d+ in) the lake"
+    ):
         read(border, asked, limit)
 
 

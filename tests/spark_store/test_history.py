@@ -203,7 +203,9 @@ def test_no_to_revision_is_up_to_the_newest(journal: Journal) -> None:
 
 def test_a_page_of_what_was_trimmed_says_so(journal: Journal, trim: Callable[[int], None]) -> None:
     trim(41)
-    assert page(journal, open_range(journal, query()), 0, 10, MUCH) == HistoryPage([], 0, False, Trimmed(1, 40, False, 1))
+    assert page(journal, open_range(journal, query()), 0, 10, MUCH) == HistoryPage(
+        [], 0, False, Trimmed(1, 40, False, 1)
+    )
     within = open_range(journal, query(5, 30))
     for one in (within, open_range(journal, query(5, 30, filter="exists(attributes/counter)"))):
         assert page(journal, one, 0, 10, MUCH) == HistoryPage([], 0, False, Trimmed(5, 30, True, 5))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -11,7 +13,12 @@ from deltalake.schema import Field, PrimitiveType
 
 from spark_store import lake
 from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.pipeline.jobs import Target, check_same_journal
 from spark_store.tables import EVENTS, LATEST, Lake
+from tests.behaviours.journal import LAMP, event, history
+from tests.spark_store.lake_files import append_events
 
 
 def write(place: Lake, first: int, last: int) -> None:
@@ -55,3 +62,24 @@ def test_an_empty_part_of_a_log_is_damage_not_a_version(tmp_path: Path) -> None:
     (tmp_path / "lake" / "events" / "_delta_log" / f"{1:020}.json").write_bytes(b"")
     with pytest.raises(LakeUnfit, match=r"00001\.json: found an empty file, .*; stop the pipeline; restore"):
         lake.check_log(place, EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({}, None), ({"timestamp": "2030-01-15T00:00:05.250001Z"}, "belong"), ({"value": b"17"}, "belong")],
+    ids=["the same", "time", "value"],
+)
+def test_an_event_of_another_past_is_told_by_its_time_or_value(
+    changed: dict[str, Any], said: str | None, tmp_path: Path
+) -> None:
+    """The same entity, the same revision, the same number: as after an old journal was restored."""
+    place = Lake(tmp_path)
+    journal = SqliteJournal.open(place.journal)
+    journal.append(history(LAMP, 5))
+    journal.close()
+    append_events(place, [(5, event(LAMP, 5)._replace(**changed))])
+    with (
+        Follower.open(place.journal) as follower,
+        pytest.raises(LakeUnfit, match=said) if said else contextlib.nullcontext(),
+    ):
+        check_same_journal(Target(cast(Any, None), place, 1), follower, 5)
