@@ -135,13 +135,13 @@ class Trimmer:
         reaches = await self._store.ask_lake(lambda cold, _: cold.reaches()) or 0
         if (newest := self._store.newest_seq()) < reaches:
             raise LakeUnfit(
-                f"expected a journal that has event {reaches}, the lake's newest, found {newest} events; {_HELP}"
+                f"expected a journal with event {reaches}, the lake's newest, found {newest} events; {_HELP}"
             )
         last = min(watermark, reaches)
         return last if await self._is_same_past(last) else 0
 
     async def _is_same_past(self, last: int) -> bool:
-        """Whether the lake's newest event up to this number is the journal's; False where there is none. Raises LakeUnfit."""
+        """Whether the lake's newest event up to this number is the journal's; False without one. Raises LakeUnfit."""
         if (mine := self._store.newest_until(last)) is None:
             return False
         entity, revision = mine.event.entity, mine.event.revision

@@ -104,7 +104,7 @@ class SparkMissing(StoreError):
 
 
 class LakeUnfit(StoreError):
-    """Whoever moves events must not go on: some would be lost, or what is not known be written over. Somebody has to look."""
+    """Whoever moves events must not go on: some would be lost, or the unknown be written over. Somebody has to look."""
 
 
 class LakeBusy(StoreError):

@@ -6,10 +6,10 @@ the range. `page` reads on from a position, which is the last revision that has 
 Nothing stays open between two pages: a range is five words of memory, because there are as many as subscriptions.
 
 The journal is asked first, and alone as long as it has what is wanted. Of an entity it lacks only the oldest events, which
-were taken away because the lake has them. A page that begins there says which revisions they are (`Trimmed`), and
-`cold_page` reads them in the lake, to be called where one may wait for a disk. What the lake has not either was forgotten
-there (retention): a range begins at the oldest event there is, and behind what was erased. In its midst nothing may be missing: whoever reads on where
-the lake has lost something is told so, and not given what comes after it.
+were taken away because the lake has them, or erased. A page that begins there says which revisions they are (`Trimmed`), and
+`cold_page` reads them in the lake, to be called where one may wait for a disk. What was erased is not looked for. What the
+lake has not either was forgotten there (retention): a range begins at the oldest event there is. In its midst nothing may be
+missing: whoever reads on where the lake has lost something is told so, and not given what comes after it.
 
 Of an event that is not durable yet nobody here knows the time. A range that may hold such a one keeps its instants, and is
 empty, without an end, until everything in it can be looked at; then its bounds are the same on every page. So does one of

@@ -6,13 +6,15 @@ few row groups, wherever in the table they lie. A table's list of files is made 
 needs what is new, or after a moment; footers are kept, a bounded number of them.
 
 Whoever compacts a table, deletes from it or removes old files does not disturb: a version is read that is complete in
-itself, and where one of its files is gone the newest version is read instead. Everything here waits for the disk; any number
-of threads may call at the same time. Types and errors of the libraries for tables and files do not get further than to
-`spark_store.cold`.
+itself, and where one of its files is gone the newest version is read instead. A table that was put in the place of another
+one is opened anew, rather than to read its log as if it went on with the other's. Everything here waits for the disk; any
+number of threads may call at the same time. Types and errors of the libraries for tables and files do not get further than
+to `spark_store.cold`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -167,15 +169,19 @@ class OpenTable:
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
         self._version: Version | None = None
+        self._noted: tuple[int, int] | None = None
         self._looked = float("-inf")
 
     def is_there(self) -> bool:
         return self._version is not None or Path(self._path, "_delta_log").is_dir()
 
     def newest(self) -> Version:
-        """The version that is the newest one now. Raises HistoryUnavailable."""
+        """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
+        known = self._version
         try:
-            return self._refreshed(self._version)
+            with contextlib.suppress(*_GONE):
+                return self._refreshed(known)
+            return self._reopened(known)
         except _GONE as error:
             raise self._unreadable(error) from error
 
@@ -206,7 +212,7 @@ class OpenTable:
             if self._clock() - self._looked < LOOK_SECONDS:
                 return known
             self._looked = self._clock()
-            if not Path(self._path, "_delta_log", f"{known.number + 1:020}.json").exists():
+            if not self._log(known.number + 1).exists():
                 return known
         return self._refreshed(known)
 
@@ -215,7 +221,7 @@ class OpenTable:
             if self._version is not None and self._version is not known:
                 # Somebody else has just done it.
                 return self._version
-            if self._table is None:
+            if self._table is None or self._version is None or self._mark(self._version.number) != self._noted:
                 return self._open()
             self._table.update_incremental()
             return self._note(self._table)
@@ -238,8 +244,20 @@ class OpenTable:
             files = tuple(_files(self._path, table))
             self._footers.keep({file.path for file in files}, self._path)
             self._version = Version(number, files, table.transaction_version(APP) or 0)
+        self._noted = self._mark(number)
         self._looked = self._clock()
         return self._version
+
+    def _mark(self, number: int) -> tuple[int, int] | None:
+        """What tells the log file of a version from one of the same name in another table; None where there is none."""
+        try:
+            found = self._log(number).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _log(self, number: int) -> Path:
+        return Path(self._path, "_delta_log", f"{number:020}.json")
 
 
 def _files(path: str, table: DeltaTable) -> Iterator[_File]:

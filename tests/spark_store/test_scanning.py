@@ -101,6 +101,43 @@ def test_a_lake_that_was_replaced_by_another_one_is_read(lake: Lake) -> None:
     assert read(opened, 10, 40) == span(10, 40)
 
 
+@pytest.mark.parametrize("versions", [1, 3, 5])
+def test_how_far_another_table_reaches_that_was_put_in_place_is_told_at_once(lake: Lake, versions: int) -> None:
+    """It may have fewer versions than the one that is known, as many, or more."""
+    for first in (1, 11, 21):
+        fill(lake, first, first + 9)
+    opened = Cold(lake)
+    assert opened.reaches() == 60
+    shutil.rmtree(lake.path(EVENTS))
+    for first in range(1, versions + 1):
+        fill(lake, first, first, (OTHER,))
+    assert opened.reaches() == versions
+    assert all(Path(file.path).exists() for file in opened._events.newest().files), "two tables were mixed"
+    assert read(opened, 1, 40) == []
+    fill(lake, versions + 1, versions + 4, (OTHER,))
+    assert opened.reaches() == versions + 4
+
+
+@pytest.mark.parametrize("folder", ["", "_delta_log"], ids=["table", "log"])
+@pytest.mark.parametrize("is_empty", [False, True], ids=["no folder", "empty folder"])
+def test_a_table_whose_folder_has_gone_reaches_nowhere(folder: str, is_empty: bool, lake: Lake) -> None:
+    fill(lake, 1, 10)
+    opened = Cold(lake)
+    assert opened.reaches() == 20
+    place = Path(lake.path(EVENTS), folder)
+    aside = place.with_name("aside")
+    place.rename(aside)
+    if is_empty:
+        place.mkdir()
+    for _ in range(2):
+        with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
+            opened.reaches()
+    if is_empty:
+        place.rmdir()
+    aside.rename(place)
+    assert opened.reaches() == 20
+
+
 def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
     fill(lake, 1, 10)
     (good,) = Path(lake.path(EVENTS)).glob("*.parquet")
