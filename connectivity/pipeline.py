@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -53,7 +53,10 @@ _UPKEEP = {"upkeep", "upkeep failed"}
 _WORKING = {"following", "batch"}
 """What only a pipeline that works says."""
 
-_LONGEST_LINE = 1 << 20
+LONGEST_LINE = 1 << 20
+"""What is longer is cut."""
+
+_READ_BYTES = 1 << 16
 
 
 class NotReadable(ConnectivityError):
@@ -278,8 +281,9 @@ class Pipeline:
         while not self._stopping.is_set():
             try:
                 exit_code, run = await self._run()
-            except OSError as error:
-                # No memory for a process, or too many of them.
+            except Exception as error:
+                # No memory for a process, for example, or something that it said and nobody expected: no reason to end.
+                log.exception("pipeline cannot be heard")
                 exit_code, run = 1, _Run(reason=str(error))
             if self._stopping.is_set():
                 return
@@ -302,7 +306,6 @@ class Pipeline:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            limit=_LONGEST_LINE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         log.info("pipeline started", pid=process.pid)
@@ -310,9 +313,14 @@ class Pipeline:
             if self._stopping.is_set():
                 self._signal(signal.SIGTERM)
             assert process.stdout is not None
-            async for line in process.stdout:
+            async for line in lines(process.stdout):
                 self._hear(line.decode(errors="replace").strip(), run)
             return await process.wait(), run
+        except Exception:
+            # Nobody would hear it, and it would be in the way of the next one.
+            self._signal(signal.SIGKILL)
+            await process.wait()
+            raise
         finally:
             self._process = None
             if process.stdin is not None:
@@ -338,6 +346,19 @@ class Pipeline:
             self.details = f"following{self._upkeep}"
         level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
         level(f"pipeline {event}", **said)
+
+
+async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> AsyncIterator[bytes]:
+    """The lines of `stream` without their ends, cut after `longest` bytes; the last one may lack its end."""
+    line = bytearray()
+    while found := await stream.read(_READ_BYTES):
+        *ended, rest = found.split(b"\n")
+        for part in ended:
+            yield bytes(line + part)[:longest]
+            line.clear()
+        line += rest[: longest - len(line)]
+    if line:
+        yield bytes(line)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -113,10 +113,15 @@ class Publishing:
 
     def _look(self) -> None:
         """Hear what the library has to say: it calls `_reported` and `_failed` meanwhile, and they may stop all this."""
-        self._producer.poll(0)
-        if self._is_stopping:
-            return
-        self._look_in(POLL if self.unconfirmed else IDLE_POLL)
+        try:
+            self._producer.poll(0)
+        finally:
+            # Whatever went wrong with one confirm, the others are heard.
+            if not self._is_stopping:
+                self._look_in(POLL if self.unconfirmed else IDLE_POLL)
+                self._see_whether_stuck()
+
+    def _see_whether_stuck(self) -> None:
         if self.unconfirmed and self._loop.time() - self._since > self._stuck_after:
             self._since = self._loop.time()
             self._on_stuck()

@@ -111,6 +111,58 @@ async def test_a_pipeline_that_cannot_run_here_is_said_once(
     assert error["event"] == "pipeline cannot run: the journal keeps everything"
 
 
+async def test_a_line_that_is_too_long_is_cut_and_the_pipeline_goes_on(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "print('x' * (3 << 20), flush=True)\nsay('following')\nsys.stdin.read()")
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: pipeline.details == "following")
+        await pipeline.close(0.05)
+    assert [len(line["line"]) for line in lines if line["event"] == "pipeline output"] == [module.LONGEST_LINE]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([b"one\ntwo\n"], [b"one", b"two"]),
+        ([b"o", b"ne\n\ntw", b"o"], [b"one", b"", b"two"]),
+        ([b"12345678\n1234567", b"8\n", b"9"], [b"12345", b"12345", b"9"]),
+        ([b"123456", b"78", b"90"], [b"12345"]),
+        ([], []),
+    ],
+)
+async def test_output_is_cut_into_lines(chunks: list[bytes], expected: list[bytes]) -> None:
+    class Chunks(asyncio.StreamReader):
+        async def read(self, n: int = -1) -> bytes:
+            return chunks.pop(0) if chunks else b""
+
+    assert [line async for line in module.lines(Chunks(), 5)] == expected
+
+
+async def test_whatever_goes_wrong_with_one_run_the_next_one_comes(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "say('following')\nsys.stdin.read()")
+    hear, heard = pipeline._hear, []
+
+    def mistaken(line: str, run: Any) -> None:
+        heard.append(line)
+        if len(heard) < 3:
+            raise RuntimeError("not expected")
+        hear(line, run)
+
+    monkeypatch.setattr(pipeline, "_hear", mistaken)
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: pipeline.details == "following")
+    ended = [line for line in lines if line["event"] == "pipeline ended"]
+    assert [(line["exit_code"], line["reason"], line["pause"]) for line in ended] == [
+        (1, "not expected", 0.01),
+        (1, "not expected", 0.02),
+    ]
+
+
 async def test_closing_lets_the_batch_end(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     script(
         monkeypatch,
