@@ -32,6 +32,7 @@ from spark_store import erasure
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.follower import Follower
+from spark_store.instants import as_text
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
 from spark_store.watermark import Watermark, read_watermark
@@ -114,7 +115,7 @@ class Eraser:
         begun: list[Erasure] = []
 
         def begin(journal: SqliteJournal) -> None:
-            at = _text(self._now())
+            at = as_text(self._now())
             record = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, at, by, lake_erased))
             begun.append(record)
             self._hide(record)
@@ -203,7 +204,7 @@ class Eraser:
             await self._store.take(lambda: is_clean.append(self._journal.scrub()), is_aside=True)
             if not is_clean[-1]:
                 await asyncio.sleep(_READERS_SECONDS)
-        at = _text(self._now())
+        at = as_text(self._now())
         await self._store.take(lambda: self._journal.within(lambda it: erasure.finish_journal(it, record, at)))
         log.info("erasure done in the journal", erasure=record.id)
 
@@ -214,7 +215,7 @@ class Eraser:
         watermark = await asyncio.to_thread(read_watermark, self._lake.watermark)
         done = [record for record in self._unfinished if record.id <= watermark.erased]
         if done:
-            at = watermark.erased_at or _text(self._now())
+            at = watermark.erased_at or as_text(self._now())
             await self._store.take(
                 lambda: self._journal.within(lambda it: erasure.finish_lake(it, watermark.erased, at))
             )
@@ -293,7 +294,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
         with lock_folder(data_dir), contextlib.closing(SqliteJournal.open(data_dir / "journal.db")) as journal:
             if journal.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
-            now = _text(datetime.now(UTC))
+            now = as_text(datetime.now(UTC))
             lake_erased = read_watermark(Lake(data_dir).watermark).erased
             asked = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, now, by, lake_erased))
             journal.commit()
@@ -313,9 +314,5 @@ def _finish_here(journal: SqliteJournal, record: Erasure) -> None:
         journal.commit()
     if not journal.scrub():
         raise StoreUnavailable(f"{journal.path}: somebody reads it; end the pipeline or whoever does, and ask again")
-    journal.within(lambda it: erasure.finish_journal(it, record, _text(datetime.now(UTC))))
+    journal.within(lambda it: erasure.finish_journal(it, record, as_text(datetime.now(UTC))))
     journal.commit()
-
-
-def _text(instant: datetime) -> str:
-    return f"{instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

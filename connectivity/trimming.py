@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -23,6 +23,7 @@ import structlog
 from connectivity.store import Store
 from mappings.signals import Event
 from spark_store.errors import HistoryUnavailable, LakeUnfit, StoreUnavailable
+from spark_store.instants import as_text
 from spark_store.journal import TRIM_EVENTS
 from spark_store.records import Numbered, Snapshot
 from spark_store.tables import Lake
@@ -159,10 +160,9 @@ class Trimmer:
     def _before(self) -> str:
         """Where the hot window begins, as events write times."""
         try:
-            begin = (self._now() - self._hot_window).astimezone(UTC)
+            return as_text(self._now() - self._hot_window)
         except OverflowError:
             return ""  # nothing is so old
-        return f"{begin.isoformat(timespec='microseconds')[:-6]}Z"
 
     def _tell(self, trimmed: int) -> None:
         self._untold += trimmed

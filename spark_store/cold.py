@@ -27,7 +27,7 @@ from mappings.signals import Event
 from spark_store.errors import HistoryUnavailable
 from spark_store.records import Numbered, Snapshot, Times
 from spark_store.scanning import Asked, Footers, OpenTable, Version, instant, nothing, rows_of, values
-from spark_store.tables import EVENTS, Lake
+from spark_store.tables import EVENTS, SNAPSHOTS, Lake
 
 AHEAD: Final = 2000
 """How many events are read at once, if they are not large: what is left of them waits for who reads the next page."""
@@ -86,7 +86,7 @@ class Cold:
         self._footers = Footers()
         self._ahead = _Ahead()
         self._events = OpenTable(lake.path(EVENTS), self._footers, clock)
-        self._snapshots = OpenTable(str((lake.folder / "snapshots").absolute()), self._footers, clock)
+        self._snapshots = OpenTable(lake.path(SNAPSHOTS), self._footers, clock)
 
     def __repr__(self) -> str:
         return f"<Cold {self._lake.folder}>"

@@ -28,7 +28,8 @@ from spark_store.errors import ResultTooLarge, StoreUnavailable, TooManyRows
 from spark_store.follower import Follower
 from spark_store.lake import Position
 from spark_store.output import Output
-from spark_store.selection import Selection, condition, matches, namespace, selects
+from spark_store.records import namespace_of
+from spark_store.selection import Selection, condition, matches, selects
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, Lake
 from spark_store.watermark import read_watermark
@@ -219,7 +220,7 @@ def _selected(follower: Follower, selection: Selection, seq: int) -> pa.Table | 
                 {
                     "entity_type": it.entity_type,
                     "entity": it.entity,
-                    "namespace": namespace(it.entity),
+                    "namespace": namespace_of(it.entity),
                     "revision": it.revision,
                     "ts": datetime.fromisoformat(it.timestamp),
                     "action": it.action,

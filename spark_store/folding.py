@@ -2,7 +2,8 @@
 
 Where every event from the first one on is there, the state is folded from them alone, and nothing that was known before is
 asked. Where the first ones are past their time, a state that is known (a row of `snapshots` or of `latest`) is the ground
-for those after it. Over a hole nobody folds: what comes after it waits for a known state, too.
+for those after it. Over a hole nobody folds: what comes after it waits for a known state, too, or for the event that creates
+the entity again, which brings all of it.
 
 A folded state equals the journal's as a JSON value (`is_same`). Its bytes are the same as well, as long as the journal's
 were made by `spark_store.replay.evolve` and msgspec: keys stand in the order in which events brought them. They may differ
@@ -18,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.records import Snapshot
 from spark_store.replay import evolve
@@ -52,6 +52,9 @@ class Folding:
         if event.revision == current + 1:
             self.ground = Ground.EVENTS if self.snapshot is None else self.ground
             self.snapshot = evolve(self.snapshot, event)
+        elif event.action == "created" and event.path == "/":
+            # Made again after events that are gone, by an erasure for example: it brings all there is.
+            self.snapshot, self.ground = evolve(None, event), Ground.EVENTS
         else:
             self.snapshot, self.ground = None, Ground.NOTHING
 
@@ -80,12 +83,6 @@ def is_same_text(one: bytes | str | None, other: bytes | str | None) -> bool:
         return is_same(msgspec.json.decode(one), msgspec.json.decode(other))
     except msgspec.DecodeError:
         return False
-
-
-def entity_of(type: str, id: str) -> EntityId:
-    """The entity with this whole id, as journal and lake name it."""
-    namespace, colon, name = id.partition(":")
-    return EntityId(EntityType(type), namespace if colon else "", name if colon else id)
 
 
 def state_text(snapshot: Snapshot) -> bytes | None:

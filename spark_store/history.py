@@ -30,6 +30,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, HistoryQuery
 from spark_store import rql
 from spark_store.errors import HistoryUnavailable
+from spark_store.instants import as_text
 from spark_store.journal import Journal, event_size
 from spark_store.partial import partial_thing
 from spark_store.records import Times
@@ -313,7 +314,7 @@ def _timestamp(microseconds: int) -> str:
         instant = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return _BEFORE_ALL if microseconds < 0 else _AFTER_ALL
-    return f"{instant.isoformat(timespec='microseconds')[:-6]}Z"
+    return as_text(instant)
 
 
 def _first_above(journal: Journal, entity: EntityId, first: int, last: int, time: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,16 @@ def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     with _opened(lake, EVENTS) as opened:
         rows = opened.to_pyarrow_dataset().to_table(filter=pc.field("seq") == seq).to_pylist()
     return rows[0] if rows else None
+
+
+def newest_time(lake: Lake) -> datetime | None:
+    """When the newest row of `events` happened, to the millisecond; None where no file says so. Raises StoreUnavailable."""
+    with _opened(lake, EVENTS) as opened:
+        actions = opened.get_add_actions(flatten=True)
+        if "max.ts" not in actions.schema.names:
+            return None
+        found: datetime | None = pc.max(pa.chunked_array(actions["max.ts"])).as_py()
+    return found
 
 
 def has_gaps(lake: Lake, table: Table, column: str) -> bool:

@@ -20,6 +20,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from spark_store.faults import lake_fault
 from spark_store.follower import Entry, State
+from spark_store.instants import as_text
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 
@@ -144,18 +145,13 @@ def _rows(
 def _entry(
     type: str, id: str, revision: int, seq: int, ts: Any, action: str, path: str, value: str | None, headers: str
 ) -> Entry:
-    return Entry(type, id, revision, seq, _text(ts), action, path, _bytes(value), headers.encode())
+    return Entry(type, id, revision, seq, as_text(ts), action, path, _bytes(value), headers.encode())
 
 
 def _state(
     type: str, id: str, policy: str | None, revision: int, seq: int, created: Any, modified: Any, state: str | None
 ) -> State:
-    return State(type, id, policy, revision, seq, _text(created), _text(modified), _bytes(state))
-
-
-def _text(instant: Any) -> str:
-    """A time as events write it."""
-    return f"{instant.isoformat(timespec='microseconds')[:26]}Z"
+    return State(type, id, policy, revision, seq, as_text(created), as_text(modified), _bytes(state))
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -23,10 +23,10 @@ from mappings.signals import Event
 from spark_store import lake, lake_rows
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.faults import sqlite_fault
-from spark_store.folding import Folding, Ground, entity_of, is_same_text, state_text
+from spark_store.folding import Folding, Ground, is_same_text, state_text
 from spark_store.follower import State
 from spark_store.journal import SqliteJournal
-from spark_store.records import Snapshot
+from spark_store.records import Snapshot, entity_of
 from spark_store.tables import APP, EVENTS, LATEST, Lake
 
 CHUNK = 2000

@@ -11,8 +11,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mappings.ids import EntityId
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+
+
+def entity_of(type: str, id: str) -> EntityId:
+    """The entity with this whole id, as journal and lake name it."""
+    namespace = namespace_of(id)
+    return EntityId(EntityType(type), namespace, id[len(namespace) + 1 :] if ":" in id else id)
+
+
+def namespace_of(id: str) -> str:
+    """What stands before the first colon of an entity's whole id; empty where there is none."""
+    return id.partition(":")[0] if ":" in id else ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

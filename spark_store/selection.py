@@ -12,12 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityType
 from mappings.signals import Event
 from spark_store import rql
+from spark_store.instants import as_text
 from spark_store.partial import partial_thing
+from spark_store.records import entity_of, namespace_of
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
 from spark_store.sql import literal
 
@@ -127,7 +129,7 @@ def selects(selection: Selection, entity_type: str, entity: str, revision: int, 
         return False
     if selection.entity_type not in (None, entity_type) or selection.entity not in (None, entity):
         return False
-    if selection.namespace not in (None, namespace(entity)):
+    if selection.namespace not in (None, namespace_of(entity)):
         return False
     if not (selection.first or 1) <= revision <= (selection.last or _LARGEST):
         return False
@@ -136,25 +138,14 @@ def selects(selection: Selection, entity_type: str, entity: str, revision: int, 
     )
 
 
-def namespace(entity: str) -> str:
-    """What stands before the first colon; empty where there is none."""
-    return entity.partition(":")[0] if ":" in entity else ""
-
-
-def as_text(instant: datetime) -> str:
-    """An instant as events write it."""
-    return f"{instant.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
-
-
 def matches(predicate: Predicate, row: Sequence[object]) -> bool:
     """Whether the filter takes an event of a thing: entity, revision, instant, action, path, value (text or None)."""
     entity, revision, instant, action, path, value = row
     assert isinstance(entity, str)
     assert isinstance(revision, int)
     assert isinstance(instant, datetime)
-    space, _, name = entity.partition(":")
     event = Event(
-        EntityId(EntityType.THING, space, name),
+        entity_of(EntityType.THING.value, entity),
         revision,
         as_text(instant),
         str(action),

@@ -27,9 +27,10 @@ from mappings.signals import Event
 from spark_store import lake_rows
 from spark_store.errors import StoreUnavailable
 from spark_store.faults import system_fault
-from spark_store.folding import Folding, Ground, entity_of, is_same_text, state_text
+from spark_store.folding import Folding, Ground, is_same_text, state_text
 from spark_store.follower import Entry, Follower, State
 from spark_store.lake_rows import Part
+from spark_store.records import entity_of
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.watermark import read_watermark
 

@@ -55,7 +55,14 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("mappings.codecs", "mappings.codecs.*", "mappings.mappers_page"),
     ),
     "spark_store": (
-        ("spark_store", "spark_store.errors", "spark_store.records", "spark_store.sql", "spark_store.tables"),
+        (
+            "spark_store",
+            "spark_store.errors",
+            "spark_store.instants",
+            "spark_store.records",
+            "spark_store.sql",
+            "spark_store.tables",
+        ),
         ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
         (
             "spark_store.faults",
@@ -64,7 +71,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.connect",
             "spark_store.erasure",
         ),
-        ("spark_store.watermark", "spark_store.failure"),
+        ("spark_store.watermark", "spark_store.failure", "spark_store.durable"),
         ("spark_store.journal", "spark_store.journal.*", "spark_store.follower"),
         ("spark_store.scanning", "spark_store.cold"),
         ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.lag", "spark_store.memory"),

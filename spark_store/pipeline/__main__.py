@@ -33,6 +33,7 @@ from msgspec.structs import asdict
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError
 from spark_store.failure import Failure, note_failure
 from spark_store.faults import system_fault
+from spark_store.instants import now_text
 from spark_store.lag import read_status
 from spark_store.tables import Lake
 
@@ -77,11 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.action == "run":
             note_failure(Lake(given.data_dir).failure, Failure(now_text(), _exit_code(known), str(known)))
         return _exit_code(known)
-
-
-def now_text() -> str:
-    """The time as events write it."""
-    return f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z"
 
 
 def _exit_code(error: StoreError) -> int:

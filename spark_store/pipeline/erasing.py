@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from spark_store import durable
 from spark_store.erasure import Erasure
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.jobs import Target
@@ -45,6 +46,7 @@ def erase(target: Target, erasures: Sequence[Erasure]) -> None:
 
 
 def clean(target: Target) -> None:
-    """Remove every file that no table needs now."""
+    """Remove every file that no table needs now, once those are durable which hold the rows of others that stay."""
+    durable.sync(target.lake)
     for table in TABLES:
         target.spark.sql(f"VACUUM {target.name(table)} RETAIN 0 HOURS").collect()

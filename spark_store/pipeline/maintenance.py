@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_store import durable
 from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
@@ -76,6 +77,7 @@ def optimize(target: Target) -> None:
 
 
 def vacuum(target: Target) -> None:
-    """Remove files that no version needs which is young enough to be read."""
+    """Remove files that no version needs which is young enough to be read, once what has replaced them is durable."""
+    durable.sync(target.lake)
     for table in TABLES:
         target.spark.sql(f"VACUUM {target.name(table)}").collect()

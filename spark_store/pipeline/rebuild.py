@@ -25,17 +25,19 @@ from pyspark.sql import functions as sql
 
 from mappings.ids import EntityType
 from mappings.signals import Event
-from spark_store import lake_rows
+from spark_store import durable, lake_rows
 from spark_store.errors import LakeUnfit
 from spark_store.faults import system_fault
-from spark_store.folding import Folding, Ground, entity_of, state_text
+from spark_store.folding import Folding, Ground, state_text
 from spark_store.follower import State
+from spark_store.instants import SPARK_FORMAT
 from spark_store.lake_rows import Part
 from spark_store.pipeline import jobs
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.transforms import latest_rows
 from spark_store.rebuild import as_snapshot
-from spark_store.tables import EVENTS, LATEST, Lake
+from spark_store.records import entity_of
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake
 
 ROWS = 500_000
 """About so many events are one part."""
@@ -48,7 +50,6 @@ FOLDED_SCHEMA = (
     "seq BIGINT, ground STRING"
 )
 _KNOWN = "known"
-_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _BATCH_ROWS = 1000
 _BATCH_BYTES = 8 << 20
 _FOLDABLE = {type.value for type in EntityType}
@@ -100,6 +101,7 @@ def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
     _replace(target, progress.run)
     if progress.rebuilt.lost:
         jobs.merge_latest(target, 1, 0)
+    durable.sync(place)
     discard(place)
     return progress.rebuilt
 
@@ -141,6 +143,8 @@ def _staging(place: Lake) -> str:
 
 def _remember(place: Lake, progress: Progress) -> None:
     part = _file(place).with_suffix(".part")
+    # What is said to be done must be there after a power cut.
+    durable.sync(place)
     try:
         part.write_bytes(msgspec.json.encode(progress))
         part.replace(_file(place))
@@ -168,9 +172,8 @@ def _fold(target: Target, progress: Progress) -> None:
 def _known(target: Target) -> Iterator[DataFrame]:
     """What may be rested on: tables with the columns of `latest`."""
     yield target.read(LATEST)
-    snapshots = target.lake.folder / "snapshots"
-    if (snapshots / "_delta_log").is_dir():
-        yield target.spark.read.format("delta").load(str(snapshots.absolute()))
+    if lake_rows.is_there(target.lake, SNAPSHOTS):
+        yield target.read(SNAPSHOTS)
 
 
 def event_items(events: DataFrame) -> DataFrame:
@@ -192,7 +195,7 @@ def known_items(rows: DataFrame) -> DataFrame:
 
 
 def _text(column: str, name: str) -> Any:
-    return sql.date_format(column, _TIME).alias(name)
+    return sql.date_format(column, SPARK_FORMAT).alias(name)
 
 
 def folded(items: DataFrame) -> DataFrame:

@@ -1,7 +1,8 @@
 """Retention: which events of the lake are past their time, what would go, and how they go.
 
 A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
-goes is therefore always the beginning of an entity's history, up to a border. Whatever is left must still be replayed into
+goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
+lake where the clock is later: a clock that jumps ahead must not empty it. Whatever is left must still be replayed into
 states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too.
 
 Nothing but the lake is concerned: the journal keeps its hot window, and what it still has can be replayed from there.
@@ -21,18 +22,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store import durable, lake
+from spark_store.folding import Folding, state_text
 from spark_store.follower import Entry
+from spark_store.instants import SPARK_FORMAT
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.snapshots import KEY
-from spark_store.records import Snapshot
-from spark_store.replay import evolve
+from spark_store.records import Snapshot, entity_of, namespace_of
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
 
-_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _ARROW = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.string(), "boolean": pa.bool_()}
 _FOLDED_SCHEMA = pa.schema([(column.name, _ARROW[column.type]) for column in SNAPSHOTS.columns])
 _FOLDED = SNAPSHOTS.ddl.replace("TIMESTAMP", "STRING")
@@ -98,22 +99,13 @@ class Retention:
 
     def has_expired(self, entry: Entry, newest: int, now: datetime) -> bool:
         """The same for one event of the journal, of an entity whose newest revision is `newest`."""
-        namespace, colon, _ = entry.entity.partition(":")
-        rule = self.namespaces.get(namespace if colon else "", self.default)
+        rule = self.namespaces.get(namespace_of(entry.entity), self.default)
         return rule.has_expired(datetime.fromisoformat(entry.timestamp), entry.revision, newest, now)
 
     def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime) -> DataFrame:
         """The rows of `events` that may go; without a row in `latest` none does by its revision."""
         newest = latest.select(*KEY, sql.col("revision").alias("newest"))
         return events.join(newest, KEY, "left").where(self.expired(now)).drop("newest")
-
-    def kept_rows(self, events: DataFrame, latest: DataFrame, now: datetime) -> DataFrame:
-        """The other ones."""
-        if self.is_forever:
-            return events
-        newest = latest.select(*KEY, sql.col("revision").alias("newest"))
-        is_kept = f"NOT coalesce({self.expired(now)}, false)"
-        return events.join(newest, KEY, "left").where(is_kept).drop("newest")
 
 
 class Forgotten(NamedTuple):
@@ -139,10 +131,18 @@ def preview(target: Target, retention: Retention, now: datetime) -> list[Forgott
     found = borders.groupBy("namespace").agg(
         sql.sum("events").alias("events"),
         sql.count("*").alias("entities"),
-        sql.date_format(sql.min("oldest"), _TIME).alias("oldest"),
-        sql.date_format(sql.max("latest"), _TIME).alias("latest"),
+        sql.date_format(sql.min("oldest"), SPARK_FORMAT).alias("oldest"),
+        sql.date_format(sql.max("latest"), SPARK_FORMAT).alias("latest"),
     )
     return [Forgotten(*row) for row in found.orderBy("namespace").collect()]
+
+
+def believed(newest: datetime | None, now: datetime) -> datetime:
+    """What the age of events is counted from: the clock, but nothing later than the newest of them.
+
+    A clock that has jumped ahead makes nothing old: what it would take could not be brought back.
+    """
+    return now if newest is None else min(now, newest)
 
 
 def forget(target: Target, retention: Retention, now: datetime) -> int:
@@ -156,6 +156,8 @@ def forget(target: Target, retention: Retention, now: datetime) -> int:
         if not deleted:
             return 0
         snapshots.append(target, _missing_snapshots(target, borders))
+        # Events may not be gone after a power cut, and the snapshots that stand for them neither there.
+        durable.sync(target.lake)
         _delete(target, SNAPSHOTS, borders, "kept.revision < gone.border")
         _delete(target, EVENTS, borders, "kept.revision <= gone.border")
     finally:
@@ -165,7 +167,9 @@ def forget(target: Target, retention: Retention, now: datetime) -> int:
 
 def _borders(target: Target, retention: Retention, now: datetime) -> DataFrame:
     """One row per entity that loses events: the last revision that goes, how many do, and from when they are."""
-    expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), now)
+    expired = retention.expired_rows(
+        target.read(EVENTS), target.read(LATEST), believed(lake.newest_time(target.lake), now)
+    )
     return expired.groupBy(*KEY, "namespace").agg(
         sql.max("revision").alias("border"),
         sql.count("*").alias("events"),
@@ -205,8 +209,8 @@ def _missing_snapshots(target: Target, borders: DataFrame) -> DataFrame:
 
 def folded(events: DataFrame, bases: DataFrame) -> DataFrame:
     """Rows of `snapshots`: of each entity the state after its `events`, which follow its row in `bases`, if it has one."""
-    written = events.withColumn("ts", sql.date_format("ts", _TIME))
-    based = bases.withColumns({name: sql.date_format(name, _TIME) for name in ("created", "modified")})
+    written = events.withColumn("ts", sql.date_format("ts", SPARK_FORMAT))
+    based = bases.withColumns({name: sql.date_format(name, SPARK_FORMAT) for name in ("created", "modified")})
     rows = (
         written.groupBy(*KEY)
         .cogroup(based.groupBy(*KEY))
@@ -228,34 +232,32 @@ def fold(base: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) ->
 
     None where that is not known, because something before them is missing.
     """
-    snapshot = None if base is None else _snapshot(base)
-    last: Mapping[str, Any] | None = base
-    for row in events:
-        if int(row["revision"]) != (0 if snapshot is None else snapshot.revision) + 1:
-            return None
-        snapshot, last = evolve(snapshot, _event(row)), row
+    folding, last = Folding(), base
+    if base is not None:
+        folding.known(_snapshot(base))
+    for last in events:
+        folding.event(_event(last))
+    snapshot = folding.snapshot
     if snapshot is None or last is None:
         return None
+    state = state_text(snapshot)
     return {
         **{name: last[name] for name in ("entity_type", "entity", "namespace", "revision", "seq")},
         "policy_id": snapshot.policy,
         "created": snapshot.created,
         "modified": snapshot.modified,
         "deleted": snapshot.is_deleted,
-        "state": None if snapshot.state is None else msgspec.json.encode(snapshot.state).decode(),
+        "state": None if state is None else state.decode(),
     }
-
-
-def _entity(row: Mapping[str, Any]) -> EntityId:
-    namespace, _, name = row["entity"].partition(":")
-    return EntityId(EntityType(row["entity_type"]), namespace, name)
 
 
 def _snapshot(row: Mapping[str, Any]) -> Snapshot:
     state = None if row["state"] is None else msgspec.json.decode(row["state"])
-    return Snapshot(_entity(row), int(row["revision"]), row["created"], row["modified"], state, row["policy_id"])
+    entity = entity_of(row["entity_type"], row["entity"])
+    return Snapshot(entity, int(row["revision"]), row["created"], row["modified"], state, row["policy_id"])
 
 
 def _event(row: Mapping[str, Any]) -> Event:
     value = None if row["value"] is None else row["value"].encode()
-    return Event(_entity(row), int(row["revision"]), row["ts"], row["action"], row["path"], value, b"{}")
+    entity = entity_of(row["entity_type"], row["entity"])
+    return Event(entity, int(row["revision"]), row["ts"], row["action"], row["path"], value, b"{}")

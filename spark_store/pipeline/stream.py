@@ -1,7 +1,8 @@
 """The stream: takes what the journal has, batch after batch, into both tables, and publishes the watermark.
 
 A batch appends its events, merges the states of the entities it touched, and says how far the lake is now, in this order,
-each step complete before the next. Whatever was begun and not finished is done again: that changes nothing (see `jobs`).
+each step complete before the next, and on the disk before that is said (`spark_store.durable`). Whatever was begun and not
+finished is done again: that changes nothing (see `jobs`).
 Where to begin is asked of the tables at every start and never of Spark's checkpoint, which is thrown away: it would be a
 second opinion on the same question, and one that a power cut can spoil.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -23,11 +25,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_store import lake
+from spark_store import durable, lake
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.failure import forget_failure
 from spark_store.faults import spark_fault
 from spark_store.follower import Follower
+from spark_store.instants import now_text
 from spark_store.pipeline import crashes, erasing, jobs, maintenance, retention, snapshots
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
@@ -99,6 +102,8 @@ class Stream:
         now = datetime.now(UTC)
         self._done = Done(now, now, now, 0, 0)
         self._watermark = Watermark()
+        self._started = 0
+        """Where the query began."""
 
     def run(self) -> None:
         """Run until `stopping`, or until everything has been taken (`once`).
@@ -116,6 +121,8 @@ class Stream:
     def _catch_up(self) -> None:
         """Make the tables, finish what was begun, and find out where to go on."""
         target = self._target
+        if mended := durable.mend(target.lake):
+            self._say("log mended", commits=[str(commit.relative_to(target.lake.folder)) for commit in mended])
         was_there = jobs.prepare(target)
         self._watermark = self._last_watermark()
         with Follower.open(target.lake.journal) as follower:
@@ -189,7 +196,10 @@ class Stream:
 
     def _start(self) -> StreamingQuery:
         place, options = self._target.lake, self._options
-        shutil.rmtree(place.checkpoint, ignore_errors=True)
+        # One that stays would be gone on from. See `_take`, too.
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(place.checkpoint)
+        self._started = self._watermark.seq
         entries = (
             self._target.spark.readStream.format("journal_events")
             .option("path", str(place.journal.absolute()))
@@ -214,7 +224,9 @@ class Stream:
                 if self._stopping.is_set() or self._is_pausing:
                     raise _Stopping
                 crashes.reach(Point.BEFORE_READ, self._target.spark)
-                last = _last_of(self._target.lake.checkpoint, number)
+                checkpoint = self._target.lake.checkpoint
+                check_begin(_last_of(checkpoint, number - 1) if number else self._started, self._watermark.seq)
+                last = _last_of(checkpoint, number)
                 # Spark may begin with a batch of nothing.
                 if last > self._watermark.seq:
                     self._move(entries, last)
@@ -242,9 +254,12 @@ class Stream:
 
     def _publish(self, seq: int, batch: Batch | None = None) -> None:
         crashes.reach(Point.BEFORE_WATERMARK, self._target.spark)
-        self._watermark = msgspec.structs.replace(
-            self._watermark, seq=seq, published=_now(), batch=batch or self._watermark.batch
-        )
+        self._tell(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
+
+    def _tell(self, **changes: Any) -> None:
+        """Make what was done durable, and publish it."""
+        durable.sync(self._target.lake)
+        self._watermark = msgspec.structs.replace(self._watermark, **changes)
         publish_watermark(self._target.lake.watermark, self._watermark)
 
     def _erase(self) -> None:
@@ -263,13 +278,12 @@ class Stream:
             try:
                 erasing.erase(self._target, todo)
                 self._count_files()
-                self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=_now())
+                self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=now_text())
             except (PySparkException, Py4JJavaError, StoreError) as error:
                 # As with upkeep: what is wrong with old files must not keep new events out of the lake.
                 self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
                 failure = str(translated(error))
-            self._watermark = msgspec.structs.replace(self._watermark, erasure_failure=failure)
-            publish_watermark(self._target.lake.watermark, self._watermark)
+            self._tell(erasure_failure=failure)
         if failure is None:
             self._say("erased", erasures=[it.id for it in todo])
         else:
@@ -305,19 +319,19 @@ class Stream:
             events = retention.forget(target, upkeep.retention, now)
             self._say("forgotten", events=events)
             self._done = self._done._replace(forgotten=now)
-            self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(_now(), events))
+            self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(now_text(), events))
         if todo.optimize:
             self._say("snapshots", taken=snapshots.take(target))
             maintenance.optimize(target)
             compacted = {table.name: lake.size(target.lake, table).files for table in TABLES}
             self._done = self._done._replace(optimized=now, batches=0)
-            self._watermark = msgspec.structs.replace(self._watermark, optimized=_now(), compacted=compacted)
+            self._watermark = msgspec.structs.replace(self._watermark, optimized=now_text(), compacted=compacted)
         if todo.vacuum:
             maintenance.vacuum(target)
             self._done = self._done._replace(vacuumed=now)
-            self._watermark = msgspec.structs.replace(self._watermark, vacuumed=_now())
+            self._watermark = msgspec.structs.replace(self._watermark, vacuumed=now_text())
         self._count_files()
-        publish_watermark(target.lake.watermark, self._watermark)
+        self._tell()
         self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
 
 
@@ -327,8 +341,13 @@ def _last_of(checkpoint: Path, number: int) -> int:
     return int(msgspec.json.decode(lines[-1])["seq"])
 
 
-def _now() -> str:
-    return f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z"
+def check_begin(begin: int, watermark: int) -> None:
+    """See that a batch goes on where the lake is, or events between them would be passed over. Raises StoreUnavailable."""
+    if begin != watermark:
+        raise StoreUnavailable(
+            f"expected a batch that begins after event {watermark}, where the lake is, found one that begins after {begin}: "
+            "a checkpoint of another run; the pipeline removes it when it starts"
+        )
 
 
 def translated(error: Exception) -> StoreError:

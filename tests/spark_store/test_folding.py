@@ -9,7 +9,7 @@ import pytest
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
-from spark_store.folding import Folding, Ground, entity_of, is_same, is_same_text, state_text
+from spark_store.folding import Folding, Ground, is_same, is_same_text, state_text
 from spark_store.records import Snapshot
 from tests.behaviours.journal import timestamp
 
@@ -93,7 +93,22 @@ def test_texts_are_the_same_as_values() -> None:
     assert is_same_text("no JSON", "no JSON")
 
 
-def test_an_entity_is_named_as_in_the_tables() -> None:
-    assert entity_of("thing", "acme:lamp:7") == EntityId(EntityType.THING, "acme", "lamp:7")
+def created(revision: int) -> Event:
+    return event(revision)._replace(action="created", path="/", value=b'{"attributes":{"n":0},"policyId":"acme:pol"}')
+
+
+def test_a_creation_is_a_ground_whatever_came_before_it() -> None:
+    """As after an erasure: revisions go on counting, and the events before are gone."""
+    for before in ((), (event(1),), (known(2),)):
+        folding = folded(*before, created(7), event(8))
+        assert folding.ground is Ground.EVENTS
+        assert folding.snapshot == Snapshot(
+            LAMP, 8, timestamp(7), timestamp(8), {"attributes": {"n": 0, "n8": 8}, "policyId": "acme:pol"}, "acme:pol"
+        )
+    # When it was created, an event that only changes all of it does not say.
+    assert folded(created(7)._replace(action="modified")).ground is Ground.NOTHING
+
+
+def test_a_state_is_written_as_the_journal_does() -> None:
     assert state_text(known(1)) == b'{"attributes":{}}'
     assert state_text(Snapshot(LAMP, 2, "", "", None, None)) is None

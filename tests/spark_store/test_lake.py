@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +36,17 @@ def test_a_table_knows_its_last_transaction_its_rows_and_its_size(tmp_path: Path
     assert (lake.event(place, 7), lake.event(place, 10)) == ({"seq": 7}, None)
     assert lake.size(place, EVENTS).files == 2
     assert lake.size(place, EVENTS).bytes > 0
+
+
+def test_the_newest_time_is_read_from_the_log(tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    at = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+    for days in (1, 3, 2):
+        times = pa.array([at, at + timedelta(days=days)], pa.timestamp("us", "UTC"))
+        write_deltalake(place.path(EVENTS), pa.table({"ts": times}), mode="append")
+    assert lake.newest_time(place) == at + timedelta(days=3)
+    write_deltalake(place.path(EVENTS), pa.table({"n": [1]}), mode="overwrite", schema_mode="overwrite")
+    assert lake.newest_time(place) is None
 
 
 def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from spark_store import rql
-from spark_store.selection import Selection, condition, implied, matches, namespace, selects
+from spark_store.selection import Selection, condition, implied, matches, selects
 
 NOON = datetime(2030, 1, 15, 12, tzinfo=UTC)
 TEXT = "2030-01-15T12:00:00.000000Z"
@@ -90,7 +90,3 @@ def test_a_filter_sees_what_the_event_tells() -> None:
     assert matches(rql.parse(f'and(eq(thingId,"acme:a"),ge(_modified,"{TEXT}"))'), row)
     assert not matches(rql.parse("exists(attributes/y)"), row)
     assert not matches(rql.parse("exists(attributes/x)"), ("acme:a", 5, NOON, "deleted", "/attributes/x", None))
-
-
-def test_a_namespace_is_what_stands_before_the_first_colon() -> None:
-    assert [namespace(it) for it in ("acme:a:b", ":a", "stream")] == ["acme", "", ""]

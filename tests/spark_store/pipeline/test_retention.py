@@ -13,7 +13,7 @@ from mappings.signals import Event
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.jobs import Target
-from spark_store.pipeline.retention import Forgotten, Retention, Rule, fold, forget, preview
+from spark_store.pipeline.retention import Forgotten, Retention, Rule, believed, fold, forget, preview
 from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS
@@ -75,6 +75,20 @@ def test_folding_goes_on_from_a_snapshot_and_ends_where_something_is_missing() -
     assert fold(None, [row(2)]) is None, "the first event is not there"
     assert fold(first, [row(3), row(5)]) is None
     assert fold(None, []) is None
+
+
+def test_a_creation_needs_nothing_before_it() -> None:
+    """An entity that was erased and made again: what is left of it begins with a creation."""
+    made = fold(None, [row(7, '{"attributes":{"n":5}}', "created", "/"), row(8)])
+    assert made is not None
+    assert (made["revision"], made["state"], made["created"]) == (8, '{"attributes":{"n":1}}', timestamp(7))
+
+
+def test_a_clock_that_jumps_ahead_makes_nothing_old() -> None:
+    newest = NOW - DAY
+    assert believed(newest, NOW + 400 * DAY) == newest
+    assert believed(NOW + DAY, NOW) == NOW
+    assert believed(None, NOW) == NOW
 
 
 def lamp(namespace: str, name: str) -> EntityId:

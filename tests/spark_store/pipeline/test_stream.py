@@ -1,0 +1,98 @@
+"""In which order things are made durable, said and removed, and what a batch may begin with. Spark is played."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_store import durable
+from spark_store.erasure import Erasure
+from spark_store.errors import StoreUnavailable
+from spark_store.pipeline import erasing, maintenance, stream
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
+from spark_store.tables import TABLES, Lake
+from spark_store.watermark import read_watermark
+
+
+class Spark:
+    """Takes down what it is asked."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def sql(self, statement: str) -> Spark:
+        self._done.append(statement.split(maxsplit=1)[0])
+        return self
+
+    def collect(self) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def done() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> Target:
+    place = Lake(tmp_path)
+    place.pipeline.mkdir(parents=True)
+    monkeypatch.setattr(durable, "sync", lambda it: done.append(f"sync {it == place}"))
+    spark: Any = Spark(done)
+    return Target(spark, place, 1)
+
+
+def running(target: Target) -> Stream:
+    return Stream(target, lambda *_, **__: None, StreamOptions(), threading.Event())
+
+
+def test_the_lake_is_durable_before_the_watermark_says_so(
+    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = stream.publish_watermark
+    monkeypatch.setattr(stream, "publish_watermark", lambda *it: (done.append("publish"), publish(*it)))
+    running(target)._publish(7)
+    assert done == ["sync True", "publish"]
+    assert read_watermark(target.lake.watermark).seq == 7
+
+
+def test_a_lake_that_is_not_durable_moves_no_watermark(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: Lake) -> None:
+        raise StoreUnavailable("the disk refuses")
+
+    monkeypatch.setattr(durable, "sync", refuses)
+    with pytest.raises(StoreUnavailable):
+        running(target)._publish(7)
+    assert not target.lake.watermark.exists()
+
+
+def test_nothing_is_removed_before_what_replaces_it_is_durable(target: Target, done: list[str]) -> None:
+    tables = len(TABLES)
+    erasing.erase(target, [Erasure(1, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
+    assert done == [*["DELETE"] * tables, "sync True", *["VACUUM"] * tables]
+    done.clear()
+    maintenance.vacuum(target)
+    assert done == ["sync True", *["VACUUM"] * tables]
+
+
+def test_a_batch_begins_where_the_lake_is() -> None:
+    """Not where the checkpoint of another run was."""
+    check_begin(7, 7)
+    for begin in (6, 8):
+        with pytest.raises(StoreUnavailable, match=f"begins after event 7, where the lake is, found .* after {begin}"):
+            check_begin(begin, 7)
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(stream.shutil, "rmtree", refuses)
+    with pytest.raises(PermissionError):
+        running(target)._start()

@@ -1,0 +1,17 @@
+"""How journal and lake name entities."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from spark_store.records import entity_of, namespace_of
+
+
+@pytest.mark.parametrize(
+    ("id", "namespace", "name"),
+    [("acme:lamp", "acme", "lamp"), ("acme:a:b", "acme", "a:b"), (":a", "", "a"), ("stream", "", "stream")],
+)
+def test_a_namespace_is_what_stands_before_the_first_colon(id: str, namespace: str, name: str) -> None:
+    assert namespace_of(id) == namespace
+    assert entity_of("thing", id) == EntityId(EntityType.THING, namespace, name)
