@@ -164,11 +164,15 @@ def merge_rows(target: Target, rows: DataFrame, *, is_at_hand: bool = False) -> 
     changed = ", ".join(f"{name} = found.{name}" for name in names)
     rows.createOrReplaceTempView(view)
     crashes.reach(Point.BETWEEN, target.spark)
-    target.spark.sql(
-        f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "
-        "ON kept.entity = found.entity AND kept.entity_type = found.entity_type "
-        "WHEN MATCHED AND (kept.seq IS NULL OR found.seq > kept.seq) "
-        f"THEN UPDATE SET {changed} "
-        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'found.{name}' for name in names)})"
-    )
+    try:
+        target.spark.sql(
+            f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "
+            "ON kept.entity = found.entity AND kept.entity_type = found.entity_type "
+            "WHEN MATCHED AND (kept.seq IS NULL OR found.seq > kept.seq) "
+            f"THEN UPDATE SET {changed} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'found.{name}' for name in names)})"
+        )
+    finally:
+        # Other merges rest on what Delta does by itself.
+        target.spark.conf.unset(_WRITTEN_DOWN)
     crashes.reach(Point.AFTER_MERGE, target.spark)

@@ -131,6 +131,7 @@ def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession
         fails(LakeUnfit, newest.name, "found an empty file")
 
     # A power cut amid a batch: what had not reached the disk is done again.
+    take_all(spark, site)
     for table in (EVENTS, LATEST):
         published, at = site.lake.watermark.read_bytes(), site.lake.watermark.stat().st_mtime_ns
         site.write(5)
