@@ -52,6 +52,10 @@ _REVISION_AT = """
     FROM entities LEFT JOIN entries ON entries.entity = entities.key WHERE entities.type = ? AND entities.id = ?
     GROUP BY entities.key
 """
+_BEGINNING = """
+    SELECT erased, (SELECT min(revision) FROM entries WHERE entries.entity = entities.key) FROM entities
+    WHERE type = ? AND id = ?
+"""
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
 
 
@@ -191,6 +195,11 @@ class Follower:
         """The revision that the entity had after event `seq`, also where its entries are not here any more; 0 for none."""
         row = self._one(_REVISION_AT, (seq, type, id))
         return 0 if row is None else int(row[0])
+
+    def beginning(self, type: str, id: str) -> tuple[int, int | None]:
+        """Up to which revision the entity was erased (0 for none), and the oldest one of which the event is still here."""
+        row = self._one(_BEGINNING, (type, id))
+        return (0, None) if row is None else (row[0], row[1])
 
     def close(self) -> None:
         self._connection.close()

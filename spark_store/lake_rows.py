@@ -85,6 +85,16 @@ def snapshots(place: Lake) -> Iterator[State]:
             yield _state(*row)
 
 
+def snapshot_revisions(place: Lake, of: Part | Sequence[str]) -> dict[tuple[str, str], list[int]]:
+    """The revisions in `snapshots` of a part's entities, or of the named ones. Raises StoreUnavailable, LakeUnfit."""
+    found: dict[tuple[str, str], list[int]] = {}
+    if is_there(place, SNAPSHOTS):
+        condition = _condition(of) if isinstance(of, Part) else pc.field("entity").isin(of)
+        for type, id, revision in _rows(place, SNAPSHOTS, ("entity_type", "entity", "revision"), condition):
+            found.setdefault((type, id), []).append(revision)
+    return found
+
+
 def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterator[State]:
     """The rows of `latest`, or those of the named entities. Raises StoreUnavailable, LakeUnfit."""
     condition = None if entities is None else pc.field("entity").isin(entities)

@@ -1,7 +1,9 @@
 """Compares lake and journal, row for row, as far as the watermark says that they should be the same. Without Spark.
 
 Three steps, one after the other: the events, in ranges of their numbers; every row of `latest` and `snapshots` with the
-journal's states; and rows of `latest` with what their events fold to (a sample of entities, or all of them). What was
+journal's states; and rows of `latest` with what their events fold to (a sample of entities, or all of them). Of these
+entities also the events are looked for that the journal has trimmed: from the beginning, from an erasure, or from the
+snapshot that retention has left, up to `latest`, no revision may be missing. What was
 erased is not missed, and reported where it is still there although the pipeline has done it. How far it came stands in a
 file beside the watermark: a comparison that was interrupted goes on there, one that came to its end begins anew the next
 time. Memory is bounded by a range, or by the events of one part of the entities.
@@ -15,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +27,7 @@ import msgspec
 from mappings.ids import EntityType
 from mappings.signals import Event
 from spark_store import lake_rows
+from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.faults import system_fault
 from spark_store.folding import Folding, Ground, is_same_text, state_text
@@ -111,12 +114,36 @@ def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object]
             oldest = follower.oldest()
             first = last + 1 if oldest is None else oldest
             verdict = Verdict(first, last, first - 1)
-        for _ in _steps(_Work(place, follower, options, watermark.erased), verdict):
+        for _ in _steps(_Work(place, follower, options, watermark.erased, _Erasures(follower)), verdict):
             _remember(place.verified, verdict)
             if say is not None:
                 say(verdict)
     place.verified.unlink(missing_ok=True)
     return verdict
+
+
+class _Erasures:
+    """The erasures of each entity: also those that have been asked for since the last question."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._newest = 0
+        self._known: dict[tuple[str, str], list[Erasure]] = {}
+
+    def entities(self) -> set[tuple[str, str]]:
+        """All that were ever erased. Raises StoreUnavailable."""
+        self._look()
+        return set(self._known)
+
+    def of(self, entity_type: str, entity: str) -> list[Erasure]:
+        """Raises StoreUnavailable."""
+        self._look()
+        return self._known.get((entity_type, entity), [])
+
+    def _look(self) -> None:
+        for erasure in self._follower.erasures(self._newest):
+            self._known.setdefault((erasure.entity_type, erasure.entity), []).append(erasure)
+            self._newest = erasure.id
 
 
 class _Work(NamedTuple):
@@ -126,6 +153,7 @@ class _Work(NamedTuple):
     follower: Follower
     options: VerifyOptions
     erased: int
+    erasures: _Erasures
 
 
 def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
@@ -147,7 +175,7 @@ def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
         verdict.parts = lake_rows.parts(place, options.range)
     parts: list[Part | None] = [None] if verdict.parts is None else [*verdict.parts]
     for part in parts[verdict.folded :]:
-        number, found = _compare_folded(place, part)
+        number, found = _compare_folded(work, part)
         verdict.add(found)
         verdict.entities += number
         verdict.folded += 1
@@ -155,7 +183,7 @@ def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
 
 
 def _compare_events(work: _Work, first: int, last: int) -> Iterator[Difference]:
-    place, follower, options, _ = work
+    place, follower, options, *_ = work
     journal = {entry.seq: entry for entry in follower.entries(first, last)}
     # Asked after the entries: what was trimmed meanwhile is not missed.
     oldest, before = follower.oldest(), 0
@@ -182,11 +210,7 @@ def _compare_events(work: _Work, first: int, last: int) -> Iterator[Difference]:
 
 def _is_erased(work: _Work, table: Table, row: Entry | State) -> bool | Difference:
     """Whether a row is that of an erased entity: what the pipeline has still to do, or what it should have done."""
-    found = [
-        it
-        for it in work.follower.erasures()
-        if (it.entity_type, it.entity) == (row.entity_type, row.entity) and row.seq <= it.seq
-    ]
+    found = [it for it in work.erasures.of(row.entity_type, row.entity) if row.seq <= it.seq]
     if any(it.id <= work.erased for it in found):
         return Difference(table.name, "erased, and still there", row.entity, row.revision, row.seq)
     return bool(found)
@@ -222,7 +246,7 @@ def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
 def _compare_snapshots(work: _Work) -> Iterator[Difference]:
     """A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision."""
     seen: set[tuple[str, str, int]] = set()
-    erased = {(it.entity_type, it.entity) for it in work.follower.erasures()}
+    erased = work.erasures.entities()
     for kept in lake_rows.snapshots(work.place):
         key = (kept.entity_type, kept.entity, kept.revision)
         state = work.follower.state(kept.entity_type, kept.entity)
@@ -251,21 +275,69 @@ def _unlike(state: State, kept: State) -> list[str]:
     return wrong if is_same_text(state.state, kept.state) else [*wrong, "state"]
 
 
-def _compare_folded(place: Lake, part: Part | None) -> tuple[int, list[Difference]]:
-    """How many entities, and what differs. Without a part: a sample."""
-    if part is None:
-        rows = sample(lake_rows.latest_states(place), SAMPLE)
-        events = lake_rows.events_of(place, sorted({row.entity for row in rows}))
-    else:
-        rows, events = list(lake_rows.states_in(place, part)), lake_rows.events_in(place, part)
-    kept = {(row.entity_type, row.entity): row for row in rows}
+def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Difference]]:
+    """How many entities, and what differs. Without a part: a sample.
+
+    What grows is read in the order in which it is written, and what retention and erasures leave behind at last: so nothing
+    seems to be missing that comes or goes meanwhile.
+    """
+    place = work.place
+    rows = sample(lake_rows.latest_states(place), SAMPLE) if part is None else list(lake_rows.states_in(place, part))
+    names = sorted({row.entity for row in rows})
+    events = lake_rows.events_of(place, names) if part is None else lake_rows.events_in(place, part)
+    snapshots = lake_rows.snapshot_revisions(place, names if part is None else part)
+    entries = {key: list(group) for key, group in itertools.groupby(events, key=lambda it: (it.entity_type, it.entity))}
     number = 0
     found: list[Difference] = []
-    for key, group in itertools.groupby(events, key=lambda entry: (entry.entity_type, entry.entity)):
-        if (row := kept.get(key)) is not None and key[0] in _FOLDABLE:
+    for row in rows:
+        key = (row.entity_type, row.entity)
+        there = entries.get(key, [])
+        found += _gaps(work, row, there, snapshots.get(key, []))
+        if there and key[0] in _FOLDABLE:
             number += 1
-            found += _folded_unlike(row, group)
+            found += _folded_unlike(row, there)
     return number, found
+
+
+def _gaps(work: _Work, row: State, entries: Sequence[Entry], snapshots: Sequence[int]) -> Iterator[Difference]:
+    """The events up to the row's one that are neither in the lake nor in the journal, though nothing explains that."""
+    erased, oldest = work.follower.beginning(row.entity_type, row.entity)
+    # What the journal still has is compared one by one.
+    last = row.revision if oldest is None else min(row.revision, oldest - 1)
+    there = [entry for entry in entries if entry.revision > erased]
+    first = there[0] if there else None
+    if first is not None and erased == 0 and any(it.seq < first.seq for it in work.erasures.of(*row[:2])):
+        # Of an erasure in an earlier version the revision may not be known.
+        erased = first.revision - 1
+    is_expired = first is not None and work.options.is_expired(first, row.revision)
+    begin = border(erased, None if first is None else first.revision, is_expired, snapshots)
+    for start, end in missing([entry.revision for entry in there], begin, last):
+        text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
+        yield Difference(EVENTS.name, text, row.entity, start)
+
+
+def border(erased: int, first: int | None, is_expired: bool, snapshots: Iterable[int]) -> int:
+    """The revision behind which every event of an entity has to be there.
+
+    Retention takes a beginning, and leaves a snapshot at its end as the oldest one. Where `first`, the oldest event, is
+    below that, retention has not got to its end: then `first` is past its time.
+    """
+    oldest = min((revision for revision in snapshots if revision > erased), default=erased)
+    if first is None or first > oldest:
+        return oldest
+    return first - 1 if is_expired else erased
+
+
+def missing(revisions: Iterable[int], begin: int, last: int) -> Iterator[tuple[int, int]]:
+    """What lacks of everything behind `begin` up to `last`, as first and last ones; `revisions` ascend."""
+    expected = begin + 1
+    for revision in revisions:
+        if expected < revision <= last:
+            yield expected, revision - 1
+        if revision <= last:
+            expected = max(expected, revision + 1)
+    if expected <= last:
+        yield expected, last
 
 
 def _folded_unlike(row: State, entries: Iterable[Entry]) -> Iterator[Difference]:
@@ -276,7 +348,7 @@ def _folded_unlike(row: State, entries: Iterable[Entry]) -> Iterator[Difference]
         seq = entry.seq
         folding.event(Event(entity, entry.revision, entry.timestamp, *entry[5:]))
     made = folding.snapshot
-    # Events that are past their time, or not there yet, lead nowhere; a hole is told where events are compared.
+    # Events that are past their time, or not there yet, lead nowhere; holes are told elsewhere.
     if folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
         return
     folded = State(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))

@@ -11,7 +11,7 @@ import pytest
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import State
 from spark_store.tables import EVENTS, LATEST
-from spark_store.verify import SAMPLE, SHOWN, Verdict, VerifyOptions, sample, verify
+from spark_store.verify import SAMPLE, SHOWN, Verdict, VerifyOptions, border, sample, verify
 from spark_store.watermark import Watermark, publish_watermark
 from tests.spark_store.pipeline.lake_files import write_events, write_lake, write_latest
 from tests.spark_store.pipeline.past import eventful, tamper, trim
@@ -116,6 +116,68 @@ def test_what_is_planted_in_events_is_told_with_its_number(
     assert differences(site, VerifyOptions(is_expired=lambda _entry, _newest: True)) == (
         [] if "missing" in said else [said]
     )
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ({5}, ["events: missing in the lake: acme.site:lamp-0 at revision 4"]),
+        ({2, 3}, ["events: 2 missing in the lake: acme.site:lamp-0 at revision 1"]),
+        ({2, 5}, [f"events: missing in the lake: acme.site:lamp-0 at revision {revision}" for revision in (1, 4)]),
+        ({26}, ["events: missing in the lake: acme.site:lamp-4 at revision 5"]),
+        (set(range(12, 17)), ["events: 5 missing in the lake: acme.site:lamp-2 at revision 1"]),
+        ({40, 41}, [f"events: missing in the lake: acme.site:lamp-7 at revision {revision}, event {revision + 36}"
+                    for revision in (4, 5)]),
+    ],
+    ids=["one", "a beginning", "two", "an end", "everything", "what the journal has"],
+)  # fmt: skip
+@pytest.mark.parametrize("options", [VerifyOptions(), ALL])
+def test_what_is_missing_of_the_trimmed_events_is_told(
+    lost: set[int], said: list[str], options: VerifyOptions, site: Site
+) -> None:
+    trim(site, 30)
+    assert differences(site, options) == []
+    write_events(site.folder, [row for row in events(site) if row["seq"] not in lost])
+    assert differences(site, options) == said
+
+
+def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: Site) -> None:
+    """Whether the journal knows up to which revision it was, or only that it was."""
+    trim(site, 30)
+    write_events(
+        site.folder, [row for row in events(site) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2]
+    )
+    assert differences(site) == ["events: 2 missing in the lake: acme.site:lamp-3 at revision 1"]
+    tamper(site, "UPDATE entities SET erased = 2 WHERE id = 'acme.site:lamp-3'")
+    assert differences(site) == []
+    tamper(site, "UPDATE entities SET erased = 1 WHERE id = 'acme.site:lamp-3'")
+    assert differences(site) == ["events: missing in the lake: acme.site:lamp-3 at revision 2"]
+    tamper(site, "UPDATE entities SET erased = 0 WHERE id = 'acme.site:lamp-3'")
+    record = (
+        "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:lamp-3', 18, '', '')"
+    )
+    tamper(site, record)
+    assert differences(site) == []
+
+
+@pytest.mark.parametrize(
+    ("erased", "first", "is_expired", "snapshots", "expected"),
+    [
+        (0, 1, False, [], 0),
+        (0, 5, False, [], 0),
+        (3, 5, False, [2], 3),
+        (0, 5, False, [4, 100], 4),
+        (0, 6, False, [4, 100], 4),
+        (0, None, False, [9], 9),
+        (0, 2, False, [100], 0),
+        (0, 2, True, [100], 1),
+        (0, None, False, [], 0),
+    ],
+)
+def test_events_may_be_missing_up_to_what_retention_or_an_erasure_has_left(
+    erased: int, first: int | None, is_expired: bool, snapshots: list[int], expected: int
+) -> None:
+    assert border(erased, first, is_expired, snapshots) == expected
 
 
 def test_an_event_that_the_journal_lost_is_told(site: Site) -> None:
