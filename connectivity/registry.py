@@ -59,7 +59,11 @@ class Registry:
             return
         if files is None:
             self._seen = seen
-            log.error("the folder of connections cannot be read; what runs goes on", folder=str(self._folder))
+            log.error(
+                "the folder of connections cannot be read; what runs goes on",
+                folder=str(self._folder),
+                hint="make it, or set connections_dir",
+            )
             return
         # Scripts are loaded on trial, each in a process of its own; what runs meanwhile goes on.
         loaded = await asyncio.to_thread(load_folder, self._folder)

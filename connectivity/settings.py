@@ -53,6 +53,16 @@ _SECTIONS_WITH_RULES = {
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*(?P<unit>ms|[smhdw]|)\s*", re.ASCII)
+
+
+def _memory(value: object) -> str:
+    if not isinstance(value, str) or re.fullmatch(r"[1-9]\d{0,5}[kmg]", value) is None:
+        raise ValueError(_EXPECTED_MEMORY)
+    return value
+
+
+_EXPECTED_MEMORY = "a size such as 1g or 1500m"
+
 _EXPECTED_DURATION = f"a duration with one of the units {', '.join(_SECONDS)}, such as 10m"
 
 
@@ -303,7 +313,7 @@ class SparkSettings(Section):
     jars: Path | None = Field(
         default=None, description="Folder of Delta's jars; by default where `make install` puts them."
     )
-    memory: Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[kmg]$")] = Field(
+    memory: Annotated[str, BeforeValidator(_memory)] = Field(
         default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."
     )
     shared_data_dir: bool = Field(

@@ -100,6 +100,10 @@ class Follower:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Of the journal in this file, which is not made. Raises SchemaTooNew, StoreUnavailable."""
+        if not path.exists():
+            raise StoreUnavailable(
+                f"{path}: found no journal; start the service once, or say with --settings which is meant"
+            )
         with contextlib.ExitStack() as undo:
             with _translated(path):
                 # The write-ahead log wants a connection that could write, even to read.

@@ -264,7 +264,11 @@ def _target(
         jars=given.jars or JARS,
         memory=given.memory,
         connect=connect,
-        settings=dict(setting.partition("=")[::2] for setting in given.setting),
+        settings={
+            # Spark makes this folder at its start, wherever it is; nothing comes into it.
+            "spark.sql.warehouse.dir": (Lake(given.data_dir).pipeline / "warehouse").absolute().as_uri(),
+            **dict(setting.partition("=")[::2] for setting in given.setting),
+        },
     )
     begun = time.monotonic()
     spark = start_session(options)
