@@ -285,7 +285,7 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
     assert [it["asked_by"] for it in recorded(tmp_path)] == ["anna"]
     with pytest.raises(UnknownEntity):
         erase_here(tmp_path, LAMP._replace(name="never-was"), "anna")
-    with pytest.raises(NotErased, match="unable to open"):
+    with pytest.raises(NotErased, match="found no journal"):
         recorded(tmp_path / "nowhere")
 
 

@@ -266,5 +266,5 @@ def test_a_preview_is_what_the_process_says(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(NotReadable, match="unable to open"):
+    with pytest.raises(NotReadable, match="found no journal"):
         status(settings(tmp_path))

@@ -243,6 +243,14 @@ def test_a_subscription_has_some_time(tmp_path: Path, name: str) -> None:
     assert problems(file) == [f"subscriptions.{name} ({file}): found 0, expected a duration above 0"]
 
 
+@pytest.mark.parametrize("value", ["12", "0g", "1gb", "-1g"])
+def test_memory_is_a_size_as_java_takes_it(tmp_path: Path, value: str) -> None:
+    file = written(tmp_path, f"spark: {{memory: {value}}}")
+    (problem,) = problems(file)
+    assert problem.startswith(f"spark.memory ({file}): found ")
+    assert problem.endswith("expected a size such as 1g or 1500m")
+
+
 @pytest.mark.parametrize("name", ["_env_prefix", "_secrets_dir", "_cli_parse_args", "__pydantic_self__", "_x"])
 def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, name: str) -> None:
     file = written(tmp_path, f"{name}: OTHER_\napi: {{port: x}}\n")
