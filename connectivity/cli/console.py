@@ -14,10 +14,9 @@ from typing import Annotated
 import typer
 
 from connectivity.cli import history, pipeline
+from connectivity.cli.given import loaded_settings
 from connectivity.cli.output import complain, counted, print_json, print_notes, print_problems
-from connectivity.errors import SettingsError
 from connectivity.files import load
-from connectivity.settings import load_settings
 from connectivity.spec import json_schema
 
 app = typer.Typer(
@@ -79,11 +78,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service until it is told to stop."""
-    try:
-        loaded = load_settings(settings)
-    except SettingsError as error:
-        complain(str(error))
-        raise typer.Exit(2) from None
+    loaded = loaded_settings(settings)
     # Only this command needs the brokers' client libraries, the store and the web server.
     from connectivity import service
 

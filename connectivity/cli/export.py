@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from connectivity.cli.given import SettingsFile, loaded_settings
 from connectivity.cli.output import complain, counted, print_json
-from connectivity.errors import SettingsError
-from connectivity.settings import load_settings
 
 if TYPE_CHECKING:
     from connectivity.export import HistoryExport
@@ -44,16 +43,10 @@ def export(
     timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 3600.0,
     max_rows: Annotated[int | None, typer.Option(min=0, metavar="ROWS", help="How many events it may find.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
-    settings: Annotated[
-        Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
-    ] = None,
+    settings: SettingsFile = None,
 ) -> None:
     """Write events, ordered by entity and revision, into a Parquet file, complete up to now."""
-    try:
-        loaded = load_settings(settings)
-    except SettingsError as error:
-        complain(str(error))
-        raise typer.Exit(2) from None
+    loaded = loaded_settings(settings)
     from connectivity.export import ExportFailed, HistoryExport, Wanted
 
     try:

@@ -17,17 +17,14 @@ from typing import Annotated, Any
 import typer
 
 from connectivity.cli.export import export
+from connectivity.cli.given import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import complain, print_fields, print_json, print_table
 from connectivity.errors import SettingsError
-from connectivity.settings import Settings, load_settings
+from connectivity.settings import Settings
 
 app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
 app.command()(export)
 
-SettingsFile = Annotated[
-    Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Url = Annotated[str | None, typer.Option("--url", help="Where the service listens, if not at api.host and api.port.")]
 
 _ANSWER_SECONDS = 60.0
@@ -50,7 +47,7 @@ def erase(
     if not yes:
         complain(f"{type} {entity}: its whole history would be erased, for good; say --yes if that is meant")
         raise typer.Exit(2)
-    loaded = _loaded(settings)
+    loaded = loaded_settings(settings)
     from connectivity import erasing
     from connectivity.lock import DataFolderLocked
 
@@ -72,7 +69,7 @@ def erase(
 @app.command()
 def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """List what was erased: by whom, when it was asked for, and when journal and lake were done."""
-    loaded = _loaded(settings)
+    loaded = loaded_settings(settings)
     from connectivity import erasing
 
     try:
@@ -131,11 +128,3 @@ def _user() -> str:
     except (KeyError, OSError):
         # A container's user may have no name.
         return "unknown"
-
-
-def _loaded(file: Path | None) -> Settings:
-    try:
-        return load_settings(file)
-    except SettingsError as error:
-        complain(str(error))
-        raise typer.Exit(2) from None

@@ -14,15 +14,10 @@ from typing import Annotated
 
 import typer
 
+from connectivity.cli.given import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import complain, print_fields, print_json, print_table
-from connectivity.errors import SettingsError
-from connectivity.settings import Settings, load_settings
 
 app = typer.Typer(help="Move the journal into the lake, by hand.", no_args_is_help=True)
-
-SettingsFile = Annotated[
-    Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
-]
 
 
 @app.command()
@@ -47,7 +42,7 @@ def retention(
     if not preview:
         _become("retention", settings)
         return
-    loaded = _loaded(settings)
+    loaded = loaded_settings(settings)
     from connectivity import pipeline
 
     try:
@@ -86,13 +81,13 @@ class Half(str, Enum):
 def rebuild(
     settings: SettingsFile = None,
     only: Annotated[Half | None, typer.Option(help="One of the two alone.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make `latest` anew from the lake's events, then the journal's current state; goes on if interrupted.
 
     The service must be stopped: nobody else may write journal or lake meanwhile.
     """
-    loaded = _loaded(settings)
+    loaded = loaded_settings(settings)
     from connectivity import rebuild as module
 
     outcome = module.rebuild(loaded, None if only is None else module.Half(only.value), complain)
@@ -107,11 +102,9 @@ def rebuild(
 
 
 @app.command()
-def status(
-    settings: SettingsFile = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
+def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Say how far the lake is behind, what the last batch was, and what the tables consist of."""
-    loaded = _loaded(settings)
+    loaded = loaded_settings(settings)
     from connectivity import pipeline
 
     try:
@@ -127,16 +120,8 @@ def status(
 
 def _become(action: str, settings: Path | None, *options: str) -> None:
     """This process becomes the pipeline's: its signals and its exit code are then the pipeline's own."""
-    loaded = _loaded(settings)
+    loaded = loaded_settings(settings)
     from connectivity import pipeline
 
     command = pipeline.command(loaded, action, *options)
     os.execv(command[0], command)
-
-
-def _loaded(file: Path | None) -> Settings:
-    try:
-        return load_settings(file)
-    except SettingsError as error:
-        complain(str(error))
-        raise typer.Exit(2) from None

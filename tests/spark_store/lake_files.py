@@ -9,9 +9,14 @@ import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store.cold import Cold
 from spark_store.records import Snapshot
 from spark_store.tables import APP, EVENTS, Lake
+from tests.behaviours.journal import LAMP, MUCH, event, revisions
+
+OTHER = EntityId(EntityType.THING, "acme.site", "lamp-8")
 
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.timestamp("us", "UTC"), "boolean": pa.bool_()}
 _EVENTS = pa.schema([(column.name, _TYPES[column.type]) for column in EVENTS.columns])
@@ -83,3 +88,30 @@ def compact(lake: Lake) -> None:
 def forget(lake: Lake, condition: str) -> None:
     """Delete rows, as retention does."""
     DeltaTable(lake.path(EVENTS)).delete(condition)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fill(lake: Lake, first: int, last: int, entities: Sequence[EntityId] = (LAMP, OTHER), rows: int = 10) -> None:
+    """Revisions of each of the entities, numbered in turn."""
+    width = len(entities)
+    numbered = [
+        ((revision - 1) * width + place + 1, event(entity, revision))
+        for revision in range(first, last + 1)
+        for place, entity in enumerate(entities)
+    ]
+    append_events(lake, numbered, rows)
+
+
+def read(lake_: Cold, first: int, last: int, limit: int = 1000, **more: object) -> list[int]:
+    return revisions(lake_.events(LAMP, first, last, limit, MUCH, **more).events)  # type: ignore[arg-type]
+
+
+def span(first: int, last: int) -> list[int]:
+    return list(range(first, last + 1))

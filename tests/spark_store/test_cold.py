@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,41 +14,12 @@ from spark_store.errors import HistoryUnavailable
 from spark_store.records import Snapshot, Times
 from spark_store.tables import EVENTS, Lake
 from tests.behaviours.journal import LAMP, MUCH, POLICY, event, revisions, snapshot, timestamp
-from tests.spark_store.lake_files import append_events, append_snapshots, forget
-
-OTHER = EntityId(EntityType.THING, "acme.site", "lamp-8")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.spark_store.lake_files import OTHER, append_events, append_snapshots, fill, forget, read, span
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
-
-
-def fill(lake: Lake, first: int, last: int, entities: Sequence[EntityId] = (LAMP, OTHER), rows: int = 10) -> None:
-    """Revisions of each of the entities, numbered in turn."""
-    width = len(entities)
-    numbered = [
-        ((revision - 1) * width + place + 1, event(entity, revision))
-        for revision in range(first, last + 1)
-        for place, entity in enumerate(entities)
-    ]
-    append_events(lake, numbered, rows)
-
-
-def read(lake_: Cold, first: int, last: int, limit: int = 1000, **more: object) -> list[int]:
-    return revisions(lake_.events(LAMP, first, last, limit, MUCH, **more).events)  # type: ignore[arg-type]
-
-
-def span(first: int, last: int) -> list[int]:
-    return list(range(first, last + 1))
 
 
 def test_events_come_back_as_the_bytes_that_the_journal_had(lake: Lake) -> None:

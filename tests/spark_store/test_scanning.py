@@ -3,55 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from mappings.ids import EntityId, EntityType
 from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable
 from spark_store.records import Times
 from spark_store.scanning import Asked, _Bounds, _File
 from spark_store.tables import EVENTS, Lake
-from tests.behaviours.journal import LAMP, MUCH, event, revisions
-from tests.spark_store.lake_files import append_events, compact
-
-OTHER = EntityId(EntityType.THING, "acme.site", "lamp-8")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.behaviours.journal import LAMP
+from tests.spark_store.lake_files import OTHER, Clock, compact, fill, read, span
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
-
-
-def fill(lake: Lake, first: int, last: int, entities: Sequence[EntityId] = (LAMP, OTHER), rows: int = 10) -> None:
-    """Revisions of each of the entities, numbered in turn."""
-    width = len(entities)
-    numbered = [
-        ((revision - 1) * width + place + 1, event(entity, revision))
-        for revision in range(first, last + 1)
-        for place, entity in enumerate(entities)
-    ]
-    append_events(lake, numbered, rows)
-
-
-def read(lake_: Cold, first: int, last: int, limit: int = 1000, **more: object) -> list[int]:
-    return revisions(lake_.events(LAMP, first, last, limit, MUCH, **more).events)  # type: ignore[arg-type]
-
-
-def span(first: int, last: int) -> list[int]:
-    return list(range(first, last + 1))
 
 
 def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lake) -> None:

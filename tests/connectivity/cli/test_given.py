@@ -1,0 +1,23 @@
+"""What several commands are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from connectivity.cli.given import loaded_settings
+
+
+def test_settings_that_cannot_be_used_end_the_command_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("data_dir: elsewhere\n", encoding="utf-8")
+    assert str(loaded_settings(file).data_dir) == "elsewhere"
+    file.write_text("data_dri: elsewhere\n", encoding="utf-8")
+    with pytest.raises(typer.Exit) as ended:
+        loaded_settings(file)
+    assert ended.value.exit_code == 2
+    assert "data_dri" in capsys.readouterr().err
