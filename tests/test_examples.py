@@ -250,6 +250,7 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
 
 def test_the_first_signal_ends_and_the_next_ones_leave_the_tidying_up_alone() -> None:
     tidied = []
+    before = signal.getsignal(signal.SIGINT)
 
     def interrupted_twice() -> None:
         try:
@@ -261,7 +262,7 @@ def test_the_first_signal_ends_and_the_next_ones_leave_the_tidying_up_alone() ->
     with pytest.raises(Interrupted) as interrupted, interruptible():
         interrupted_twice()
     assert (interrupted.value.code, tidied) == (143, [True])
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_make_knows_the_programs_by_their_module() -> None:
