@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
+
 from connectivity.brokers.base import Outgoing
 from mappings.addresses import resolve_address
 from mappings.envelope import Envelope
@@ -18,11 +20,17 @@ from mappings.errors import DecodeError
 from mappings.headers import HeaderMapping
 from mappings.placeholders import PlaceholderContext, parse
 from mappings.pointer import parse_pointer
-from mappings.signals import Headers, Outbound
+from mappings.signals import LiveCommand, LiveEvent, Outbound, TwinEvent
 from mappings.topic import topic_of
 
 ADDRESS_HEADER = "mqtt.topic"
 """What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
+
+
+_WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
+"""What may speak of several features at once."""
+
+_decode = msgspec.json.Decoder().decode
 
 
 class Resolved(NamedTuple):
@@ -75,21 +83,50 @@ class Publication:
 
     def context(self, signal: Outbound, *, has_topic: bool = False, has_features: bool = False) -> PlaceholderContext:
         """What templates see of a signal: its topic and features where these ask for them, or whoever else says so."""
-        headers = headers_of(signal)
-        path = getattr(signal, "path", None)
-        # A signal does not name the subjects that it is of; the first of them stands in its headers.
-        originator = headers.get("ditto-originator")
-        return PlaceholderContext(
-            headers=headers,
-            entity=signal.entity,
-            topic=topic_of(signal) if has_topic or self._needs_topic else None,
-            resource_path=path,
-            resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
-            feature_ids=feature_ids(path) if has_features or self._needs_features else (),
-            connection_id=self._connection_id,
-            subjects=(originator,) if originator is not None else (),
-            now=self._now,
+        return context_of(
+            signal,
+            self._now,
+            self._connection_id,
+            has_topic=has_topic or self._needs_topic,
+            has_features=has_features or self._needs_features,
         )
+
+
+def context_of(
+    signal: Outbound,
+    now: Callable[[], datetime],
+    connection_id: str | None = None,
+    *,
+    has_topic: bool = True,
+    has_features: bool = True,
+) -> PlaceholderContext:
+    """What expressions may read of a signal that leaves; its topic and features where anybody asks for them."""
+    headers = signal.headers
+    path = getattr(signal, "path", None)
+    # A signal does not name the subjects that it is of; the first of them stands in its headers.
+    originator = headers.get("ditto-originator")
+    return PlaceholderContext(
+        headers=headers,
+        entity=signal.entity,
+        topic=topic_of(signal) if has_topic else None,
+        resource_path=path,
+        resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
+        feature_ids=features_of(signal) if has_features else (),
+        connection_id=connection_id,
+        subjects=(originator,) if originator is not None else (),
+        now=now,
+    )
+
+
+def features_of(signal: Outbound) -> tuple[str, ...]:
+    """The features that a signal touches: the one that its path leads into, or all that it brings along."""
+    path, value = getattr(signal, "path", None), getattr(signal, "value", None)
+    if path not in ("/", "/features") or not isinstance(signal, _WITH_FEATURES) or value is None:
+        return feature_ids(path)
+    found = _decode(value)
+    if path == "/" and isinstance(found, Mapping):
+        found = found.get("features")
+    return tuple(found) if isinstance(found, Mapping) else ()
 
 
 def feature_ids(path: str | None) -> tuple[str, ...]:
@@ -103,9 +140,4 @@ def feature_ids(path: str | None) -> tuple[str, ...]:
 
 def correlation_of(signal: Outbound) -> str | None:
     """What log lines call the conversation that a signal belongs to."""
-    return headers_of(signal).get("correlation-id")
-
-
-def headers_of(signal: Outbound) -> Headers:
-    """The headers of a signal. An event has none: an entry keeps text for its readers."""
-    return {} if isinstance(signal.headers, bytes) else signal.headers
+    return signal.headers.get("correlation-id")

@@ -31,6 +31,9 @@ _LABEL = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
 LIVE_RESPONSE = "live-response"
 """The label under which the answer to a live signal is acknowledged."""
 
+BUILT_IN_LABELS = frozenset({"twin-persisted", "search-persisted", LIVE_RESPONSE})
+"""The labels that the service itself gives; all others are given by those who receive a signal."""
+
 
 class EntityType(str, Enum):
     """What an entity is; the value is the name that journal and lake store."""

@@ -36,6 +36,7 @@ __all__ = [
     "State",
     "Template",
     "Topic",
+    "is_operand",
     "parse",
     "parse_operand",
 ]
@@ -58,7 +59,7 @@ class Scope(Enum):
     ENFORCEMENT_INPUT_ADDRESS = ("the enforcement input of a broker without headers (MQTT 3.1.1)", "source")
     ENFORCEMENT_FILTER = ("enforcement filters", "entity thing policy")
     LABEL = ("acknowledgement labels and a Kafka consumer group", "connection")
-    OPERAND = ("operands in the filter of a target", "topic resource time entity thing feature")
+    OPERAND = ("operands in the filter of a target", "topic resource time entity thing feature header")
 
     def __init__(self, place: str, prefixes: str) -> None:
         self.place = place
@@ -166,6 +167,15 @@ def parse_operand(text: str, scope: Scope = Scope.OPERAND) -> Template:
     """Read an expression that is written without braces, such as `topic:action`. Raises like `parse`."""
     expression = _expression(text, scope)
     return Template(expression.text, (expression,), expression.names, None)
+
+
+def is_operand(text: str) -> bool:
+    """Whether an expression may stand in the place of a property in the filter of a target, such as `topic:action`."""
+    try:
+        parse_operand(text)
+    except PlaceholderError:
+        return False
+    return True
 
 
 # --- from text to expressions -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -29,8 +29,13 @@ class SelectorRefused(ValueError):
 @lru_cache(maxsize=256)
 def parse_fields(text: str) -> Selection:
     """The selection that `text` names. Raises SelectorRefused."""
+    return selection_of(parse_pointers(text))
+
+
+def selection_of(pointers: Iterable[Segments]) -> Selection:
+    """The selection of what lies at these pointers."""
     selection: dict[str, Any] = {}
-    for pointer in _pointers(text):
+    for pointer in pointers:
         level = selection
         for number, segment in enumerate(pointer, 1):
             known = level.get(segment)
@@ -43,8 +48,8 @@ def parse_fields(text: str) -> Selection:
     return selection
 
 
-def _pointers(text: str) -> list[Segments]:
-    """The pointers of a selector, parentheses multiplied out."""
+def parse_pointers(text: str) -> list[Segments]:
+    """The pointers of a selector, parentheses multiplied out. Raises SelectorRefused."""
     pointers: list[Segments] = []
     prefixes: list[Segments] = [()]
     item: Segments | None = None
@@ -103,7 +108,7 @@ def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> d
         if not below:
             chosen[name] = member
         elif isinstance(member, Mapping) and (inner := _select(member, below, (*path, name))):
-            chosen[name] = _joined(chosen.get(name), inner)
+            chosen[name] = _added(chosen.get(name), inner)
     return chosen
 
 
@@ -116,11 +121,17 @@ def _expanded(value: Mapping[str, Any], selection: Selection, path: Segments) ->
     return named
 
 
-def _joined(one: Any, other: dict[str, Any]) -> dict[str, Any]:
+def _added(one: Any, other: dict[str, Any]) -> dict[str, Any]:
     """Two selections of one member together."""
-    if not isinstance(one, dict):
-        return other
-    joined = dict(one)
+    return joined(one, other) if isinstance(one, Mapping) else other
+
+
+def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both JSON objects together; where they differ, the other one counts."""
+    together = dict(one)
     for key, member in other.items():
-        joined[key] = _joined(joined.get(key), member) if isinstance(member, dict) else member
-    return joined
+        known = together.get(key)
+        if isinstance(known, Mapping) and isinstance(member, Mapping):
+            member = joined(known, member)
+        together[key] = member
+    return together

@@ -1,10 +1,10 @@
 """Signals: what the parties say to each other, whatever the wire protocol.
 
-Twin signals (`Command`, `Response`, `Event`, `ErrorResponse`); the signals of the live channel, which go from one party to
-another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their answers); acknowledgements, which tell a requester
-what became of its signal elsewhere; and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the
-client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads and writes them; the rest of the service knows nothing
-else.
+Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`), and `Event`, which rests in a history; the signals of
+the live channel, which go from one party to another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their
+answers); acknowledgements, which tell a requester what became of its signal elsewhere; and the seven signals of a
+subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads
+and writes them; the rest of the service knows nothing else.
 
 JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
 `None` means that there is no value; JSON null is `b"null"`.
@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -64,6 +66,23 @@ class Event(NamedTuple):
     headers: bytes
 
 
+class TwinEvent(msgspec.Struct, frozen=True):
+    """One change of one entity, on its way to those who want to hear of it.
+
+    `timestamp` is that of `Event`; `headers` are those of the command that brought the change about. `extra` is a JSON
+    object as text: what a target wants to know of the entity besides, as it is after the event; None for nothing.
+    """
+
+    entity: EntityId
+    revision: int
+    timestamp: str
+    action: str
+    path: str
+    value: bytes | None
+    headers: Headers
+    extra: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
     """The answer to a command that failed, or that could not be read (then the entity may be unknown)."""
@@ -76,7 +95,10 @@ class ErrorResponse:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to a thing or from it, or to or from one of its features. `direction`: `to` (its inbox) or `from`."""
+    """A message to a thing or from it, or to or from one of its features. `direction`: `to` (its inbox) or `from`.
+
+    `extra` is that of `TwinEvent`, here as in all live signals: none as long as the signal is on its way in.
+    """
 
     entity: EntityId
     direction: str
@@ -84,6 +106,7 @@ class Message:
     path: str
     value: bytes | None
     headers: Headers
+    extra: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,7 @@ class LiveCommand:
     value: bytes | None
     headers: Headers
     fields: str | None = None
+    extra: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +156,7 @@ class LiveEvent:
     path: str
     value: bytes | None
     headers: Headers
+    extra: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,4 +297,4 @@ Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe |
 Answer: TypeAlias = Response | LiveAnswer | ErrorResponse | Acknowledgements
 """What a requester is told once, at the end."""
 
-Outbound: TypeAlias = Answer | Event | Live | Acknowledgement | Created | Next | Complete | Failed
+Outbound: TypeAlias = Answer | TwinEvent | Live | Acknowledgement | Created | Next | Complete | Failed

@@ -24,7 +24,6 @@ from mappings.signals import (
     Complete,
     Created,
     ErrorResponse,
-    Event,
     Failed,
     Inbound,
     Kind,
@@ -38,6 +37,7 @@ from mappings.signals import (
     Request,
     Response,
     Subscribe,
+    TwinEvent,
 )
 from mappings.texts import shortened
 
@@ -224,7 +224,7 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return entity_topic(entity, group, "errors")
         case Command(entity=entity, action=action) | Response(entity=entity, action=action):
             return entity_topic(entity, entity.type.group, "commands", action)
-        case Event(entity=entity, action=action):
+        case TwinEvent(entity=entity, action=action):
             return entity_topic(entity, entity.type.group, "events", action)
         case LiveCommand(entity=entity, action=action) | LiveResponse(entity=entity, action=action):
             return _live_topic(entity, "commands", action)

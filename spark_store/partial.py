@@ -7,10 +7,13 @@ events that bring the field along, and `ne` and `not` match those that do not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from mappings.ids import EntityType
+from mappings.pointer import MISSING
 from mappings.signals import Event
 from spark_store.errors import StoreError
 from spark_store.records import Snapshot
@@ -25,11 +28,23 @@ def partial_thing(event: Event) -> dict[str, Any]:
     A merge tells what it leaves behind: its nulls are removed. A deletion tells nothing. Raises StoreError for an event
     whose value is no JSON, which no journal should hold.
     """
-    document = _changed(event)
+    value = MISSING if event.value is None else _parse(event, event.value)
+    document = changed_part(event.entity.type, event.action, event.path, value)
     document["thingId"] = event.entity.id
     document["_revision"] = event.revision
     document["_modified"] = event.timestamp
     return document
+
+
+def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[str, Any]:
+    """A fresh document with what an event changed, at its place. `value` is parsed; MISSING for a deletion."""
+    if value is MISSING or (action == "merged" and value is None):
+        return {}
+    if action == "merged":
+        value = merge(None, value)
+    for key in reversed(state_path(type, path)):
+        value = {key: value}
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def whole_thing(snapshot: Snapshot) -> dict[str, Any]:
@@ -41,20 +56,6 @@ def whole_thing(snapshot: Snapshot) -> dict[str, Any]:
         "_created": snapshot.created,
         "_modified": snapshot.modified,
     }
-
-
-def _changed(event: Event) -> dict[str, Any]:
-    """A fresh document with what the event changed at its place."""
-    if event.value is None:
-        return {}  # a deletion
-    value = _parse(event, event.value)
-    if event.action == "merged":
-        if value is None:
-            return {}
-        value = merge(None, value)
-    for key in reversed(state_path(event.entity.type, event.path)):
-        value = {key: value}
-    return value if isinstance(value, dict) else {}
 
 
 def _parse(event: Event, value: bytes) -> Any:

@@ -6,11 +6,11 @@ whoever has no READ permission on it or below it, and what he gets is the part o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connectivity.twins import values
-from connectivity.twins.base import Case, Decision, decision, encode, hash_tag, revision_tag, state_of
+from connectivity.twins.base import Case, Decision, World, decision, encode, hash_tag, revision_tag, state_of
 from connectivity.twins.enforcer import DROP, READ, Enforcer
 from connectivity.twins.faults import shown
 from connectivity.twins.preconditions import Preconditions
@@ -87,25 +87,30 @@ def read_selection(case: Case) -> Selection | None:
 
 def with_hidden(case: Case, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection) -> dict[str, Any]:
     """An entity with those fields beside its document that are selected."""
-    hidden: dict[str, Any] = {
+    return {**seen, **hidden(snapshot, selection, case.subjects, case.world)}
+
+
+def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], world: World) -> dict[str, Any]:
+    """The fields beside the document of an entity; the policy only where it is selected, and as far as it is readable."""
+    found: dict[str, Any] = {
         "_namespace": snapshot.entity.namespace,
         "_revision": snapshot.revision,
         "_created": shortened(snapshot.created),
         "_modified": shortened(snapshot.modified),
     }
-    if "_policy" in selection and (policy := _readable_policy(case, snapshot)) is not None:
-        hidden["_policy"] = policy
-    return {**seen, **hidden}
+    if "_policy" in selection and (policy := _readable_policy(snapshot, subjects, world)) is not None:
+        found["_policy"] = policy
+    return found
 
 
-def _readable_policy(case: Case, snapshot: Snapshot) -> Any:
-    """The thing's policy as far as the caller may read it, or None."""
+def _readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: World) -> Any:
+    """The thing's policy as far as the subjects may read it, or None."""
     entity = parse_entity_id(EntityType.POLICY, snapshot.policy or "")
-    policy = case.world.snapshot(entity) if entity is not None else None
-    enforcer = case.world.enforcer(str(entity))
+    policy = world.snapshot(entity) if entity is not None else None
+    enforcer = world.enforcer(str(entity))
     if policy is None or policy.state is None or enforcer is None:
         return None
-    seen = enforcer.view(policy.state, "policy:/", case.subjects)
+    seen = enforcer.view(policy.state, "policy:/", subjects)
     return None if seen is DROP else seen
 
 

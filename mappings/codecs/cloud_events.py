@@ -26,7 +26,7 @@ from mappings.envelope import Envelope
 from mappings.errors import DecodeError, mapping_failed
 from mappings.ids import new_correlation_id
 from mappings.placeholder_values import PlaceholderContext
-from mappings.signals import Event, Inbound, Outbound
+from mappings.signals import Inbound, Outbound, TwinEvent
 from mappings.topic import topic_of
 
 STRUCTURED = "application/cloudevents+json"
@@ -76,7 +76,7 @@ class CloudEventsCodec(PayloadMapper):
 
     def encode_with(self, signal: Outbound, session: Any, context: PlaceholderContext) -> Sequence[Envelope]:  # noqa: ARG002
         topic = topic_of(signal)
-        time = signal.timestamp if isinstance(signal, Event) else _written(context.now())
+        time = signal.timestamp if isinstance(signal, TwinEvent) else _written(context.now())
         attributes = {
             "specversion": "1.0",
             "id": "",
@@ -144,7 +144,7 @@ def _signals(id: str, payload: bytes) -> Sequence[Inbound]:
 
 def _new_id(signal: Outbound) -> str:
     """An id for what belongs to no conversation: an event has one of its own."""
-    return f"{signal.entity}/{signal.revision}" if isinstance(signal, Event) else new_correlation_id()
+    return f"{signal.entity}/{signal.revision}" if isinstance(signal, TwinEvent) else new_correlation_id()
 
 
 def _written(now: datetime) -> str:

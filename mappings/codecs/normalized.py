@@ -19,7 +19,7 @@ from mappings.ditto.wire import JSON, json_bytes
 from mappings.envelope import Envelope
 from mappings.options import Option, flag, selection
 from mappings.pointer import Segments, format_pointer, parse_pointer, put
-from mappings.selection import Selection, select
+from mappings.selection import Selection, joined, select
 from mappings.signals import Inbound, Outbound
 from mappings.topic import TopicPath, topic_of
 
@@ -34,11 +34,8 @@ class NormalizedCodec(PayloadMapper):
 
     What an event changes stands at its place in the thing, with `thingId`, `_modified`, `_revision` and, under `_context`,
     what the event said. Live events have neither revision nor time: there `_revision` and `_modified` are null. A deleted
-    thing is `thingId` with `_deleted`. Members that a merge takes away are left out. Nothing is written for other signals
-    (answers, messages, subscriptions), and nothing is read.
-
-    Not carried out yet: twin events are sent to no target, so what is written are live events; extra fields, which belong
-    merged in, are not added.
+    thing is `thingId` with `_deleted`. Extra fields are merged in. Members that a merge takes away are left out. Nothing is
+    written for other signals (answers, messages, subscriptions), and nothing is read.
     """
 
     options = (
@@ -86,7 +83,7 @@ class NormalizedCodec(PayloadMapper):
             document |= {"_deletedFields": {format_pointer(place): time}} if place else {"_deleted": time}
         else:
             extra = message.get("extra")
-            document = _joined(_joined(document, extra if isinstance(extra, Mapping) else {}), _at(place, message))
+            document = joined(joined(document, extra if isinstance(extra, Mapping) else {}), _at(place, message))
             if is_merge and self._shows_deleted:
                 gone = {format_pointer(path): time for path in _nulls(place, message.get("value"))}
                 document |= {"_deletedFields": gone} if gone else {}
@@ -101,15 +98,6 @@ def _at(place: Segments, message: Mapping[str, Any]) -> Mapping[str, Any]:
     """The value of an event at its place in the thing."""
     thing = put({}, place, message.get("value"))
     return thing if isinstance(thing, Mapping) else {}
-
-
-def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both objects; where they differ, the other one counts."""
-    joined = dict(one)
-    for name, value in other.items():
-        known = joined.get(name)
-        joined[name] = _joined(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return joined
 
 
 def _nulls(place: Segments, value: Any) -> Iterator[Segments]:

@@ -45,15 +45,18 @@ def message(
     path: str,
     value: bytes | None,
     *,
+    extra: bytes | None = None,
     status: int | None = None,
     revision: int | None = None,
     timestamp: str | None = None,
     fields: str | None = None,
 ) -> bytes:
-    """A message with its members in the usual order; `value` is JSON already."""
+    """A message with its members in the usual order; `value` and `extra` are JSON already."""
     parts = [b'{"topic":', json_bytes(topic), b',"headers":', json_bytes(headers), b',"path":', json_bytes(path)]
     if value is not None:
         parts += (b',"value":', value)
+    if extra is not None:
+        parts += (b',"extra":', extra)
     if status is not None:
         parts += (b',"status":', json_bytes(status))
     if revision is not None:

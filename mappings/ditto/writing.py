@@ -17,6 +17,7 @@ from mappings.ditto.wire import JSON, MERGE_PATCH, cannot_say, json_bytes, messa
 from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.headers import echoed, outgoing
+from mappings.ids import BUILT_IN_LABELS
 from mappings.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -24,7 +25,6 @@ from mappings.signals import (
     Created,
     Ending,
     ErrorResponse,
-    Event,
     Failed,
     Headers,
     Kind,
@@ -36,11 +36,15 @@ from mappings.signals import (
     Next,
     Outbound,
     Response,
+    TwinEvent,
 )
 from mappings.topic import topic_of
 
 VERSION = 2
 """The only version of the protocol's schema, as answers and events name it."""
+
+_OF_RESPONSES = ("etag", "entity-revision")
+"""Headers of answers that no event has."""
 
 _ENDINGS: dict[Ending, tuple[int, str, str]] = {
     Ending.NOT_FOUND: (404, "streaming.subscription.not.found", "No subscription with ID '{key}' exists."),
@@ -94,21 +98,32 @@ def _error_response(signal: ErrorResponse) -> list[Envelope]:
     return _envelope(payload, signal.headers)
 
 
-def _event(signal: Event) -> list[Envelope]:
-    """A change as targets see it. It carries no headers of the command: an entry keeps only what an operator chose."""
-    content_type = CONTENT_TYPES.get(signal.action, JSON)
-    headers: dict[str, Any] = {"response-required": False, "version": VERSION}
-    if content_type is not None:
-        headers["content-type"] = content_type
+def _event(signal: TwinEvent) -> list[Envelope]:
+    """A change as targets see it: with the headers of the command that brought it about, as far as they may leave."""
+    headers = outgoing(signal.headers)
+    for name in _OF_RESPONSES:
+        headers.pop(name, None)
+    headers["version"] = VERSION
+    headers["requested-acks"] = _foreign_labels(headers.get("requested-acks"))
+    declared = CONTENT_TYPES.get(signal.action, JSON)
+    value = signal.value if declared is not None else None
+    if value is not None:
+        headers["content-type"] = declared
     payload = message(
         str(topic_of(signal)),
         headers,
         signal.path,
-        signal.value if content_type is not None else None,
+        value,
+        extra=signal.extra,
         revision=signal.revision,
         timestamp=signal.timestamp,
     )
-    return _envelope(payload, {})
+    return _envelope(payload, signal.headers)
+
+
+def _foreign_labels(labels: object) -> list[object]:
+    """Of the acknowledgements that a command asked for, those that whoever receives its event may give."""
+    return [label for label in labels if label not in BUILT_IN_LABELS] if isinstance(labels, list | tuple) else []
 
 
 def _live_response(signal: LiveResponse) -> list[Envelope]:
@@ -132,7 +147,7 @@ def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
     if isinstance(signal, LiveCommand | LiveEvent) and signal.value is not None:
         headers["content-type"] = MERGE_PATCH if signal.action in ("merge", "merged") else JSON
     fields = signal.fields if isinstance(signal, LiveCommand) else None
-    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, fields=fields)
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, extra=signal.extra, fields=fields)
     return _envelope(payload, signal.headers)
 
 
@@ -186,7 +201,7 @@ def _fault_object(fault: Fault) -> dict[str, Any]:
 _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     Response: _response,
     ErrorResponse: _error_response,
-    Event: _event,
+    TwinEvent: _event,
     Message: _live,
     MessageResponse: _message_response,
     LiveCommand: _live,

@@ -73,6 +73,8 @@ class FieldKind(Enum):
     """A hidden field that is a point in time: `_created`, `_modified`."""
     NAMESPACE = "namespace"
     """The namespace of the thing's id."""
+    OPERAND = "operand"
+    """What is known around a signal, such as `topic:action`: the document has it under this one key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ Which of them exist, and which of them can be compared and not only asked for wi
 properties of the filter language (RQL, properties); anything else is `UnknownProperty`. A wildcard in place of a feature's
 id is a key like any other here: only a search gives it a meaning.
 
+What is known around a document and is no part of it, such as the topic of a signal, are operands: whoever has them says
+which there are, and puts their values into the document under their names.
+
 Literals that stand beside an instant are brought into the fixed-width form in which text order is time order, and
 `time:` literals become texts once, for a given now.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from mappings.errors import DecodeError
 from mappings.pointer import Segments, parse_pointer
@@ -56,7 +60,11 @@ _INSTANT = re.compile(
 )
 
 
-def bind(name: str, operator: Operator) -> Field:
+Operands: TypeAlias = Callable[[str], bool]
+"""Whether a property is one of those that are known around a document, and no part of it."""
+
+
+def bind(name: str, operator: Operator, operands: Operands | None = None) -> Field:
     """The field that a property names for this operator. Raises UnknownProperty."""
     try:
         path = parse_pointer(name)
@@ -67,6 +75,8 @@ def bind(name: str, operator: Operator) -> Field:
     presence = OPERATORS[operator] in (Rule.EXISTS, Rule.EMPTY)
     if _is_comparable(path) or (presence and _is_part_of_feature(path)):
         return Field(FieldKind.DOCUMENT, path)
+    if operands is not None and operands(name):
+        return Field(FieldKind.OPERAND, (name,))
     raise UnknownProperty(name)
 
 

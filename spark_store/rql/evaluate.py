@@ -47,6 +47,9 @@ Document: TypeAlias = Mapping[str, Any]
 _FEW = 32
 """Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
 
+_SHOWN = frozenset({FieldKind.DOCUMENT, FieldKind.OPERAND})
+"""Where a field that has a value exists."""
+
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _PLAIN: Mapping[Operator, Callable[[Any, Any], bool]] = {
     Operator.EQ: operator.eq,
@@ -132,11 +135,11 @@ def _in(predicate: In, document: Document) -> bool:
 
 
 def _exists(field: Field, document: Document) -> bool:
-    return field.kind is FieldKind.DOCUMENT and _read(field, document) is not MISSING
+    return field.kind in _SHOWN and _read(field, document) is not MISSING
 
 
 def _empty(field: Field, document: Document) -> bool:
-    if field.kind is not FieldKind.DOCUMENT:
+    if field.kind not in _SHOWN:
         return True
     value = _read(field, document)
     return value is MISSING or value is None or (isinstance(value, (str, list, Mapping)) and not value)
@@ -148,7 +151,7 @@ def _empty(field: Field, document: Document) -> bool:
 def _read(field: Field, document: Document) -> Any:
     """The field's value, or MISSING."""
     value = _walk(document, field.path)
-    if field.kind is FieldKind.DOCUMENT or not isinstance(value, str):
+    if field.kind in _SHOWN or not isinstance(value, str):
         return value
     if field.kind is FieldKind.NAMESPACE:
         return value.partition(":")[0]

@@ -35,6 +35,7 @@ from spark_store.rql.ast import (
     Compare,
     Empty,
     Exists,
+    Field,
     In,
     Literal,
     LiteralKind,
@@ -44,7 +45,7 @@ from spark_store.rql.ast import (
     Predicate,
     Rule,
 )
-from spark_store.rql.bind import bind, fit
+from spark_store.rql.bind import Operands, bind, fit
 
 MAX_BYTES = 64 * 1024
 """The longest text, in bytes of UTF-8."""
@@ -77,13 +78,13 @@ _ESCAPES = {"\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t
 _MAX_LONG_DIGITS = 19
 
 
-def parse(text: str) -> Predicate:
-    """The predicate that a filter's text means.
+def parse(text: str, operands: Operands | None = None) -> Predicate:
+    """The predicate that a filter's text means. `operands` knows the properties that are no part of a document.
 
     Raises RqlSyntaxError with the position where the text stops being a filter, and UnknownProperty.
     """
     _check_size(text)
-    return _Parser(text).root()
+    return _Parser(text, operands).root()
 
 
 def _check_size(text: str) -> None:
@@ -98,8 +99,9 @@ def _check_size(text: str) -> None:
 class _Parser:
     """A text and how far it has been read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, operands: Operands | None) -> None:
         self.text = text
+        self.operands = operands
         self.position = 0
         self.level = 0
         self.parts = 0
@@ -138,9 +140,9 @@ class _Parser:
             case Rule.MULTI:
                 return self.multi()
             case Rule.EXISTS:
-                return Exists(bind(self.property(), operator))
+                return Exists(self.bind(self.property(), operator))
             case Rule.EMPTY:
-                return Empty(bind(self.property(), operator))
+                return Empty(self.bind(self.property(), operator))
 
     def logical(self, operator: Operator) -> Predicate:
         parts = [self.query()]
@@ -160,7 +162,7 @@ class _Parser:
             self.fail(f"a text in quotes, as {operator.value} compares with texts only", start)
         if operator in (Operator.LIKE, Operator.ILIKE) and len(str(literal.value)) > MAX_PATTERN:
             self.fail(f"a pattern of at most {MAX_PATTERN} characters", start)
-        field = bind(name, operator)
+        field = self.bind(name, operator)
         return Compare(operator, field, fit(field, literal))
 
     def multi(self) -> Predicate:
@@ -169,7 +171,7 @@ class _Parser:
         literals = [self.literal()]
         while self.take(","):
             literals.append(self.literal())
-        field = bind(name, Operator.IN)
+        field = self.bind(name, Operator.IN)
         return In(field, tuple(fit(field, literal) for literal in literals))
 
     def property(self) -> str:
@@ -256,6 +258,9 @@ class _Parser:
         if not digits:
             self.fail("four hexadecimal digits after \\u", start)
         return int(digits, 16)
+
+    def bind(self, name: str, operator: Operator) -> Field:
+        return bind(name, operator, self.operands)
 
     # -- reading
 

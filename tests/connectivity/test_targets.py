@@ -16,8 +16,8 @@ from connectivity.monitor import Monitor
 from connectivity.outbox import Outbox
 from connectivity.scripts.host import ScriptHost
 from connectivity.targets import TargetRoute
-from mappings.signals import Event, Message, Request, Response
 from mappings.signals import Kind as SubscriptionKind
+from mappings.signals import Message, Request, Response, TwinEvent
 from tests.connectivity.fakes import Link
 from tests.connectivity.site import LAMP, NOW, connection, target
 from tests.helpers import wait_until
@@ -149,7 +149,7 @@ def test_a_live_signal_is_not_sent_when_its_time_is_over_and_an_answer_is(monkey
 
 
 def test_an_event_of_a_twin_can_be_written_too() -> None:
-    event = Event(LAMP, 7, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/on", b"true", b"{}")
+    event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/on", b"true", {})
     (message,) = Way(address="{{ topic:channel }}/{{ topic:action }}").route.messages(event)
     assert message.address == "twin/modified"
 

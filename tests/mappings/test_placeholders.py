@@ -201,7 +201,7 @@ def test_enforcement_filters_read_things_and_policies_apart() -> None:
 def test_an_operand_is_an_expression_without_braces() -> None:
     assert parse_operand("topic:action").resolve(context()).values == ("modified",)
     with pytest.raises(UnknownPlaceholder):
-        parse_operand("header:a")
+        parse_operand("connection:id")
 
 
 def test_a_template_says_in_a_log_line_what_it_is() -> None:

@@ -15,7 +15,6 @@ from mappings.signals import (
     Created,
     Ending,
     ErrorResponse,
-    Event,
     Failed,
     HistoryQuery,
     Kind,
@@ -23,6 +22,7 @@ from mappings.signals import (
     Request,
     Response,
     Subscribe,
+    TwinEvent,
 )
 from mappings.topic import TopicPath, entity_topic, parse_topic, topic_of
 
@@ -144,7 +144,7 @@ def test_any_text_is_a_topic_or_an_unknown_topic(text: str) -> None:
     [
         (Command(LAMP, "modify", "/", None, {}), "acme.site/lamp-7/things/twin/commands/modify"),
         (Response(RULES, "create", "/", 201, b"{}", {}), "acme.site/pol-7/policies/commands/create"),
-        (Event(LAMP, 1, "", "created", "/", b"{}", b"{}"), "acme.site/lamp-7/things/twin/events/created"),
+        (TwinEvent(LAMP, 1, "", "created", "/", b"{}", {}), "acme.site/lamp-7/things/twin/events/created"),
         (ErrorResponse(LAMP, "things", FAULT, {}), "acme.site/lamp-7/things/twin/errors"),
         (ErrorResponse(LAMP, "policies", FAULT, {}), "acme.site/lamp-7/policies/errors"),
         (ErrorResponse(None, "policies", FAULT, {}), "unknown/unknown/things/twin/errors"),

@@ -16,7 +16,7 @@ from mappings.envelope import Envelope
 from mappings.errors import DecodeError, EncodeError
 from mappings.ids import EntityType, parse_entity_id
 from mappings.scripted import Scripts
-from mappings.signals import Command, Event, Response
+from mappings.signals import Command, Response, TwinEvent
 
 PUMP = parse_entity_id(EntityType.THING, "org.acme:pump-7")
 assert PUMP is not None
@@ -105,7 +105,7 @@ async def test_an_error_of_the_script_carries_its_words(host: ScriptHost) -> Non
 async def test_events_leave_as_lines_of_a_table_and_answers_not_at_all(host: ScriptHost) -> None:
     scripts = HostedScripts(Scripts(outgoing=CSV), host)
     codec = load_codec("JavaScript")
-    event = Event(PUMP, 3, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/note", b'"a \\"b\\""', b"{}")
+    event = TwinEvent(PUMP, 3, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/note", b'"a \\"b\\""', {})
     assert await scripts.outgoing(codec.encode(event, codec.session())) == [
         Envelope(
             b'"org.acme:pump-7","modified","/attributes/note","""a \\""b\\"""""\r\n',

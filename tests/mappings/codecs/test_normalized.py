@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappings.codecs import load_codec, normalized
+from mappings.codecs import load_codec
 from mappings.codecs.base import PayloadMapper
-from mappings.envelope import Envelope
 from mappings.ids import EntityId, EntityType
 from mappings.mappers_page import example
 from mappings.options import OptionsRefused
-from mappings.signals import Event, LiveEvent, Outbound
+from mappings.signals import LiveEvent, TwinEvent
 from tests.behaviours.codec import FEW
 from tests.behaviours.mapper import MapperBehaviours, mapper, write
 
@@ -33,7 +31,7 @@ class TestNormalized(MapperBehaviours):
 
 
 def document(action: str, path: str, value: Any, **options: Any) -> dict[str, Any]:
-    event = Event(LAMP, 7, "2030-01-15T07:30:00Z", action, path, json.dumps(value).encode(), b"{}")
+    event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", action, path, json.dumps(value).encode(), {})
     (envelope,) = write(mapper("Normalized", options), event)
     return dict(json.loads(envelope.payload))
 
@@ -57,18 +55,11 @@ def test_of_a_merge_neither_nulls_nor_empty_objects_are_left(value: Any) -> None
                 pending.append(member)
 
 
-def test_extra_fields_are_merged_in_and_what_changed_counts_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come along in the message that the Ditto protocol makes of an event."""
-
-    class WithExtra:
-        def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:
-            topic = "acme.site/lamp-7/things/twin/events/modified"
-            extra = {"attributes": {"on": False, "site": "hall"}, "features": {"bulb": {}}}
-            message = {"topic": topic, "path": "/attributes/on", "value": True, "extra": extra, "revision": 7}
-            return [Envelope(json.dumps(message).encode())]
-
-    monkeypatch.setattr(normalized, "DITTO", WithExtra())
-    written = document("modified", "/attributes/on", True)
+def test_extra_fields_are_merged_in_and_what_changed_counts_more() -> None:
+    extra = b'{"attributes":{"on":false,"site":"hall"},"features":{"bulb":{}}}'
+    event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "modified", "/attributes/on", b"true", {}, extra)
+    (envelope,) = write(mapper("Normalized", {}), event)
+    written = json.loads(envelope.payload)
     assert written["attributes"] == {"on": True, "site": "hall"}
     assert written["features"] == {"bulb": {}}
 
@@ -76,7 +67,7 @@ def test_extra_fields_are_merged_in_and_what_changed_counts_more(monkeypatch: py
 def test_the_definition_on_the_page_writes_what_was_deleted() -> None:
     codec = load_codec("Normalized")
     assert isinstance(codec, PayloadMapper)
-    event = Event(LAMP, 7, "2030-01-15T07:30:00Z", "deleted", "/attributes/on", None, b"{}")
+    event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "deleted", "/attributes/on", None, {})
     (envelope,) = write(mapper("Normalized", example("Normalized", codec)["options"]), event)
     assert json.loads(envelope.payload) == {
         "thingId": "acme.site:lamp-7",

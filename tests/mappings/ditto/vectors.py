@@ -36,6 +36,7 @@ from mappings.signals import (
     Request,
     Response,
     Subscribe,
+    TwinEvent,
 )
 
 _LIVE = {
@@ -90,13 +91,14 @@ def fault(row: dict[str, Any]) -> Fault:
 def signal(row: dict[str, Any]) -> Any:
     """The signal of a vector: its kind stands under `is`, its parts under their own names."""
     members = {name: value for name, value in row.items() if name != "is"}
-    if row["is"] == "Event":
-        return event(members)
     if "entity" in members:
         members["entity"] = entity(members["entity"])
     match row["is"]:
         case "Command":
             return Command(**{**members, "value": raw(members["value"])})
+        case "TwinEvent":
+            extra = raw(members.pop("extra", None))
+            return TwinEvent(**{**members, "value": raw(members["value"])}, extra=extra)
         case "Response":
             return Response(**{**members, "value": raw(members["value"])})
         case name if name in _LIVE:

@@ -1,0 +1,92 @@
+"""Three-valued logic: what is certain although some fields are not known yet."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from spark_store.rql import evaluate, fields, foresee, names_times, parse
+from spark_store.rql.ast import Field
+
+DOCUMENT = {"attributes": {"a": 1}}
+
+
+def is_open(field: Field) -> bool:
+    return field.path[1].startswith("open")
+
+
+@pytest.mark.parametrize(
+    ("filter", "certain"),
+    [
+        ("eq(attributes/a,1)", True),
+        ("eq(attributes/a,2)", False),
+        ("exists(attributes/open)", None),
+        ("not(exists(attributes/open))", None),
+        ("and(eq(attributes/a,2),exists(attributes/open))", False),
+        ("and(exists(attributes/open),eq(attributes/a,2))", False),
+        ("and(eq(attributes/a,1),exists(attributes/open))", None),
+        ("or(eq(attributes/a,1),exists(attributes/open))", True),
+        ("or(exists(attributes/open),eq(attributes/a,1))", True),
+        ("or(eq(attributes/a,2),exists(attributes/open))", None),
+        ("not(and(eq(attributes/a,2),exists(attributes/open)))", True),
+        ("in(attributes/open,1,2)", None),
+        ("empty(attributes/open)", None),
+        ("and(exists(attributes/a))", True),
+    ],
+)
+def test_what_is_certain(filter: str, certain: bool | None) -> None:
+    assert foresee(parse(filter), DOCUMENT, is_open) is certain
+
+
+LEAVES = ("exists(attributes/a)", "exists(attributes/b)", "eq(attributes/open1,1)", "ne(attributes/open2,1)")
+
+
+def a_filter(dice: random.Random, depth: int) -> str:
+    if not depth or dice.random() < 0.3:
+        return dice.choice(
+            ("exists(attributes/a)", "exists(attributes/b)", "eq(attributes/open1,1)", "ne(attributes/open2,1)")
+        )
+    operator = dice.choice(("and", "or", "not"))
+    parts = [a_filter(dice, depth - 1) for _ in range(1 if operator == "not" else dice.randint(1, 3))]
+    return f"{operator}({','.join(parts)})"
+
+
+def test_what_is_certain_comes_true_whatever_the_open_fields_turn_out_to_be() -> None:
+    dice = random.Random(3)
+    worlds = [
+        {
+            "attributes": {
+                "a": 1,
+                **{name: value for name, value in zip(("open1", "open2"), values, strict=True) if value},
+            }
+        }
+        for values in itertools.product((None, 1, 2), repeat=2)
+    ]
+    certain = 0
+    for _ in range(500):
+        predicate = parse(a_filter(dice, 3))
+        foreseen = foresee(predicate, DOCUMENT, is_open)
+        if foreseen is not None:
+            certain += 1
+            assert {evaluate(predicate, world) for world in worlds} == {foreseen}
+    assert certain > 100
+
+
+def test_the_fields_that_a_filter_asks_about() -> None:
+    predicate = parse("and(eq(attributes/a,1),or(in(attributes/b,1),not(empty(attributes/a))))")
+    assert [field.path[1] for field in fields(predicate)] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("filter", "does"),
+    [
+        ("gt(attributes/a,time:now)", True),
+        ("not(and(exists(attributes/b),in(attributes/a,1,time:now-1h)))", True),
+        ('gt(attributes/a,"time:now")', False),
+        ("or(exists(attributes/b),in(attributes/a,1))", False),
+    ],
+)
+def test_whether_a_filter_names_times(filter: str, does: bool) -> None:
+    assert names_times(parse(filter)) is does
