@@ -41,8 +41,6 @@ def _left_out(target: Target) -> Iterator[str]:
     for name in dict.fromkeys(name for topic in topics for name in topic.ignored):
         near = get_close_matches(name, TOPICS[topics[0].topic], 1)
         yield f"topics: the parameter {name} is unknown and ignored" + (f"; did you mean {near[0]}?" if near else "")
-    if any(topic.topic in LIVE_TOPICS and topic.extra_fields is not None for topic in topics):
-        yield "topics: extraFields are not added"
 
 
 def notes(connection: Connection) -> Iterator[str]:

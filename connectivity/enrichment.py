@@ -12,26 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from mappings.errors import Unresolved
 from mappings.placeholders import PlaceholderContext, Template, parse
 from mappings.pointer import Segments
 from mappings.selection import Selection, parse_pointers, select, selection_of
 from spark_store.rql.ast import Field
-
-FIELDS = (
-    "thingId",
-    "policyId",
-    "definition",
-    "attributes",
-    "features",
-    "_namespace",
-    "_revision",
-    "_created",
-    "_modified",
-    "_metadata",
-    "_policy",
-    "_context",
-)
-"""What a selector may begin with."""
 
 _TOKEN = re.compile("\x00([0-9]+)\x00")
 
@@ -47,7 +32,12 @@ class _Pointer(NamedTuple):
 
 
 def _values(segment: str | Template, context: PlaceholderContext) -> Sequence[str]:
-    return (segment,) if isinstance(segment, str) else segment.resolve(context).values
+    if isinstance(segment, str):
+        return (segment,)
+    try:
+        return segment.resolve(context).values
+    except Unresolved:
+        return ()  # a function that cannot work on the value gives none
 
 
 class ExtraFields:
@@ -69,11 +59,6 @@ class ExtraFields:
 
     def __repr__(self) -> str:
         return f"ExtraFields({self.text!r})"
-
-    @property
-    def roots(self) -> list[str]:
-        """What the pointers begin with, as it was written."""
-        return [str(getattr(first, "text", first)) for first, *_ in (pointer.segments for pointer in self._pointers)]
 
     def selection(self, context: Callable[[], PlaceholderContext]) -> Selection:
         """The fields that are wanted with a signal; `context` is what placeholders read of it."""

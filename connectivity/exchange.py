@@ -9,6 +9,7 @@ to others; here is what each kind of signal means (Ditto connections, requested 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import NamedTuple
 
 import structlog
@@ -35,7 +36,8 @@ from connectivity.twins.base import World
 from connectivity.twins.enforcer import Enforcer
 from connectivity.twins.live import may_send
 from mappings.errors import Fault
-from mappings.ids import LIVE_RESPONSE, EntityId
+from mappings.ids import LIVE_RESPONSE, EntityId, EntityType, parse_entity_id
+from mappings.placeholder_values import utc_now
 from mappings.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -80,23 +82,30 @@ class Sending(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """A `World` of one thing, as it was when a signal to it was judged: nothing has to be read to send the signal."""
+    """The present of one thing, as it was when a signal to it was judged: nothing has to be read to send the signal."""
 
     thing: Snapshot | None
+    policy: Snapshot | None
     permissions: Enforcer | None
 
     @classmethod
     def of(cls, thing: EntityId, world: World) -> _Judged:
         """Raises StoreUnavailable."""
         found = world.snapshot(thing)
-        policy = found.policy if found is not None else None
-        return cls(found, world.enforcer(policy) if policy is not None else None)
+        name = found.policy if found is not None else None
+        if name is None:
+            return cls(found, None, None)
+        policy = parse_entity_id(EntityType.POLICY, name)
+        return cls(found, world.snapshot(policy) if policy is not None else None, world.enforcer(name))
 
-    def snapshot(self, entity: EntityId) -> Snapshot | None:  # noqa: ARG002
-        return self.thing
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        return self.policy if entity.type is EntityType.POLICY else self.thing
 
     def enforcer(self, policy_id: str) -> Enforcer | None:  # noqa: ARG002
         return self.permissions
+
+    def now(self) -> datetime:
+        return utc_now()
 
 
 class Exchange:
@@ -168,7 +177,7 @@ class Exchange:
             pending.is_done = False
         return Sending(lambda: self._send(signal, asked, pending, arrival, judged), pending)
 
-    def _send(self, signal: Live, asked: Wish, pending: Pending | None, arrival: Arrival, judged: World) -> None:
+    def _send(self, signal: Live, asked: Wish, pending: Pending | None, arrival: Arrival, judged: _Judged) -> None:
         if pending is not None and pending.is_over:
             # Another delivery has its place, or the connection is closed.
             return

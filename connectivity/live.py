@@ -1,10 +1,10 @@
 """The live channel between connections: who is sent a signal, and how its answer finds back.
 
-A live signal goes to every target of the other open connections that subscribes to its kind, lets it through its filter, and
-whose subjects may read it. It rests nowhere: where a broker is away nothing is sent, since a command that arrives minutes
-later does harm; what no link has taken in its time stays; where too many wait for a broker, the next ones are lost. Whoever
-asked for an acknowledgement is told all of this, by the labels that a target issues. A weak one is given only in the place
-of one that nobody who was reached can give (Ditto connections, live channel; weak acknowledgements).
+A live signal goes to every target of the other open connections whose interest lets it through (`connectivity.interest`),
+each with the extra fields that it wants. It rests nowhere: where a broker is away nothing is sent, since a command that
+arrives minutes later does harm; what no link has taken in its time stays; where too many wait for a broker, the next ones
+are lost. Whoever asked for an acknowledgement is told all of this, by the labels that a target issues. A weak one is given
+only in the place of one that nobody who was reached can give (Ditto connections, live channel; weak acknowledgements).
 
 An answer says by its correlation id what it answers. It leaves with the headers of the request, since these lead to the
 requester, and with those that it alone has.
@@ -13,43 +13,33 @@ requester, and with those that it alone has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from connectivity.acknowledgements import Wish, weak
 from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.happening import Happening, Kept, Present
 from connectivity.lanes import Ended, Posting
 from connectivity.members import Member, Members
 from connectivity.rules import DIVERT_TO, DIVERTED_TYPES
 from connectivity.targets import TargetRoute
-from connectivity.twins.base import World
-from connectivity.twins.live import may_receive
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE, EntityId
 from mappings.signals import (
     Acknowledgement,
-    Event,
     Live,
     LiveAnswer,
     LiveCommand,
-    LiveEvent,
     LiveResponse,
     Message,
     MessageResponse,
 )
-from spark_store.partial import partial_thing
 
 Acknowledge = Callable[[Acknowledgement], object]
 """Takes what a connection says about a signal, or the service in its place."""
 
-_TOPICS: Mapping[type, str] = {
-    Message: "_/_/things/live/messages",
-    LiveCommand: "_/_/things/live/commands",
-    LiveEvent: "_/_/things/live/events",
-}
-_EVENTS = {"create": "created", "modify": "modified", "merge": "merged"}
 _OF_REQUESTS = frozenset({"response-required", "requested-acks", "timeout", "reply-to", DIVERT_TO, DIVERTED_TYPES})
 """What only the request may say about the way of its answer."""
 
@@ -60,9 +50,9 @@ _UNSENT = Posting(0, None)
 class LiveChannel:
     """Sends live signals to the members. Keeps nothing."""
 
-    def __init__(self, members: Members, world: World) -> None:
+    def __init__(self, members: Members, present: Present) -> None:
         self._members = members
-        self._world = world
+        self._present = present
 
     def publish(self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge) -> list[Posting]:
         """Send a signal that came from the connection `origin`, which itself is sent nothing.
@@ -72,15 +62,17 @@ class LiveChannel:
         """
         others = [member for member in self._members if member.connection_id != origin]
         asked = _Asked(signal, labels, others, acknowledge)
+        happening = Happening(signal, self._present)
         postings = []
         for member in others:
             for target in member.targets:
                 label = target.label if target.label in labels else None
                 tell = _teller(signal, target, label, acknowledge) if label is not None else _nobody
-                if not self._is_for(target, signal):
+                seen = target.interest.judge_shared(happening)
+                if isinstance(seen, Kept):
                     posting = None
                 elif target.outbox.is_attached:
-                    posting = target.post(signal, tell, partial(asked.drop, member, label))
+                    posting = target.post(seen, tell, partial(asked.drop, member, label))
                 else:
                     posting = _UNSENT
                     target.meter.outbound("failed")
@@ -92,11 +84,6 @@ class LiveChannel:
                     asked.kept.append(label)
         asked.excuse()
         return postings
-
-    def _is_for(self, target: TargetRoute, signal: Live) -> bool:
-        return target.wants(_TOPICS[type(signal)], signal.entity, lambda: document_of(signal)) and may_receive(
-            signal, target.subjects, self._world
-        )
 
 
 class _Asked:
@@ -177,15 +164,6 @@ def issued_answer(request: Message | LiveCommand, status: int) -> LiveAnswer:
             request.entity, request.direction, request.subject, request.path, status, None, request.headers
         )
     return LiveResponse(request.entity, request.action, request.path, status, None, request.headers)
-
-
-def document_of(signal: Live) -> Mapping[str, Any]:
-    """What a filter sees: the thing as far as the signal tells it. A message tells nothing of it but its id."""
-    action = signal.action if not isinstance(signal, Message) else ""
-    action = _EVENTS.get(action, action)
-    if isinstance(signal, Message) or signal.value is None or action not in ("created", "modified", "merged"):
-        return {"thingId": signal.entity.id}
-    return partial_thing(Event(signal.entity, 0, "", action, signal.path, signal.value, b"{}"))
 
 
 def _weak(signal: Live, label: str) -> Acknowledgement:

@@ -1,8 +1,7 @@
-"""Signals on their way to targets: which target wants a signal, and what is published to say it.
+"""Signals on their way to a target: what is published to say them, and where.
 
-A `TargetRoute` is one target of a connection with everything about it compiled: its topics with their filters, its codec,
-its templates. It decides by namespace and filter; who may read a signal is the caller's to judge, with the target's
-subjects. A signal goes to a target once, however many of its topics match (Ditto connections, targets).
+A `TargetRoute` is one target of a connection with everything about it compiled: its topics with their filters
+(`connectivity.interest`, which judges what it is sent), its codec, its templates (Ditto connections, targets).
 
 Where scripts have the last word about the messages, the posting holds its place until they are known; if they make none, it
 ends as if the broker had confirmed, unless whoever posted it makes a difference. A signal that cannot be written, here or by
@@ -16,7 +15,7 @@ What others have posted here must not wait for a connection that is closed: `clo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from time import monotonic
 from typing import Any, TypeAlias
@@ -27,6 +26,7 @@ from connectivity.acknowledgements import LONGEST_TIMEOUT
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.interest import Interest
 from connectivity.lanes import Ended, Posting
 from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import Connection
@@ -36,13 +36,9 @@ from connectivity.outbox import Outbox
 from connectivity.publication import Publication, Resolved, correlation_of
 from connectivity.rules import with_connection_id
 from connectivity.scripts.host import ScriptHost
-from connectivity.topics import TargetTopic, parse_target_topic
 from mappings.envelope import Envelope
 from mappings.errors import MappingError
-from mappings.ids import EntityId
 from mappings.signals import Live, Outbound
-from spark_store import rql
-from spark_store.rql import Predicate
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +51,6 @@ MOST_WAITING = 1000
 
 class _NotWritten(PublishFailed):
     """A signal that there are no words for, or no address; counted and logged."""
-
-
-Document = Callable[[], Mapping[str, Any]]
-"""What a filter sees of a signal, made only where there is a filter."""
 
 
 class TargetRoute:
@@ -77,7 +69,6 @@ class TargetRoute:
         target = connection.targets[index]
         self.connection_id = connection.id
         self.index = index
-        self.subjects = tuple(target.authorization_context)
         self.qos = 1 if target.qos is None else target.qos
         self.outbox = outbox
         self.meter = meter
@@ -85,12 +76,7 @@ class TargetRoute:
         self.label = with_connection_id(label, connection.id) if label is not None else None
         """The label of the acknowledgement that is given when the broker has confirmed; None for none."""
         self.confirmed_status = load_broker(connection.connection_type).confirmed_status
-        self._now = now
-        self._topics: dict[str, list[tuple[TargetTopic, Predicate | None]]] = {}
-        for text in target.topics:
-            topic = parse_target_topic(text)
-            predicate = rql.parse(topic.filter) if topic.filter is not None else None
-            self._topics.setdefault(topic.topic, []).append((topic, predicate))
+        self.interest = Interest(target.topics, target.authorization_context)
         self._mappers = mappers_of(connection, target.payload_mapping, host)
         self._must_finish = any(mapper.must_finish for mapper in self._mappers)
         self._has_topic = any(mapper.needs_topic for mapper in self._mappers)
@@ -101,14 +87,6 @@ class TargetRoute:
 
     def __repr__(self) -> str:
         return f"<TargetRoute {self.connection_id}[{self.index}], {len(self._open)} signals on their way>"
-
-    def wants(self, topic: str, entity: EntityId, document: Document) -> bool:
-        """Whether one of the target's topics is this one and lets the signal pass."""
-        return any(
-            (not wanted.namespaces or entity.namespace in wanted.namespaces)
-            and (predicate is None or rql.evaluate(rql.resolve_times(predicate, self._now()), document()))
-            for wanted, predicate in self._topics.get(topic, ())
-        )
 
     def messages(self, signal: Outbound) -> Sequence[Outgoing]:
         """What has to be published to say `signal`; nothing where no address resolves or all mappers drop it.

@@ -23,6 +23,22 @@ TOPICS = {
 }
 """The topics, and the parameters that each of them knows."""
 
+EXTRA_FIELDS = (
+    "thingId",
+    "policyId",
+    "definition",
+    "attributes",
+    "features",
+    "_namespace",
+    "_revision",
+    "_created",
+    "_modified",
+    "_metadata",
+    "_policy",
+    "_context",
+)
+"""What a selector of `extraFields` may begin with."""
+
 LIVE_TOPICS = frozenset(topic for topic in TOPICS if "/live/" in topic)
 """Those whose signals are published as they come, and rest nowhere."""
 

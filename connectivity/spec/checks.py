@@ -33,15 +33,15 @@ from connectivity.rules import (
 from connectivity.scripts.checking import script_problems
 from connectivity.spec.shape import problem_of
 from connectivity.tls import is_certificate_with_key, is_certificates, is_key
-from connectivity.topics import CONNECTION_ANNOUNCEMENTS, TargetTopic, UnknownTopic, parse_target_topic
+from connectivity.topics import CONNECTION_ANNOUNCEMENTS, EXTRA_FIELDS, TargetTopic, UnknownTopic, parse_target_topic
 from connectivity.uri import mask_uri, parse_tunnel_uri
 from mappings.codecs import Codec, load_codec, mapper_names
 from mappings.ids import LIVE_RESPONSE, is_label
 from mappings.options import FAILED, OptionsRefused
-from mappings.placeholders import Scope
-from mappings.selection import SelectorRefused, parse_fields
+from mappings.placeholders import Scope, is_operand
+from mappings.selection import SelectorRefused, parse_pointers
 from spark_store import rql
-from spark_store.errors import QueryError, RqlSyntaxError
+from spark_store.errors import QueryError, RqlSyntaxError, UnknownProperty
 
 MAX_SOURCES = 4
 MAX_TARGETS = 4
@@ -50,7 +50,10 @@ MAX_PAYLOAD_MAPPINGS = 10
 LABEL_INVALID = "acknowledgement:label.invalid"
 LABEL_NOT_UNIQUE = "acknowledgement:label.not.unique"
 TOPIC_INVALID = "connectivity:topic.invalid"
+FIELDS_INVALID = "things:field.selection.invalid"
 MAPPER_INVALID = "connectivity:message.mapper.config.invalid"
+
+_PROPERTY = "a property such as attributes/load, or one of the signal such as topic:action or resource:path"
 
 _CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
 _FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IGNORECASE)
@@ -109,17 +112,25 @@ def _check_topic(path: str, topic: TargetTopic, connection: Connection) -> Itera
 
 def _check_selector(path: str, text: str) -> Iterator[Problem]:
     try:
-        parse_fields(with_dummies(text))
+        pointers = parse_pointers(with_dummies(text, EXTRA_FIELDS[0]))
     except SelectorRefused as error:
         yield Problem(path, f"extraFields {show(text)}: {error}", "a field selector, such as attributes(site,serial)")
+        return
+    for name in dict.fromkeys(pointer[0] for pointer in pointers):
+        if name not in EXTRA_FIELDS:
+            found, hint = f"extraFields that begin with {show(name)}", did_you_mean(name, EXTRA_FIELDS)
+            yield Problem(path, found, f"one of: {', '.join(EXTRA_FIELDS)}", hint, FIELDS_INVALID)
 
 
 def _check_filter(path: str, text: str) -> Iterator[Problem]:
     try:
-        rql.parse(text)
+        rql.parse(text, is_operand)
     except RqlSyntaxError as error:
         expected = f"{error.expected} at position {error.position} of the filter"
         yield Problem(path, f"the filter {show(text)}", expected, code=error.fault.error)
+    except UnknownProperty as error:
+        expected = f"{_PROPERTY} at position {text.find(error.name)} of the filter"
+        yield Problem(path, f"the filter {show(text)}: {error.fault.message}", expected, code=error.fault.error)
     except QueryError as error:
         yield Problem(path, f"the filter {show(text)}: {error.fault.message}", "RQL", code=error.fault.error)
 

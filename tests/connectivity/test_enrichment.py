@@ -63,15 +63,6 @@ def test_a_placeholder_that_does_not_exist_is_refused() -> None:
         ExtraFields("features/{{ feature:name }}")
 
 
-def test_what_the_pointers_of_a_selector_begin_with() -> None:
-    assert ExtraFields("/attributes(a,b),_policy,{{ header:x }}/b").roots == [
-        "attributes",
-        "attributes",
-        "_policy",
-        "{{ header:x }}",
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "filter", "is_covered"),
     [

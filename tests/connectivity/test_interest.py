@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
 
 from connectivity.happening import Happening, Kept
 from connectivity.interest import Interest
+from connectivity.twins.enforcer import Enforcer
+from mappings.codecs import load_codec
 from mappings.ids import EntityId, EntityType
-from mappings.signals import TwinEvent
+from mappings.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
 from spark_store.errors import UnknownProperty
+from spark_store.records import Snapshot
 from tests.connectivity.audience import Plant, extra_of, interest, on_its_way, topic, value_of
-from tests.connectivity.twins.twin_world import OWNER, POLICY, VIEWER, a_world, entry, granting, revoking
+from tests.connectivity.twins.twin_world import (
+    OWNER,
+    POLICY,
+    THING,
+    VIEWER,
+    a_world,
+    entry,
+    granting,
+    revoking,
+    thing,
+)
 
 ALL_EVENTS = interest()
 
@@ -323,3 +341,154 @@ def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
     targets = [interest(f, e, subjects=[who]) for f in filters for e in extras for who in (OWNER, VIEWER)]
     shared = Happening(event, plant)
     assert [each.judge_shared(shared) for each in targets] == [each.judge(event, plant) for each in targets]
+
+
+# --- what is live -------------------------------------------------------------------------------------------------------
+
+MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages", "commands", "events"))
+PING = Message(thing(THING), "to", "ping", "/inbox/messages/ping", b"1", {"x-shift": "night"})
+TURN = LiveCommand(thing(THING), "modify", "/attributes/on", b"true", {})
+TOLD = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on", b"7", {})
+
+
+@pytest.mark.parametrize(
+    ("signal", "topic", "passes"),
+    [
+        (PING, MESSAGES, True),
+        (PING, COMMANDS, False),
+        (PING, f"{MESSAGES}?namespaces=acme.other", False),
+        (PING, f"{MESSAGES}?namespaces=acme.other,acme.plant", True),
+        (PING, f"{MESSAGES}?filter=eq(topic:subject,'ping')", True),
+        (PING, f"{MESSAGES}?filter=eq(topic:action-subject,'pong')", False),
+        (PING, f"{MESSAGES}?filter=and(eq(topic:channel,'live'),eq(topic:criterion,'messages'))", True),
+        (PING, f"{MESSAGES}?filter=like(resource:path,'/inbox/*')", True),
+        (PING, f"{MESSAGES}?filter=eq(header:x-shift,'night')", True),
+        (PING, f"{MESSAGES}?filter=exists(attributes/site)", False),
+        (PING, f"{MESSAGES}?filter=eq(attributes/site,'N')&extraFields=attributes/site", True),
+        (PING, f"{MESSAGES}?filter=eq(attributes/site,'S')&extraFields=attributes/site", False),
+        (PING, f"{MESSAGES}?filter=gt(time:now,'2030')", True),
+        (TURN, COMMANDS, True),
+        (TURN, EVENTS, False),
+        (TURN, f"{COMMANDS}?filter=eq(attributes/on,true)", True),
+        (TURN, f"{COMMANDS}?filter=eq(topic:action,'modify')", True),
+        (TURN, f"{COMMANDS}?filter=eq(topic:action,'modified')", False),
+        (TOLD, EVENTS, True),
+        (TOLD, f"{EVENTS}?filter=eq(feature:id,'lamp')", True),
+        (TOLD, f"{EVENTS}?filter=gt(features/lamp/properties/on,7)", False),
+        (TOLD, f"{EVENTS}?filter=ge(features/lamp/properties/on,7)", True),
+    ],
+)
+def test_a_live_signal_is_judged_in_the_same_way(signal: Live, topic: str, passes: bool) -> None:
+    answer = Interest([topic], [OWNER]).judge(signal, a_plant(attributes={"site": "N"}))
+    assert isinstance(answer, type(signal)) is passes
+
+
+def test_a_live_signal_gets_extra_fields_as_its_reader_sees_them() -> None:
+    plant = a_plant(
+        {"message:/": granting("READ"), "thing:/attributes/site": granting("READ")}, attributes={"site": "N", "pin": 4}
+    )
+    for subject, expected in (
+        (OWNER, {"attributes": {"site": "N", "pin": 4}}),
+        (VIEWER, {"attributes": {"site": "N"}}),
+    ):
+        answer = Interest([f"{MESSAGES}?extraFields=attributes"], [subject]).judge(PING, plant)
+        assert isinstance(answer, Message)
+        assert answer.extra is not None
+        assert json.loads(answer.extra) == expected
+        assert (answer.value, answer.headers) == (PING.value, PING.headers)
+
+
+def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
+    plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/on": revoking("READ")})
+    assert Interest([MESSAGES], [VIEWER]).judge(PING, plant) is Kept.FORBIDDEN
+    assert Interest([COMMANDS], [VIEWER]).judge(TURN, plant) is Kept.FORBIDDEN
+    assert isinstance(Interest([EVENTS], [VIEWER]).judge(TOLD, plant), LiveEvent)
+
+
+@pytest.mark.parametrize(
+    ("signal", "attributes"),
+    [
+        (PING, None),
+        (TURN, {"on": True}),
+        (LiveCommand(thing(THING), "merge", "/attributes", b'{"on":true,"off":null}', {}), {"on": True}),
+        (LiveCommand(thing(THING), "delete", "/attributes/on", None, {}), None),
+        (LiveCommand(thing(THING), "retrieve", "/attributes/on", None, {}), None),
+        (LiveEvent(thing(THING), "modified", "/attributes/on", b"7", {}), {"on": 7}),
+        (LiveEvent(thing(THING), "deleted", "/attributes/on", None, {}), None),
+    ],
+)
+def test_a_filter_sees_what_a_live_signal_tells_of_the_thing(signal: Live, attributes: object) -> None:
+    happening = Happening(signal, Plant())
+    document = happening.told(happening.value)
+    assert document["thingId"] == THING
+    assert document.get("attributes") == attributes
+    assert "_revision" not in document
+
+
+# --- the pages ----------------------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILTERS = (DOCS / "filters.md").read_text("utf-8")
+OF_TARGETS = re.findall(
+    r"^\| `([a-z]+\(.*)` \| (none|[0-9, ]+) \|$", FILTERS.partition("## Filters of targets")[2], re.MULTILINE
+)
+LAMP = thing("acme.site:lamp-7")
+
+
+def history_of_the_page() -> list[TwinEvent]:
+    shown = json.loads(re.findall(r"```json\n(.*?)```", FILTERS, re.DOTALL)[0])
+    return [
+        TwinEvent(
+            LAMP,
+            each["revision"],
+            each["timestamp"],
+            each["action"],
+            each["path"],
+            json.dumps(each["value"]).encode() if "value" in each else None,
+            {},
+        )
+        for each in shown
+    ]
+
+
+class SiteOfThePage:
+    """A present in which all of the page's history has happened."""
+
+    def snapshot(self, entity: EntityId) -> Snapshot:
+        return Snapshot(entity, 8, "", "", {"attributes": {"serial": "B7-0091"}}, "acme.site:pol-7")
+
+    def enforcer(self, _policy_id: str) -> Enforcer:
+        return Enforcer({"entries": {"OWNER": entry([OWNER], {"thing:/": granting("READ")})}})
+
+    def now(self) -> datetime:
+        return datetime(2030, 1, 15, 7, 40, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("filter", "revisions"), OF_TARGETS, ids=[filter for filter, _ in OF_TARGETS])
+def test_a_filter_of_a_target_lets_those_pass_that_the_page_names(filter: str, revisions: str) -> None:
+    extra = "attributes/serial" if (filter, revisions) in OF_TARGETS[-2:] else None
+    target, present = interest(filter, extra), SiteOfThePage()
+    found = [event.revision for event in history_of_the_page() if isinstance(target.judge(event, present), TwinEvent)]
+    assert found == [int(revision) for revision in re.findall(r"\d+", revisions)]
+    assert len(OF_TARGETS) == 10
+
+
+def test_the_page_about_targets_shows_what_is_sent() -> None:
+    page = (DOCS / "targets.md").read_text("utf-8")
+    shown = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    (target,) = re.findall(r'^  - "(_/_/things/twin/events.*)"$', page, re.MULTILINE)
+    plant = a_plant(
+        {"thing:/": granting("READ"), "thing:/attributes/contract": revoking("READ")},
+        attributes={"hall": "N", "serial": "B7-0091", "contract": "C-8"},
+    )
+    change = {"kw": 11.75, "contract": "C-9"}
+    assert json.dumps(change) in page
+    event = plant.tell("merge", "/attributes", change, correlation_id="c-41")
+    told = Interest([target], [VIEWER]).judge(event, plant)
+    assert isinstance(told, TwinEvent)
+    (envelope,) = load_codec("Ditto").encode(told, None)
+    passing = {"revision", "timestamp"}
+    written = {name: value for name, value in json.loads(envelope.payload).items() if name not in passing}
+    assert written == {name: value for name, value in shown.items() if name not in passing}
+    contract = plant.tell("modify", "/attributes/contract", "C-10")
+    assert Interest([target], [VIEWER]).judge(contract, plant) is Kept.FORBIDDEN

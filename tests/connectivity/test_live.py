@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connectivity.acknowledgements import Wish
-from connectivity.live import document_of, fits, forwarded, issued_answer, outgoing
-from mappings.signals import Command, LiveCommand, LiveEvent, LiveResponse, Message, MessageResponse
+from connectivity.live import fits, forwarded, issued_answer, outgoing
+from mappings.signals import Command, LiveCommand, LiveResponse, Message, MessageResponse
 from tests.connectivity.site import LAMP
 
 BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlation-id": "c-1", "reply-to": "desk/4"})
@@ -57,23 +57,3 @@ def test_an_issued_answer_is_of_the_kind_of_its_request() -> None:
     for request in (BLINK, TURN):
         assert fits(issued_answer(request, 200), request)
         assert issued_answer(request, 503).status == 503
-
-
-@pytest.mark.parametrize(
-    ("signal", "attributes"),
-    [
-        (BLINK, None),
-        (TURN, {"on": True}),
-        (LiveCommand(LAMP, "merge", "/attributes", b'{"on":true,"off":null}', {}), {"on": True}),
-        (LiveCommand(LAMP, "delete", "/attributes/on", None, {}), None),
-        (LiveCommand(LAMP, "retrieve", "/attributes/on", None, {}), None),
-        (LiveEvent(LAMP, "modified", "/attributes/on", b"7", {}), {"on": 7}),
-        (LiveEvent(LAMP, "deleted", "/attributes/on", None, {}), None),
-    ],
-)
-def test_a_filter_sees_what_the_signal_tells_of_the_thing(
-    signal: Message | LiveCommand | LiveEvent, attributes: object
-) -> None:
-    document = document_of(signal)
-    assert document["thingId"] == "acme.site:lamp-7"
-    assert document.get("attributes") == attributes

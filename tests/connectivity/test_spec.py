@@ -108,6 +108,11 @@ def test_a_problem_with_a_filter_names_the_position(document: dict[str, Any]) ->
     assert "position 19" in only(lint(document)).expected
 
 
+def test_a_problem_with_an_unknown_property_of_a_filter_names_the_position(document: dict[str, Any]) -> None:
+    document["targets"][0]["topics"] = ["_/_/things/twin/events?filter=or(exists(attributes/a),eq(topic:colour,1))"]
+    assert "position 27" in only(lint(document)).expected
+
+
 def test_a_missing_field_is_explained(document: dict[str, Any]) -> None:
     del document["sources"][0]["addresses"]
     found = only(lint(document))

@@ -56,34 +56,6 @@ class Way:
         return self.monitor.registry.get_sample_value("connectivity_deliveries_total", labels) or 0.0
 
 
-@pytest.mark.parametrize(
-    ("topics", "wanted"),
-    [
-        ([MESSAGES], True),
-        ([COMMANDS], False),
-        ([], False),
-        ([f"{MESSAGES}?namespaces=acme.other"], False),
-        ([f"{MESSAGES}?namespaces=acme.other,acme.site"], True),
-        ([f"{MESSAGES}?filter=gt(attributes/n,4)"], True),
-        ([f"{MESSAGES}?filter=gt(attributes/n,5)"], False),
-        ([f"{MESSAGES}?filter=gt(attributes/n,5)", f"{MESSAGES}?filter=lt(attributes/n,6)"], True),
-        ([f"{MESSAGES}?namespaces=acme.other&filter=gt(attributes/n,4)"], False),
-        ([f"{MESSAGES}?filter=gt(_modified,time:now-1h)"], True),
-    ],
-)
-def test_a_target_wants_what_its_topics_say(topics: list[str], wanted: bool) -> None:
-    document = {"attributes": {"n": 5}, "_modified": "2030-01-15T07:00:00.000000Z"}
-    assert Way(*topics).route.wants(MESSAGES, LAMP, lambda: document) is wanted
-
-
-def test_a_document_is_made_only_for_a_filter() -> None:
-    def document() -> dict[str, Any]:
-        raise AssertionError("no filter asks for it")
-
-    assert Way(MESSAGES).route.wants(MESSAGES, LAMP, document)
-    assert not Way(COMMANDS).route.wants(MESSAGES, LAMP, document)
-
-
 def test_case_17_the_address_and_the_headers_are_resolved_for_the_signal() -> None:
     mapping = {"subject": "{{ topic:subject }}", "desk": "{{ header:desk | fn:upper() }}", "no": "{{ header:no }}"}
     way = Way(MESSAGES, address="to/{{ thing:name }}/{{ topic:channel }}", headerMapping=mapping, qos=2)

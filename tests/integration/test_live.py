@@ -83,7 +83,11 @@ class Field:
     def _target(self, queue: str, subject: str, connection_id: str) -> dict[str, Any]:
         return {
             "address": f"/{queue}",
-            "topics": ["_/_/things/live/messages", "_/_/things/live/commands"],
+            "topics": [
+                "_/_/things/live/messages",
+                "_/_/things/live/commands",
+                "_/_/things/live/events?filter=eq(topic:action,'modified')&extraFields=policyId,attributes",
+            ],
             "authorizationContext": [subject],
             "headerMapping": {"subject": "{{ topic:action-subject }}"},
             "issuedAcknowledgementLabel": f"{connection_id}:sent",
@@ -170,6 +174,15 @@ async def test_case_58_a_live_command_is_answered_though_its_answer_wants_no_res
     assert (answer["topic"], answer["status"], answer["value"]) == (read, 200, True)
     twin = await asyncio.to_thread(desk.ask_for, topic("lamp-1", "commands/retrieve"), "/attributes")
     assert twin["status"] == 404, "nothing of it is in the twin"
+
+
+async def test_live_events_pass_a_filter_on_their_topic_and_get_extra_fields(field: Field, desk: MqttClient) -> None:
+    """The one that the filter keeps comes first; fields that the thing has not are left out."""
+    for action in ("created", "modified"):
+        desk.command(topic("lamp-1", f"events/{action}", LIVE), "/attributes/on", value=True)
+    heard = await field.heard()
+    assert (heard["topic"], heard["value"]) == (topic("lamp-1", "events/modified", LIVE), True)
+    assert list(heard["extra"]) == ["policyId"]
 
 
 async def test_case_08_a_message_without_an_answer_is_told_408(field: Field, desk: MqttClient) -> None:

@@ -16,7 +16,7 @@ from spark_store.errors import RqlSyntaxError
 from spark_store.partial import partial_thing
 from spark_store.rql import evaluate, parse, resolve_times
 
-PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text("utf-8").partition("## Filters of targets")[0]
 BLOCKS = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 ROWS = re.findall(r"^\| `([a-zA-Z]+\(.*)` \| (.+) \|$", PAGE, re.MULTILINE)
 MATCHES = [(filter, result) for filter, result in ROWS if re.fullmatch(r"none|[0-9, ]+", result)]
