@@ -33,6 +33,7 @@ import msgspec
 import structlog
 
 from connectivity.cache import SnapshotCache
+from connectivity.tail import Tail
 from mappings.ids import EntityId
 from mappings.signals import HistoryQuery
 from spark_store import history
@@ -104,6 +105,10 @@ class Store:
         self._written: list[_Submitted] = []
         self._decided = _Decided()
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
+        self.tail = Tail(journal)
+        """The newest durable events, for those who follow all of them."""
+        self._last: int | None = None
+        """The number of the newest event in the commit that is on its way, while somebody follows."""
         self._answers = 0
         self._is_busy = False
         self._is_closed = False
@@ -343,6 +348,7 @@ class Store:
                 asyncio.get_running_loop().call_soon(self._write)
                 return
             self._forget_answers()
+            self._last = self._journal.newest_written() if self.tail.is_followed else None
         except StoreUnavailable as error:
             self._break(error)
         else:
@@ -433,7 +439,11 @@ class Store:
             if submitted.forgotten is not None:
                 self._decided.drop(submitted.forgotten)
                 self._cache.drop(submitted.forgotten.entity)
+                self.tail.forget()
             submitted.succeed()
+        if self._last is not None and any(change.events for change in changes):
+            # Whoever waited for these is told first: what it says about an event is known when a target is sent it.
+            asyncio.get_running_loop().call_soon(self.tail.extend, self._last, changes)
         self._is_busy = False
         if self._queue or self._trimming is not None:
             self._is_busy = True
@@ -449,6 +459,7 @@ class Store:
         self._decided.clear()
         # A commit that failed may have been carried out all the same.
         self._cache.clear()
+        self.tail.forget()
         self._is_busy = False
         self._answers = 0
         self.reason = str(error)
@@ -468,10 +479,12 @@ class Store:
             self._pause = min(2 * self._pause, self._options.probe_max)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.probe)
+                newest = self._journal.newest_seq()
             except StoreUnavailable as error:
                 self.reason = str(error)
             else:
                 break
+        self.tail.reach(newest)
         log.info("store available again")
         self.reason = self._probing = None
         self._available.set()

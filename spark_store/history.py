@@ -31,9 +31,9 @@ from mappings.signals import Event, HistoryQuery
 from spark_store import rql
 from spark_store.errors import HistoryUnavailable
 from spark_store.instants import as_text
-from spark_store.journal import Journal, event_size
+from spark_store.journal import Journal
 from spark_store.partial import partial_thing
-from spark_store.records import Times
+from spark_store.records import Times, event_size
 
 if TYPE_CHECKING:
     from spark_store.cold import Cold, ColdEvents

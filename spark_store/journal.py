@@ -28,12 +28,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId
 from mappings.signals import Event
-from spark_store import migrations
+from spark_store import following, migrations
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
-from spark_store.records import Change, DeliveryName, Numbered, Snapshot
+from spark_store.records import Change, DeliveryName, Followed, Numbered, Place, Snapshot, entity_of
 
 T = TypeVar("T")
 
@@ -117,6 +117,27 @@ class Journal(Protocol):
     def newest_until(self, seq: int) -> Numbered | None:
         """The newest committed event with a number up to this one, if it is still here."""
 
+    def newest_written(self) -> int:
+        """The number of the newest event in the open transaction, or before it."""
+
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+        """Committed events with numbers above `after`, of all entities, in ascending order; bounded as in `events`."""
+
+    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+        """One committed event with its number and cause; None where it is not here."""
+
+    def places(self) -> list[Place]:
+        """How far each target has come, as far as that is committed."""
+
+    def follow(self, connection: str, targets: Sequence[str]) -> None:
+        """From the open transaction on, these targets of a connection have places, and no others of it.
+
+        One that had none begins behind the newest event of the transaction.
+        """
+
+    def move(self, places: Sequence[Place]) -> None:
+        """Note, in the open transaction, how far targets have come. One without a place gets none, and none goes back."""
+
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
         """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
 
@@ -175,11 +196,6 @@ def _encode(snapshot: Snapshot) -> bytes | None:
         raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error
 
 
-def event_size(event: Event) -> int:
-    """What an event counts towards `max_bytes`."""
-    return len(event.headers) + (len(event.value) if event.value is not None else 0)
-
-
 _SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 _LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
 _ERASED = "SELECT erased FROM entities WHERE type = ? AND id = ?"
@@ -191,7 +207,8 @@ _UPDATE_ENTITY = """
     UPDATE entities SET revision = ?, created = ?, modified = ?, state = ?, policy = ?, newest_seq = ? WHERE key = ?
 """
 _INSERT_ENTRY = """
-    INSERT INTO entries (entity, revision, seq, timestamp, action, path, value, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO entries (entity, revision, seq, timestamp, action, path, value, headers, origin, cause)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _EVENTS = """
     SELECT revision, timestamp, action, path, value, headers FROM entries
@@ -351,6 +368,17 @@ class SqliteJournal(Journal):
                 self._writer.execute(_TRIM, (leaving[-1],))
             return len(leaving)
 
+    def newest_written(self) -> int:
+        with self._writing():
+            (seq,) = self._writer.execute(_SEQ).fetchone()
+            return int(seq)
+
+    def follow(self, connection: str, targets: Sequence[str]) -> None:
+        self.within(lambda it: following.follow(it, connection, targets))
+
+    def move(self, places: Sequence[Place]) -> None:
+        self.within(lambda it: following.move(it, places))
+
     def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
         """Do something short of another module in the open transaction. Raises StoreUnavailable; then all of it is gone."""
         with self._writing():
@@ -397,6 +425,7 @@ class SqliteJournal(Journal):
 
     def _store(self, changes: Sequence[Change], states: dict[EntityId, Planned], keys: dict[EntityId, int]) -> None:
         events = [event for change in changes for event in change.events]
+        causes = [following.columns(change.cause) for change in changes for _ in change.events]
         if events:
             (seq,) = self._writer.execute(_SEQ).fetchone()
             newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
@@ -414,7 +443,10 @@ class SqliteJournal(Journal):
         if events:
             self._writer.executemany(
                 _INSERT_ENTRY,
-                [(keys[event.entity], event.revision, n, *event[2:]) for n, event in enumerate(events, seq + 1)],
+                [
+                    (keys[event.entity], event.revision, n, *event[2:], *cause)
+                    for n, (event, cause) in enumerate(zip(events, causes, strict=True), seq + 1)
+                ],
             )
             self._writer.execute(_SET_SEQ, (seq + len(events),))
         at = self._clock()
@@ -488,8 +520,22 @@ class SqliteJournal(Journal):
         if (row := self._one(_NEWEST_UNTIL, (seq,))) is None:
             return None
         number, type, id, *others = row
-        namespace, _, name = id.partition(":")
-        return Numbered(number, Event(EntityId(EntityType(type), namespace, name), *others))
+        return Numbered(number, Event(entity_of(type, id), *others))
+
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+        return self._read(lambda it: following.follow_on(it, after, limit, max_bytes))
+
+    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+        return self._read(lambda it: following.followed(it, entity, revision))
+
+    def places(self) -> list[Place]:
+        return self._read(following.everyone)
+
+    def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return ask(self._reader)
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
 
     def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
         try:

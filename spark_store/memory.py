@@ -18,8 +18,8 @@ import msgspec
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest, Planned, event_size, plan
-from spark_store.records import Change, DeliveryName, Numbered, Snapshot
+from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest, Planned, plan
+from spark_store.records import Cause, Change, DeliveryName, Followed, Numbered, Place, Snapshot, event_size
 
 
 class _Open(NamedTuple):
@@ -29,6 +29,13 @@ class _Open(NamedTuple):
     states: dict[EntityId, Planned]
     answers: list[tuple[DeliveryName, bytes, int]]
     trimmed: list[Event]
+    causes: list[Cause | None]
+    places: dict[tuple[str, str], Place | None]
+    """What is noted of a target; None for one that has no place any more."""
+
+
+def _nothing() -> _Open:
+    return _Open([], {}, [], [], [], {})
 
 
 class MemoryJournal(Journal):
@@ -42,7 +49,9 @@ class MemoryJournal(Journal):
         self._answers: OrderedDict[tuple[str, int, str], tuple[bytes, bytes, int]] = OrderedDict()
         self._numbers: deque[tuple[int, Event]] = deque()
         self._seq = 0
-        self._open = _Open([], {}, [], [])
+        self._causes: dict[int, Cause] = {}
+        self._places: dict[tuple[str, str], Place] = {}
+        self._open = _nothing()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -55,13 +64,16 @@ class MemoryJournal(Journal):
         self._open.states.update(planned)
         for change in changes:
             self._open.events.extend(change.events)
+            self._open.causes.extend([change.cause] * len(change.events))
             if change.answer is not None:
                 self._open.answers.append((change.answer.delivery, change.answer.answer, now))
 
     def commit(self) -> None:
         self._check_open()
-        for event in self._open.events:
+        for event, cause in zip(self._open.events, self._open.causes, strict=True):
             self._seq += 1
+            if cause is not None:
+                self._causes[self._seq] = cause
             self._entries[event.entity].append(event)
             self._numbers.append((self._seq, event))
         for event in self._open.trimmed:
@@ -71,10 +83,15 @@ class MemoryJournal(Journal):
         for name, answer, at in self._open.answers:
             self._answers[name.place] = (name.digest, answer, at)
             self._answers.move_to_end(name.place)
+        for key, place in self._open.places.items():
+            if place is None:
+                self._places.pop(key, None)
+            else:
+                self._places[key] = place
         self.rollback()
 
     def rollback(self) -> None:
-        self._open = _Open([], {}, [], [])
+        self._open = _nothing()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         self._check_open()
@@ -134,6 +151,54 @@ class MemoryJournal(Journal):
     def newest_until(self, seq: int) -> Numbered | None:
         self._check_open()
         return next((Numbered(number, event) for number, event in reversed(self._numbers) if number <= seq), None)
+
+    def newest_written(self) -> int:
+        self._check_open()
+        return self._seq + len(self._open.events)
+
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+        self._check_open()
+        found: list[Followed] = []
+        start = bisect_left(self._numbers, after + 1, key=lambda numbered: numbered[0])
+        for seq, event in islice(self._numbers, start, start + max(limit, 0)):
+            found.append(Followed(seq, event, self._causes.get(seq)))
+            max_bytes -= event_size(event)
+            if max_bytes <= 0:
+                break
+        return found
+
+    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+        self._check_open()
+        return next(
+            (
+                Followed(seq, event, self._causes.get(seq))
+                for seq, event in self._numbers
+                if event.entity == entity and event.revision == revision
+            ),
+            None,
+        )
+
+    def places(self) -> list[Place]:
+        self._check_open()
+        return [place for _, place in sorted(self._places.items())]
+
+    def follow(self, connection: str, targets: Sequence[str]) -> None:
+        self._check_open()
+        known = {key for key, place in {**self._places, **self._open.places}.items() if place is not None}
+        for key in known:
+            if key[0] == connection and key[1] not in targets:
+                self._open.places[key] = None
+        for target in targets:
+            if (connection, target) not in known:
+                self._open.places[connection, target] = Place(connection, target, self.newest_written())
+
+    def move(self, places: Sequence[Place]) -> None:
+        self._check_open()
+        known = {**self._places, **self._open.places}
+        for place in places:
+            key = place.connection, place.target
+            if (before := known.get(key)) is not None and before.seq <= place.seq:
+                self._open.places[key] = place
 
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
         self._check_open()

@@ -111,7 +111,23 @@ ERASED_REVISION: Step = (
     """,
 )
 
-STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL, ERASED_REVISION)
+# What a target is sent beside an event (`cause`), and which connection it must not go back to (`origin`): both are there
+# where targets follow events. How far each of them has come stands in `places`: see `spark_store.following`.
+TARGETS: Step = (
+    "ALTER TABLE entries ADD COLUMN origin TEXT",
+    "ALTER TABLE entries ADD COLUMN cause BLOB",
+    """
+    CREATE TABLE places (
+        connection TEXT    NOT NULL,
+        target     TEXT    NOT NULL,
+        seq        INTEGER NOT NULL,
+        skipped    INTEGER NOT NULL,
+        PRIMARY KEY (connection, target)
+    ) WITHOUT ROWID
+    """,
+)
+
+STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL, ERASED_REVISION, TARGETS)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

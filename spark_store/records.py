@@ -26,6 +26,11 @@ def namespace_of(id: str) -> str:
     return id.partition(":")[0] if ":" in id else ""
 
 
+def event_size(event: Event) -> int:
+    """What an event counts towards a bound in bytes."""
+    return len(event.headers) + (len(event.value) if event.value is not None else 0)
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """An entity at a revision. `state` is its parsed JSON without the `_…` fields, or None once it is deleted.
 
@@ -50,6 +55,33 @@ class Numbered(NamedTuple):
 
     seq: int
     event: Event
+
+
+class Cause(NamedTuple):
+    """What an event goes to targets with: the connection that its command came by, and the headers that it has there."""
+
+    origin: str
+    headers: Mapping[str, Any]
+
+
+class Followed(NamedTuple):
+    """An event as those see it who follow all of them in order. `cause` is None where nobody followed when it was stored."""
+
+    seq: int
+    event: Event
+    cause: Cause | None
+
+
+class Place(NamedTuple):
+    """How far a target of a connection has come: it needs no event up to the number `seq` any more.
+
+    `skipped` counts those that the journal had let go before it could have them.
+    """
+
+    connection: str
+    target: str
+    seq: int
+    skipped: int = 0
 
 
 class Times(NamedTuple):
@@ -103,8 +135,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One command's effect, stored as a whole or not at all: its events, the states after them, what was answered."""
+    """One command's effect, stored as a whole or not at all: its events, the states after them, what was answered.
+
+    `cause` is kept with each of the events, for those who follow them.
+    """
 
     events: tuple[Event, ...]
     snapshots: tuple[Snapshot, ...]
     answer: Answer | None = None
+    cause: Cause | None = None

@@ -70,6 +70,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.index",
             "spark_store.connect",
             "spark_store.erasure",
+            "spark_store.following",
         ),
         ("spark_store.watermark", "spark_store.failure", "spark_store.durable"),
         ("spark_store.journal", "spark_store.journal.*", "spark_store.follower"),
@@ -130,7 +131,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.publication",
         ),
         ("connectivity.twins", "connectivity.twins.*"),
-        ("connectivity.cache", "connectivity.enrichment", "connectivity.happening"),
+        ("connectivity.cache", "connectivity.tail", "connectivity.enrichment", "connectivity.happening"),
         ("connectivity.interest",),
         ("connectivity.store", "connectivity.history", "connectivity.streams"),
         ("connectivity.outbound", "connectivity.inbound", "connectivity.trimming", "connectivity.past"),
@@ -252,6 +253,7 @@ STORE_OPENERS = (
     "connectivity.wide",
     "connectivity.export",
     "connectivity.erasing",
+    "connectivity.tail",
 )
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
 

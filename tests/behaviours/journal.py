@@ -13,7 +13,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal import Journal, Oldest
-from spark_store.records import Answer, Change, DeliveryName, Numbered, Snapshot
+from spark_store.records import Answer, Cause, Change, DeliveryName, Followed, Numbered, Place, Snapshot
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -348,6 +348,63 @@ class JournalBehaviour:
         journal.commit()
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [3, 4, 5]
 
+    # following
+
+    def test_all_events_are_followed_in_order_with_what_caused_them(self, journal: Journal) -> None:
+        cause = Cause("conn-1", {"correlation-id": "c-1", "requested-acks": ["conn-2:x"], "größe": 1.5})
+        journal.append([change(LAMP, 1), Change((event(POLICY, 1),), (snapshot(POLICY, 1),), None, cause)])
+        journal.append([change(LAMP, 2)])
+        expected = [
+            Followed(1, event(LAMP, 1), None),
+            Followed(2, event(POLICY, 1), cause),
+            Followed(3, event(LAMP, 2), None),
+        ]
+        assert journal.follow_on(0, 10, MUCH) == expected
+        assert journal.follow_on(1, 1, MUCH) == expected[1:2]
+        assert journal.follow_on(3, 10, MUCH) == journal.follow_on(0, -1, MUCH) == []
+        assert journal.followed(POLICY, 1) == expected[1]
+        assert journal.followed(POLICY, 2) is None
+        assert journal.trim(1, LATER) == 1
+        journal.commit()
+        assert journal.follow_on(0, 10, MUCH) == expected[1:]
+
+    def test_a_page_of_events_that_are_followed_stops_at_the_byte_budget(self, journal: Journal) -> None:
+        value = b'"' + b"x" * 96 + b'"'
+        journal.append([change(LAMP, revision, value) for revision in range(1, 6)])
+        assert [found.seq for found in journal.follow_on(0, 10, 1)] == [1]
+        assert [found.seq for found in journal.follow_on(0, 10, 200)] == [1, 2]
+
+    def test_the_open_transaction_knows_its_newest_number(self, journal: Journal) -> None:
+        journal.append(history(LAMP, 2))
+        journal.write([change(LAMP, 3), change(POLICY, 1)])
+        assert (journal.newest_written(), journal.newest_seq()) == (4, 2)
+        journal.rollback()
+        assert journal.newest_written() == 2
+
+    def test_a_new_place_is_behind_the_newest_event_and_goes_forward_only(self, journal: Journal) -> None:
+        """A connection's targets that are not named any more have none; what another connection has stays."""
+        journal.append(history(LAMP, 2))
+        journal.write([change(LAMP, 3)])
+        journal.follow("conn-1", ["0:a", "0:b"])
+        journal.follow("conn-2", ["0:a"])
+        assert journal.places() == []
+        journal.commit()
+        assert journal.places() == [Place("conn-1", "0:a", 3), Place("conn-1", "0:b", 3), Place("conn-2", "0:a", 3)]
+        journal.append([change(LAMP, 4)])
+        journal.move([Place("conn-1", "0:b", 4, 2), Place("conn-2", "0:a", 1), Place("conn-3", "0:a", 4)])
+        journal.follow("conn-1", ["0:b", "0:c"])
+        journal.commit()
+        assert journal.places() == [
+            Place("conn-1", "0:b", 4, 2),
+            Place("conn-1", "0:c", 4),
+            Place("conn-2", "0:a", 3),
+        ]
+        journal.follow("conn-1", [])
+        journal.rollback()
+        journal.follow("conn-2", [])
+        journal.commit()
+        assert [place.connection for place in journal.places()] == ["conn-1", "conn-1"]
+
     # trouble
 
     def test_a_probe_changes_nothing(self, journal: Journal) -> None:
@@ -369,6 +426,10 @@ class JournalBehaviour:
             journal.newest_seq,
             journal.oldest,
             lambda: journal.trim(1, LATER),
+            journal.places,
+            lambda: journal.follow_on(0, 1, 1),
+            lambda: journal.followed(LAMP, 1),
+            lambda: journal.follow("conn-1", []),
             journal.commit,
             journal.probe,
         ):

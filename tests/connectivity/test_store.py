@@ -92,6 +92,30 @@ def fragile(tmp_path: Path) -> Iterator[SqliteJournal]:
     Fragile.arm(0)
 
 
+# following
+
+
+async def test_whoever_follows_is_woken_after_those_who_waited(store: Store, gate: Gate) -> None:
+    await store.submit([change(LAMP, 1)])
+    told: list[object] = []
+    store.tail.follow(lambda: told.append(store.tail.newest))
+    durable = store.submit([change(LAMP, 2), change(POLICY, 1)])
+    durable.add_done_callback(lambda _: told.append("durable"))
+    await store.barrier()
+    await wait_until(lambda: len(told) == 2)
+    assert told == ["durable", 3]
+    assert [found.event.revision for found in store.tail.after(1)] == [2, 1]
+    gate.trouble = StoreUnavailable("the disk is full")
+    with pytest.raises(StoreUnavailable):
+        await store.submit([change(LAMP, 3)])
+    gate.trouble = None
+    await store.wait_available()
+    assert told == ["durable", 3, 3]
+    await store.submit([change(LAMP, 3)])
+    await wait_until(lambda: len(told) == 4)
+    assert [found.seq for found in store.tail.after(1)] == [2, 3, 4]
+
+
 # group commit
 
 
