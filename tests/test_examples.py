@@ -115,7 +115,7 @@ def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path, mosquitto_alo
             assert two.running["mosquitto"].port != port
 
 
-@pytest.mark.parametrize("missing", [{RABBITMQ}, {KAFKA}, {RABBITMQ, KAFKA}], ids=str)
+@pytest.mark.parametrize("missing", [{RABBITMQ}, {KAFKA}, {RABBITMQ, KAFKA}], ids=["RabbitMQ", "Kafka", "both"])
 def test_what_is_missing_is_named_with_what_brings_it(
     missing: set[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
