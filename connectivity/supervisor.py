@@ -4,6 +4,9 @@ Each client keeps a link of its own (`connectivity.client`); here is what they h
 connection is that of its clients together: open if all of them are, otherwise the worst of them with its reason.
 
 Closing takes nothing more in, ends the connection's subscriptions, and lets the answers that are on their way arrive.
+
+A target with the topic of connection announcements hears when its connection has opened and when it is about to close, the
+last before it leaves the broker; a link that is lost is not announced (Ditto connections, connection announcements).
 """
 
 from __future__ import annotations
@@ -11,16 +14,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 
 from connectivity.brokers.base import Link
 from connectivity.carried import reservations, shortfalls
 from connectivity.client import Client, Pauses
 from connectivity.dispatch import Dispatcher
-from connectivity.errors import Detail
+from connectivity.errors import ConnectivityError, Detail
 from connectivity.inbound import Reader
 from connectivity.intake import Holding
 from connectivity.lifecycle import State, Status, overall
@@ -32,6 +36,9 @@ from connectivity.outbox import Outbox
 from connectivity.scripts.host import ScriptHost
 from connectivity.store import Store
 from connectivity.targets import TargetRoute
+from connectivity.topics import CONNECTION_ANNOUNCEMENTS
+from mappings.ids import new_correlation_id
+from mappings.signals import ConnectionAnnouncement
 from spark_store.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -52,6 +59,9 @@ class Supervisor:
         now: Callable[[], datetime],
     ) -> None:
         self.connection = connection
+        self._now = now
+        self._is_announced = False
+        """Whether the connection's targets have been told that it is open."""
         self.attempted = asyncio.Event()
         """Set when every client's first attempt to connect has ended, one way or the other."""
         self._dispatcher = dispatcher
@@ -128,6 +138,11 @@ class Supervisor:
             client.stop_taking()
         self._dispatcher.close_connection(self.connection.id)
         links = [client.link for client in self.clients if client.link is not None]
+        if self._is_announced:
+            self._is_announced = False
+            if links:
+                # Behind everything else that its targets are sent; nobody hears of it where the link is gone.
+                self._announce("closed", "closedAt")
         if drain and links:
             await self._drain(links, drain)
         await asyncio.gather(*(client.close() for client in self.clients))
@@ -149,7 +164,26 @@ class Supervisor:
         await self._store.barrier()
         await self._outbox.drained()
 
+    def _announce(self, name: str, at: str) -> None:
+        """Tell those of the connection's own targets that want to hear what becomes of it."""
+        now = self._now().astimezone(UTC).replace(tzinfo=None)
+        value = msgspec.json.encode({at: f"{now.isoformat(timespec='seconds')}Z"})
+        headers = {"correlation-id": new_correlation_id(), "ditto-connection-id": self.connection.id}
+        announcement = ConnectionAnnouncement(self.connection.id, name, value, headers)
+        for target in self._member.targets:
+            if CONNECTION_ANNOUNCEMENTS in target.interest:
+                target.post(announcement, _nobody)
+
     def _client_changed(self) -> None:
-        self._meter.up.set(self.status is Status.OPEN)
+        status = self.status
+        self._meter.up.set(status is Status.OPEN)
+        if status is Status.OPEN and not self._is_announced:
+            # Once for each opening: a link that comes and goes in between is no news.
+            self._is_announced = True
+            self._announce("opened", "openedAt")
         if all(client.has_attempted for client in self.clients):
             self.attempted.set()
+
+
+def _nobody(_error: ConnectivityError | None) -> None:
+    """Nobody waits for the broker's word."""

@@ -2,9 +2,9 @@
 
 Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`), and `Event`, which rests in a history; the signals of
 the live channel, which go from one party to another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their
-answers); acknowledgements, which tell a requester what became of its signal elsewhere; and the seven signals of a
-subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec reads
-and writes them; the rest of the service knows nothing else.
+answers); acknowledgements, which tell a requester what became of its signal elsewhere; announcements; and the seven signals
+of a subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec
+reads and writes them; the rest of the service knows nothing else.
 
 JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
 `None` means that there is no value; JSON null is `b"null"`.
@@ -182,6 +182,18 @@ class Acknowledgements:
     channel: str = "twin"
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionAnnouncement:
+    """What becomes of a connection, as its own targets are told. `name`: opened or closed. It is about no entity."""
+
+    connection_id: str
+    name: str
+    value: bytes
+    headers: Headers
+    path: str = "/"
+    entity: None = None
+
+
 class Kind(str, Enum):
     """What a subscription delivers. Ids of different kinds never meet."""
 
@@ -297,4 +309,6 @@ Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe |
 Answer: TypeAlias = Response | LiveAnswer | ErrorResponse | Acknowledgements
 """What a requester is told once, at the end."""
 
-Outbound: TypeAlias = Answer | TwinEvent | Live | Acknowledgement | Created | Next | Complete | Failed
+Announcement: TypeAlias = ConnectionAnnouncement
+
+Outbound: TypeAlias = Answer | TwinEvent | Live | Announcement | Acknowledgement | Created | Next | Complete | Failed

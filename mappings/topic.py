@@ -22,6 +22,7 @@ from mappings.signals import (
     Cancel,
     Command,
     Complete,
+    ConnectionAnnouncement,
     Created,
     ErrorResponse,
     Failed,
@@ -232,6 +233,8 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return _live_topic(entity, "events", action)
         case Message(entity=entity, subject=subject) | MessageResponse(entity=entity, subject=subject):
             return _live_topic(entity, "messages", subject=subject)
+        case ConnectionAnnouncement(connection_id=connection_id, name=name):
+            return TopicPath(NONE, connection_id, "connections", None, "announcements", subject=name)
         case Acknowledgement(entity=entity, label=label, channel=channel):
             return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks", subject=label)
         case Acknowledgements(entity=entity, channel=channel):

@@ -22,6 +22,7 @@ from mappings.signals import (
     Acknowledgement,
     Acknowledgements,
     Complete,
+    ConnectionAnnouncement,
     Created,
     Ending,
     ErrorResponse,
@@ -151,6 +152,11 @@ def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
     return _envelope(payload, signal.headers)
 
 
+def _announcement(signal: ConnectionAnnouncement) -> list[Envelope]:
+    headers = {**echoed(signal.headers), "version": VERSION, "content-type": JSON}
+    return _envelope(message(str(topic_of(signal)), headers, signal.path, signal.value), signal.headers)
+
+
 def _acknowledgement(signal: Acknowledgement) -> list[Envelope]:
     headers = {**outgoing(signal.headers), "content-type": JSON}
     payload = message(str(topic_of(signal)), headers, "/", signal.value, status=signal.status)
@@ -207,6 +213,7 @@ _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     LiveCommand: _live,
     LiveResponse: _live_response,
     LiveEvent: _live,
+    ConnectionAnnouncement: _announcement,
     Acknowledgement: _acknowledgement,
     Acknowledgements: _acknowledgements,
     Created: _subscription_event,

@@ -20,6 +20,7 @@ from mappings.signals import (
     Cancel,
     Command,
     Complete,
+    ConnectionAnnouncement,
     Created,
     Ending,
     ErrorResponse,
@@ -99,6 +100,8 @@ def signal(row: dict[str, Any]) -> Any:
         case "TwinEvent":
             extra = raw(members.pop("extra", None))
             return TwinEvent(**{**members, "value": raw(members["value"])}, extra=extra)
+        case "ConnectionAnnouncement":
+            return ConnectionAnnouncement(**{**members, "value": members["value"].encode()})
         case "Response":
             return Response(**{**members, "value": raw(members["value"])})
         case name if name in _LIVE:
