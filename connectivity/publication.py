@@ -7,9 +7,9 @@ something else than an address is an error (Ditto connections, header mapping an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,9 +19,11 @@ from mappings.envelope import Envelope
 from mappings.errors import DecodeError
 from mappings.headers import HeaderMapping
 from mappings.placeholders import PlaceholderContext, parse
-from mappings.pointer import parse_pointer
+from mappings.pointer import MISSING, parse_pointer
+from mappings.selection import joined
 from mappings.signals import LiveCommand, LiveEvent, Outbound, TwinEvent
 from mappings.topic import topic_of
+from spark_store.partial import changed_part
 
 ADDRESS_HEADER = "mqtt.topic"
 """What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
@@ -112,10 +114,42 @@ def context_of(
         resource_path=path,
         resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
         feature_ids=features_of(signal) if has_features else (),
+        thing_json=_ToldThing(signal) if isinstance(signal, TwinEvent | LiveEvent) else None,
         connection_id=connection_id,
         subjects=(originator,) if originator is not None else (),
         now=now,
     )
+
+
+class _ToldThing(Mapping[str, Any]):
+    """The thing as an event and its extra fields show it, put together only where an expression asks for it.
+
+    What changed counts more than an extra field, which may be newer.
+    """
+
+    __slots__ = ("_document", "_event")
+
+    def __init__(self, event: TwinEvent | LiveEvent) -> None:
+        self._event = event
+        self._document: Mapping[str, Any] | None = None
+
+    @property
+    def _thing(self) -> Mapping[str, Any]:
+        if self._document is None:
+            event = self._event
+            value = MISSING if event.value is None else _decode(event.value)
+            changed = changed_part(event.entity.type, event.action, event.path, value)
+            self._document = joined(_decode(event.extra), changed) if event.extra is not None else changed
+        return self._document
+
+    def __getitem__(self, name: str) -> Any:
+        return self._thing[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._thing)
+
+    def __len__(self) -> int:
+        return len(self._thing)
 
 
 def features_of(signal: Outbound) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ _UNSAFE = (
     (re.compile(r"\A\Z|\A/|//|/\Z"), "an empty part"),
 )
 
+_PATH = "resource:path"
+
 _ANY = re.compile("|".join(pattern.pattern for pattern, _ in _UNSAFE))
 
 
@@ -53,8 +55,14 @@ def resolve_address(template: Template, context: PlaceholderContext) -> str | No
         if resolution.state is State.UNRESOLVED:
             return None
         if resolution.first is not None:
-            address.append(_judged(resolution.first, part.text))
+            is_path = part.text == _PATH
+            address.append(_path(resolution.first) if is_path else _judged(resolution.first, part.text))
     return "".join(address) if address else None
+
+
+def _path(value: str) -> str:
+    """The slash in front of every path is no client's doing: `out{{ resource:path }}` is `out/attributes/on`, or `out/`."""
+    return value if value == "/" else f"/{_judged(value.removeprefix('/'), _PATH)}"
 
 
 def _judged(value: str, expression: str) -> str:

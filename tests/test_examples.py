@@ -33,6 +33,7 @@ from tests.brokers.rabbitmq import RabbitMQ
 from tests.helpers import wait_until_sync
 
 ALL = {
+    "alarms.yaml",
     "analytics.json",
     "back-end.yaml",
     "desk.yaml",

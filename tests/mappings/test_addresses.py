@@ -59,6 +59,20 @@ def test_the_text_of_the_operator_is_not_judged() -> None:
     assert address("$SYS//{{ header:to }}/", to="a") == "$SYS//a/"
 
 
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("/attributes/on", "out/attributes/on"), ("/", "out/"), ("/attributes/a b", "out/attributes/a b")],
+)
+def test_a_path_of_a_signal_begins_with_a_slash_in_an_address_too(path: str, found: str) -> None:
+    assert resolve_address(parse("out{{ resource:path }}"), PlaceholderContext(resource_path=path)) == found
+
+
+@pytest.mark.parametrize("path", ["/attributes/#", "//a", "/attributes/+/b", "/$SYS", "/attributes/"])
+def test_what_a_client_wrote_in_a_path_is_judged_all_the_same(path: str) -> None:
+    with pytest.raises(UnsafeAddress):
+        resolve_address(parse("out{{ resource:path }}"), PlaceholderContext(resource_path=path))
+
+
 def test_the_first_of_several_values_counts() -> None:
     assert address("{{ header:to }}/{{ header:or }}", to=["a", "b#"], **{"or": ["1", "2"]}) == "a/1"
 
