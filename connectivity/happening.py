@@ -74,7 +74,7 @@ S = TypeVar("S", bound=TwinEvent | Live)
 class Seen(Generic[S]):
     """A signal as certain subjects see it. `document` is what a filter sees: the thing as far as the signal tells it."""
 
-    __slots__ = ("_document", "_extras", "_happening", "_part", "_readable", "_signal", "subjects")
+    __slots__ = ("_document", "_happening", "_part", "_readable", "_signal", "subjects")
 
     def __init__(self, happening: Happening[S], subjects: tuple[str, ...], part: Any) -> None:
         """`part`: what is readable of the value, parsed; MISSING where the value is seen as it is."""
@@ -84,7 +84,6 @@ class Seen(Generic[S]):
         self._signal: S | None = happening.signal if part is MISSING else None
         self._document: dict[str, Any] | None = None
         self._readable: Mapping[str, Any] | None = None
-        self._extras: dict[str, bytes | None] = {}
 
     @property
     def signal(self) -> S:

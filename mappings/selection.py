@@ -107,8 +107,8 @@ def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> d
         member = value[name]
         if not below:
             chosen[name] = member
-        elif isinstance(member, Mapping) and (inner := _select(member, below, (*path, name))):
-            chosen[name] = _added(chosen.get(name), inner)
+        elif (type(member) is dict or isinstance(member, Mapping)) and (inner := _select(member, below, (*path, name))):
+            chosen[name] = _added(chosen[name], inner) if name in chosen else inner
     return chosen
 
 
@@ -131,7 +131,7 @@ def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     together = dict(one)
     for key, member in other.items():
         known = together.get(key)
-        if isinstance(known, Mapping) and isinstance(member, Mapping):
+        if known is not None and isinstance(known, Mapping) and isinstance(member, Mapping):
             member = joined(known, member)
         together[key] = member
     return together

@@ -47,9 +47,6 @@ Document: TypeAlias = Mapping[str, Any]
 _FEW = 32
 """Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
 
-_SHOWN = frozenset({FieldKind.DOCUMENT, FieldKind.OPERAND})
-"""Where a field that has a value exists."""
-
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _PLAIN: Mapping[Operator, Callable[[Any, Any], bool]] = {
     Operator.EQ: operator.eq,
@@ -135,11 +132,11 @@ def _in(predicate: In, document: Document) -> bool:
 
 
 def _exists(field: Field, document: Document) -> bool:
-    return field.kind in _SHOWN and _read(field, document) is not MISSING
+    return _is_shown(field) and _read(field, document) is not MISSING
 
 
 def _empty(field: Field, document: Document) -> bool:
-    if field.kind not in _SHOWN:
+    if not _is_shown(field):
         return True
     value = _read(field, document)
     return value is MISSING or value is None or (isinstance(value, (str, list, Mapping)) and not value)
@@ -148,10 +145,15 @@ def _empty(field: Field, document: Document) -> bool:
 # -- fields
 
 
+def _is_shown(field: Field) -> bool:
+    """Whether a field exists where it has a value."""
+    return field.kind is FieldKind.DOCUMENT or field.kind is FieldKind.OPERAND
+
+
 def _read(field: Field, document: Document) -> Any:
     """The field's value, or MISSING."""
     value = _walk(document, field.path)
-    if field.kind in _SHOWN or not isinstance(value, str):
+    if _is_shown(field) or not isinstance(value, str):
         return value
     if field.kind is FieldKind.NAMESPACE:
         return value.partition(":")[0]
@@ -163,7 +165,8 @@ def _walk(document: Any, path: tuple[str, ...]) -> Any:
     for depth, key in enumerate(path):
         if isinstance(value, list):
             return _walk_all(value, path[depth:])
-        if not isinstance(value, Mapping) or key not in value:
+        # A plain dict is asked for first, here and below: it is nearly always one, and `Mapping` takes long to know.
+        if (type(value) is not dict and not isinstance(value, Mapping)) or key not in value:
             return MISSING
         value = value[key]
     return value
@@ -190,6 +193,9 @@ def _elements(value: Any) -> Iterator[Any]:
 
 def _scalars(value: Any) -> Sequence[Any]:
     """What a comparison looks at: no objects, and nothing for a field that is missing."""
+    kind = type(value)
+    if kind is str or kind is float or kind is int or kind is bool:
+        return (value,)
     if isinstance(value, list):
         if _SCALARS.issuperset(map(type, value)):
             return value

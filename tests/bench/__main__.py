@@ -33,7 +33,7 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import cold, lake
+from tests.bench import cold, judging, lake
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -292,6 +292,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "kafka-next": next_over_kafka,
     "kafka-drain": drained_over_kafka,
     "three": three_at_once,
+    "targets-judged": judging.judged,
     "lake-fill": lake.filled,
     "lake-soon": lake.soon,
     "lake-memory": lake.memory,
