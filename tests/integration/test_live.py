@@ -178,7 +178,7 @@ async def test_case_58_a_live_command_is_answered_though_its_answer_wants_no_res
 
 async def test_live_events_pass_a_filter_on_their_topic_and_get_extra_fields(field: Field, desk: MqttClient) -> None:
     """The one that the filter keeps comes first; fields that the thing has not are left out."""
-    for action in ("created", "modified"):
+    for action in ("merged", "modified"):
         desk.command(topic("lamp-1", f"events/{action}", LIVE), "/attributes/on", value=True)
     heard = await field.heard()
     assert (heard["topic"], heard["value"]) == (topic("lamp-1", "events/modified", LIVE), True)
