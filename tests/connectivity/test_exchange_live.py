@@ -215,10 +215,12 @@ async def test_who_may_not_send_is_told_and_nothing_is_sent(payload: bytes, erro
     [
         (target(f"{MESSAGES}?namespaces=acme.other"), "namespace"),
         (target(f"{MESSAGES}?filter=eq(attributes/on,true)"), "filter"),
+        (target(f"{MESSAGES}?filter=eq(attributes/on,true)&extraFields=attributes/on"), "filter with extra fields"),
+        (target(f"{MESSAGES}?filter=ne(topic:subject,'blink')"), "filter on the signal"),
         (target(COMMANDS), "topic"),
         (target(MESSAGES, authorizationContext=["acme:stranger"]), "permission"),
     ],
-    ids=["namespace", "filter", "topic", "permission"],
+    ids=["namespace", "filter", "filter with extra fields", "filter on the signal", "topic", "permission"],
 )
 async def test_case_36_and_37_who_is_not_asked_answers_weakly(other: dict[str, Any], why: str) -> None:
     site = await collected()
@@ -229,6 +231,19 @@ async def test_case_36_and_37_who_is_not_asked_answers_weakly(other: dict[str, A
     (answer,) = site.answers()
     assert answer["status"] == 200
     assert [ack["headers"]["ditto-weak-ack"] for ack in answer["value"].values()] == [True, True]
+
+
+async def test_every_target_gets_the_extra_fields_that_it_wants() -> None:
+    """As they are in the twin; the policy as far as the target may read it, although nothing is read any more."""
+    site = await collected()
+    site.deliver(turn(True))
+    await site.settled(1)
+    topics = (MESSAGES, f"{MESSAGES}?extraFields=attributes/on,_policy(policyId)", f"{MESSAGES}?extraFields=features")
+    other = beside(site, *(target(topic) for topic in topics))
+    site.deliver(message(response_required=False, requested_acks=[]))
+    await until(lambda: len(other.answers()) == len(topics))
+    extras = [heard.get("extra") for heard in other.answers()]
+    assert extras == [None, {"attributes": {"on": True}, "_policy": {"policyId": "acme.site:lamp-7"}}, None]
 
 
 async def test_case_39_a_target_acknowledges_when_its_broker_has_confirmed() -> None:

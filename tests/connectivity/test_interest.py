@@ -148,6 +148,14 @@ def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
     assert (answer.headers["correlation-id"], answer.headers["x-shift"]) == ("c-7", "night")
 
 
+def test_connections_case_06_namespace_and_filter_both_have_to_let_an_event_pass() -> None:
+    plant = Plant()
+    plant.world.send("create", "/", {"policyId": POLICY}, to="acme:u")
+    wanted = interest("gt(attributes/a,5)", namespaces="acme.plant")
+    events = [plant.tell("modify", "/attributes/a", number, to=to) for to in (THING, "acme:u") for number in (4, 6)]
+    assert [(event.entity.id, value_of(event)) for event in plant.heard(wanted, events)] == [(THING, 6)]
+
+
 def test_connections_case_62_extra_fields_show_the_new_value_and_every_feature_that_has_one() -> None:
     features = {"a": {"properties": {"t": 1}}, "b": {"properties": {"u": 2}}, "c": {"properties": {"t": 3, "u": 4}}}
     plant = a_plant(attributes={"n": 1}, features=features)

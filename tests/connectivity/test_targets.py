@@ -69,6 +69,30 @@ def test_case_17_the_address_and_the_headers_are_resolved_for_the_signal() -> No
     }
 
 
+def test_case_20_mapped_headers_stand_beside_those_of_the_mapper() -> None:
+    mapping = {"what": "{{ topic:action }}", "site": "{{ thing-json:attributes/site | fn:default('-') }}"}
+    way = Way("_/_/things/twin/events", address="to/{{ thing:name }}/{{ feature:id }}", headerMapping=mapping)
+    headers = {"correlation-id": "c-1"}
+    event = TwinEvent(
+        LAMP, 7, "", "modified", "/features/bulb/properties/on", b"1", headers, b'{"attributes":{"site":"N"}}'
+    )
+    (message,) = way.route.messages(event)
+    assert message.address == "to/lamp-7/bulb"
+    assert message.envelope.headers == {
+        "content-type": "application/vnd.eclipse.ditto+json",
+        "correlation-id": "c-1",
+        "what": "modified",
+        "site": "N",
+    }
+
+
+def test_an_event_for_an_address_without_a_value_is_dropped_and_counted() -> None:
+    way = Way("_/_/things/twin/events", address="to/{{ feature:id }}")
+    event = TwinEvent(LAMP, 7, "", "modified", "/attributes/on", b"1", {})
+    assert way.route.post(event, way.ended.append) is None
+    assert (way.link.published, way.ended, way.count("address_unresolved")) == ([], [], 1)
+
+
 def test_without_an_address_nothing_is_published() -> None:
     way = Way(MESSAGES, address="{{ header:no }}")
     assert way.route.post(BLINK, way.ended.append) is None
