@@ -40,8 +40,10 @@ class Field:
         number = uuid4().hex[:8]
         self.desk, self.device = f"desk-{number}", f"device-{number}"
         self.blind, self.taker = f"blind-{number}", f"taker-{number}"
-        self.said, self.hears = f"{number}-said", f"{number}-heard"
+        self.said, self.hears, self.noticed = f"{number}-said", f"{number}-heard", f"{number}-noticed"
         self.bystander = bystander
+        self.keeper: AmqpBystander
+        self.service: ServiceProcess
         self._read = 0
         nacks = {"address": f"{self.desk}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
         divert = {"divert-response-to-connection": self.taker}
@@ -66,7 +68,7 @@ class Field:
                         "declaredAcks": [f"{self.device}:seen"],
                     }
                 ],
-                "targets": [self._target(self.hears, OWNER, self.device)],
+                "targets": [self._target(self.hears, OWNER, self.device), self._status()],
             },
             {**amqp, "id": self.blind, "targets": [self._target(self.hears, STRANGER, self.blind)]},
             {
@@ -91,6 +93,16 @@ class Field:
             "authorizationContext": [subject],
             "headerMapping": {"subject": "{{ topic:action-subject }}"},
             "issuedAcknowledgementLabel": f"{connection_id}:sent",
+        }
+
+    def _status(self) -> dict[str, Any]:
+        """A target that hears what becomes of the device's connection."""
+        topics = ["_/_/connections/announcements"]
+        return {
+            "address": f"/{self.noticed}",
+            "topics": topics,
+            "authorizationContext": [OWNER],
+            "headerMapping": {"subject": "{{ topic:subject }}"},
         }
 
     async def heard(self) -> dict[str, Any]:
@@ -119,8 +131,10 @@ async def field(
         await bystander.queue(made.said)
         await bystander.listen(made.hears)
         folder = tmp_path_factory.mktemp("live")
-        with await asyncio.to_thread(ServiceProcess.start, folder, made.documents):
-            yield made
+        async with AmqpBystander(rabbitmq.uri()) as made.keeper:
+            await made.keeper.listen(made.noticed)
+            with await asyncio.to_thread(ServiceProcess.start, folder, made.documents) as made.service:
+                yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -245,3 +259,13 @@ async def test_case_57_an_answer_is_diverted_to_another_broker(
     assert [answer["status"] for answer in answers] == [200, 404]
     assert {answer["headers"]["diverted-response-from-connection"] for answer in answers} == {field.desk}
     assert desk.received.empty()
+
+
+async def test_case_21_and_56_a_connection_announces_that_it_opens_and_that_it_closes(field: Field) -> None:
+    """The last test here: it ends the service. The announcements are mapped like any signal."""
+    await asyncio.to_thread(field.service.stop)
+    heard = field.keeper.messages
+    await wait_until(lambda: len(heard) == 2, PATIENCE)
+    announced = f"_/{field.device}/connections/announcements"
+    notices = [(message.headers.get("subject"), json.loads(message.body)["topic"]) for message in heard]
+    assert notices == [(name, f"{announced}/{name}") for name in ("opened", "closed")]
