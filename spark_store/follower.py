@@ -33,13 +33,20 @@ _ENTRIES = f"""{_ENTRY_COLUMNS}
     FROM entries JOIN entities ON entities.key = entries.entity
     WHERE entries.seq BETWEEN ? AND ? ORDER BY entries.seq
 """
-# The index by number has the keys, so these alone are sorted (the limit is there because SQLite would leave the order out).
-# Then the rows are fetched as they lie in the file: each page is read once, however many entities take turns.
-_ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
-    FROM (SELECT entity, revision FROM entries WHERE seq BETWEEN ? AND ? ORDER BY entity, revision LIMIT -1) AS wanted
-    CROSS JOIN entries ON entries.entity = wanted.entity AND entries.revision = wanted.revision
-    CROSS JOIN entities ON entities.key = entries.entity
+# Revisions grow with numbers. So of each entity the first and the last one are looked for in the index by number, and what
+# lies between them is read as it lies in the file, one row after the other. The entities alone are sorted (the limit is
+# there because SQLite would leave the order out); the plus keeps it from going by the index once more.
+ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
+    FROM (SELECT entities.key, entities.type, entities.id, oldest, newest
+          FROM (SELECT entity, min(revision) AS oldest, max(revision) AS newest FROM entries
+                WHERE seq BETWEEN ?1 AND ?2 GROUP BY entity) AS wanted
+          CROSS JOIN entities ON entities.key = wanted.entity ORDER BY entities.id, entities.type LIMIT -1) AS entities
+    CROSS JOIN entries ON entries.entity = entities.key
+         AND entries.revision BETWEEN entities.oldest AND entities.newest AND +entries.seq BETWEEN ?1 AND ?2
 """
+"""The events numbered ?1 to ?2 with the columns of `Entry`, by entity, as texts compare, and revision."""
+
+_LONG_ENTRIES = f"{ENTRIES_BY_ENTITY} AND max(coalesce(length(value), 0), length(headers)) > ?3"
 _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
 # An erased entity keeps a row that says nothing.
 _ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
@@ -175,8 +182,12 @@ class Follower:
         return map(Entry._make, self._rows(_ENTRIES, (first, last)))
 
     def entries_by_entity(self, first: int, last: int) -> Iterator[Entry]:
-        """The same events, those of an entity one after the other: a large range is read much faster this way."""
-        return map(Entry._make, self._rows(_ENTRIES_BY_ENTITY, (first, last)))
+        """The same events, by entity and revision: a large range is read much faster this way."""
+        return map(Entry._make, self._rows(ENTRIES_BY_ENTITY, (first, last)))
+
+    def long_entries(self, first: int, last: int, longer: int) -> Iterator[Entry]:
+        """Those of the same events whose value or headers have more than so many bytes."""
+        return map(Entry._make, self._rows(_LONG_ENTRIES, (first, last, longer)))
 
     def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[State]:
         """The entities that the events with these numbers belong to, as they are now, each once.

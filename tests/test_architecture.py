@@ -232,6 +232,8 @@ LIBRARIES = {
         "spark_store.output",
     ),
     "sqlite3": ("spark_store.*",),
+    "adbc_driver_sqlite": ("spark_store.pipeline.columns",),
+    "adbc_driver_manager": ("spark_store.pipeline.columns",),
     "starlette": ("connectivity.api*",),
     "uvicorn": ("connectivity.api*", "connectivity.service"),
     "httpx": ("connectivity.cli*",),

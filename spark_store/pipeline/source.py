@@ -25,13 +25,14 @@ from pyspark.sql.types import StructType
 
 from spark_store.errors import LakeUnfit
 from spark_store.follower import Entry, Follower, State
+from spark_store.pipeline.columns import LONG, short_events
 
 EVENTS_SCHEMA = (
-    "entity_type STRING, entity STRING, revision BIGINT, seq BIGINT, timestamp STRING, action STRING, path STRING, "
+    "entity_type STRING, entity STRING, revision BIGINT, seq BIGINT, timestamp TIMESTAMP, action STRING, path STRING, "
     "value STRING, headers STRING"
 )
 STATES_SCHEMA = (
-    "entity_type STRING, entity STRING, policy STRING, revision BIGINT, seq BIGINT, created STRING, modified STRING, "
+    "entity_type STRING, entity STRING, policy STRING, revision BIGINT, seq BIGINT, created TIMESTAMP, modified TIMESTAMP, "
     "state STRING"
 )
 
@@ -44,7 +45,14 @@ _TEXT = {"value", "headers", "state"}
 """Columns that the journal keeps as bytes."""
 _NUMBERS = {"revision", "seq"}
 
-_STATES = pa.schema([(name, pa.int64() if name in _NUMBERS else pa.string()) for name in State._fields])
+_INSTANTS = {"timestamp", "created", "modified"}
+
+_STATES = pa.schema(
+    {
+        name: pa.int64() if name in _NUMBERS else pa.timestamp("us", "UTC") if name in _INSTANTS else pa.string()
+        for name in State._fields
+    }
+)
 
 Row = TypeVar("Row", Entry, State)
 
@@ -107,14 +115,21 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cut(start["seq"] + 1, end["seq"], self._parallelism)
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        # Whether it can be read at all is asked first, and in our own words.
+        Follower.open(self._path).close()
         found = 0
+        for batch in short_events(self._path, partition.first, partition.last):
+            found += batch.num_rows
+            yield batch
+        wanted = partition.last - partition.first + 1
         with Follower.open(self._path) as follower:
-            for batch in arrow(follower.entries_by_entity(partition.first, partition.last), Entry):
-                found += batch.num_rows
-                yield batch
+            if found < wanted:
+                for batch in arrow(follower.long_entries(partition.first, partition.last, LONG), Entry):
+                    found += batch.num_rows
+                    yield batch
             # Counted afterwards: an erasure meanwhile may have taken what was found.
             holes = follower.holes(partition.first, partition.last)
-        if found + holes < partition.last - partition.first + 1:
+        if found + holes < wanted:
             raise LakeUnfit(
                 f"{self._path}: expected every event from {partition.first} to {partition.last}, found {found} of them; "
                 "restore the journal, or begin a new lake"
@@ -151,30 +166,7 @@ class _StatesReader(DataSourceReader):
             yield from arrow(rows, State)
 
 
-class JournalEntries(DataSource):
-    """The events of a journal from `first` to `last` that are there, as a table: for comparing."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "journal_entries"
-
-    def schema(self) -> str:
-        return EVENTS_SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        return _EntriesReader(self.options)
-
-
-class _EntriesReader(_StatesReader):
-    def partitions(self) -> Sequence[Range]:
-        return cut(self._first, self._last, self._parallelism) or [Range(1, 0)]
-
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        with Follower.open(self._path) as follower:
-            yield from arrow(follower.entries_by_entity(partition.first, partition.last), Entry)
-
-
-SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates, JournalEntries)
+SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates)
 
 
 def states_of(path: Path, first: int, last: int) -> pa.Table:
@@ -222,4 +214,7 @@ def _batch(rows: Sequence[Row], shape: type[Row]) -> pa.RecordBatch:
 def _column(name: str, values: Sequence[Any]) -> pa.Array:
     if name in _TEXT:
         return pa.array(values, pa.binary()).cast(pa.string())
+    if name in _INSTANTS:
+        # What is no time is an error, not a null.
+        return pa.array(values, pa.string()).cast(pa.timestamp("us", "UTC"))
     return pa.array(values, pa.int64() if name in _NUMBERS else pa.string())

@@ -15,7 +15,7 @@ def event_rows(entries: DataFrame) -> DataFrame:
         "entity",
         _namespace(sql.col("entity")).alias("namespace"),
         "revision",
-        _instant(sql.col("timestamp")).alias("ts"),
+        sql.col("timestamp").alias("ts"),
         "action",
         "path",
         "value",
@@ -35,8 +35,8 @@ def latest_rows(states: DataFrame) -> DataFrame:
         sql.col("policy").alias("policy_id"),
         "revision",
         "seq",
-        _instant(sql.col("created")).alias("created"),
-        _instant(sql.col("modified")).alias("modified"),
+        "created",
+        "modified",
         is_deleted.alias("deleted"),
         "state",
     ).select(*LATEST.column_names)
@@ -45,8 +45,3 @@ def latest_rows(states: DataFrame) -> DataFrame:
 def _namespace(entity: Column) -> Column:
     """What stands before the first colon."""
     return sql.when(entity.contains(":"), sql.substring_index(entity, ":", 1)).otherwise(sql.lit(""))
-
-
-def _instant(text: Column) -> Column:
-    """`2030-01-15T07:30:00.250000Z` with all its microseconds; what is no time is an error, not a null."""
-    return text.cast("timestamp")

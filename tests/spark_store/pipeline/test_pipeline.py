@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -13,6 +14,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import LakeUnfit
 from spark_store.pipeline import maintenance, snapshots
+from spark_store.pipeline.columns import short_events
 from spark_store.pipeline.jobs import Target, append_events
 from spark_store.pipeline.transforms import event_rows
 from spark_store.records import Change, Snapshot
@@ -64,7 +66,8 @@ def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site:
     site.write(10)
     take_all(spark, site)
     target = Target.of(spark, site.folder)
-    append_events(target, event_rows(target.journal("journal_entries", 1, 10)), 10)
+    rows = spark.createDataFrame(pa.Table.from_batches(short_events(site.lake.journal, 1, 10)))
+    append_events(target, event_rows(rows), 10)
     assert DeltaTable(site.lake.path(EVENTS)).transaction_version(APP) == 10
     site.assert_equal()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -11,8 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark_store.errors import LakeUnfit
 from spark_store.follower import Entry, State
+from spark_store.pipeline import columns
 from spark_store.pipeline.source import PARTITION_ROWS, JournalEvents, Range, _EventsReader, arrow, cut
-from tests.spark_store.pipeline.site import Site
+from tests.behaviours.journal import change
+from tests.spark_store.pipeline.site import Site, lamp
 
 
 def ranges(first: int, last: int, parallelism: int) -> list[tuple[int, int]]:
@@ -28,8 +31,11 @@ def test_a_range_is_cut_without_hole_or_overlap() -> None:
     assert all(later[0] == earlier[1] + 1 for earlier, later in itertools.pairwise(edges))
 
 
+AT = "2030-01-15T07:30:00.250000Z"
+
+
 def entry(seq: int, value: bytes | None = b"1") -> Entry:
-    return Entry("thing", "acme:lamp", seq, seq, "2030-01-15T07:30:00.250000Z", "modified", "/", value, b"{}")
+    return Entry("thing", "acme:lamp", seq, seq, AT, "modified", "/", value, b"{}")
 
 
 def test_arrow_batches_are_bounded_in_rows_and_in_bytes() -> None:
@@ -49,8 +55,20 @@ def test_json_becomes_text_byte_for_byte_and_nothing_stays_nothing() -> None:
     (batch,) = arrow([entry(1, '"Zürich 1.50 😀"'.encode()), entry(2, None)], Entry)
     assert batch.schema.field("value").type == pa.string()
     assert batch.column("value").to_pylist() == ['"Zürich 1.50 😀"', None]
-    (states,) = arrow([State("thing", "acme:lamp", None, 3, 9, "t", "t", None)], State)
+    (states,) = arrow([State("thing", "acme:lamp", None, 3, 9, AT, AT, None)], State)
     assert (states.column("state").to_pylist(), states.column("policy").to_pylist()) == ([None], [None])
+
+
+def test_times_are_times_and_what_is_none_is_an_error() -> None:
+    (batch,) = arrow([entry(1)], Entry)
+    assert batch.column("timestamp").to_pylist() == [datetime(2030, 1, 15, 7, 30, 0, 250_000, UTC)]
+    with pytest.raises(pa.ArrowInvalid, match="soon"):
+        list(arrow([entry(1)._replace(timestamp="soon")], Entry))
+
+
+def test_short_and_long_events_have_the_same_columns() -> None:
+    (batch,) = arrow([entry(1)], Entry)
+    assert batch.schema == columns.EVENTS
 
 
 def reader(site: Site, start: int = 0, max_rows: int = 10) -> _EventsReader:
@@ -79,6 +97,15 @@ def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: Site) -
     assert sorted(batch.column("seq").to_pylist()) == list(range(6, 16))
     names = batch.column("entity").to_pylist()
     assert len([name for name, _ in itertools.groupby(names)]) == len(set(names)), "those of an entity lie together"
+
+
+def test_events_of_any_length_are_read_each_once(site: Site) -> None:
+    site.write(20)
+    long = b'"' + b"x" * (columns.LONG + 1) + b'"'
+    site.append([change(lamp(50), revision, long if revision % 2 else b"1") for revision in range(1, 5)])
+    batches = list(reader(site).read(Range(1, 24)))
+    assert sorted(seq for batch in batches for seq in batch.column("seq").to_pylist()) == list(range(1, 25))
+    assert {batch.schema.names == columns.EVENTS.names for batch in batches} == {True}
 
 
 def test_a_hole_in_the_journal_stops_the_batch(site: Site) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,8 +13,7 @@ from spark_store.tables import EVENTS, LATEST
 
 pytestmark = pytest.mark.spark
 
-AT = "2030-01-15T07:30:00.250001Z"
-INSTANT = datetime(2030, 1, 15, 7, 30, 0, 250_001)
+AT = datetime(2030, 1, 15, 7, 30, 0, 250_001, UTC)
 
 
 def test_an_entry_becomes_a_row_with_its_namespace_and_its_time_to_the_microsecond(spark: SparkSession) -> None:
