@@ -27,7 +27,9 @@ from spark_store.errors import (
     StoreError,
     TimeIsUp,
 )
+from spark_store.follower import Follower
 from spark_store.selection import Selection
+from spark_store.tables import Lake
 from spark_store.wide import Cancellation, Limits
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
@@ -125,6 +127,7 @@ class HistoryExport:
         # What it needs of Arrow takes a moment to load, and wrong arguments shall be said at once.
         from spark_store.export import Export
 
+        self._check_known()
         export = Export(wide_queries(self._settings), self._limits, self._cancellation, progress)
         try:
             written = export.run(self._selection, out, force=force)
@@ -137,6 +140,21 @@ class HistoryExport:
             "first_revision": written.first_revision,
             "last_revision": written.last_revision,
         }
+
+    def _check_known(self) -> None:
+        """See that an entity that is named is one. Raises ExportFailed."""
+        entity = self._selection.entity
+        if entity is None:
+            return
+        types = [self._selection.entity_type] if self._selection.entity_type is not None else TYPES
+        try:
+            with Follower.open(Lake(self._settings.data_dir).journal) as follower:
+                is_known = any(follower.state(type, entity) is not None for type in types)
+        except StoreError as error:
+            raise ExportFailed(str(error), _exit_code(error)) from error
+        if not is_known:
+            kinds = " or ".join(type for type in types)
+            raise ExportFailed(f"{entity}: expected a {kinds} that has a history, found none", EXIT_FAILED)
 
 
 def _exit_code(error: StoreError) -> int:

@@ -7,7 +7,7 @@ are read from their owner when somebody scrapes, not kept twice.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -109,6 +109,8 @@ class Monitor:
         )
         self.trimming.set(1)
 
+        self._looks: list[Callable[[], Awaitable[None]]] = []
+
     def meter(self, connection_id: str) -> Meter:
         self._connections[connection_id] = None
         return Meter(self, connection_id)
@@ -129,6 +131,16 @@ class Monitor:
     def watch_figures(self, figures: Callable[[], Iterable[Figure]]) -> None:
         """Where a scrape finds figures that somebody else knows."""
         self.registry.register(_Figures(figures))
+
+    def look_first(self, look: Callable[[], Awaitable[None]]) -> None:
+        """What is to be done before a scrape, where reading it would keep the loop waiting."""
+        self._looks.append(look)
+
+    async def scrape(self) -> bytes:
+        """`exposition`, once everybody has looked."""
+        for look in self._looks:
+            await look()
+        return self.exposition()
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""

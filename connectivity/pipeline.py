@@ -17,11 +17,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -49,6 +51,9 @@ _WARNING = {"upkeep failed", "erasure failed", "watermark lost", "clock went bac
 """What somebody may want to look after, though the pipeline goes on."""
 
 _UPKEEP = {"upkeep", "upkeep failed"}
+
+_ANSWERS = {"preview", "optimized", "forgotten", "verified"}
+"""What a process that was asked something says last."""
 
 _WORKING = {"following", "batch"}
 """What only a pipeline that works says."""
@@ -110,16 +115,51 @@ def _retention(settings: Settings) -> Mapping[str, Mapping[str, float]]:
     return found if any(found.values()) else {}
 
 
+def ask(
+    settings: Settings, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+) -> list[dict[str, Any]]:
+    """What a pipeline process says until it ends; `told` hears each line at once.
+
+    What Java has to say stays aside. The process ends when this one does. Raises PipelineEnded where it failed.
+    """
+    said: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryFile() as aside,
+        subprocess.Popen(
+            command(settings, action, "--with-parent", *options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=aside,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if (found := _parsed(line.decode(errors="replace").strip())) is not None:
+                said.append(found)
+                told(found)
+        exit_code = process.wait()
+        aside.seek(0)
+        words = aside.read().decode(errors="replace").split("\n")
+    if exit_code and not (said and said[-1]["event"] in _ANSWERS):
+        reasons = [str(it["reason"]) for it in said if it["event"] == "failed"]
+        raise PipelineEnded(exit_code, next(iter([*reasons, *filter(None, reversed(words))]), "it said nothing"))
+    return said
+
+
+def answer(
+    settings: Settings, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+) -> dict[str, Any]:
+    """As `ask`: the last thing that it says. Raises PipelineEnded where it failed."""
+    said = ask(settings, action, *options, told=told)
+    if not said or said[-1]["event"] not in _ANSWERS:
+        raise PipelineEnded(1, "it said nothing")
+    return {name: value for name, value in said[-1].items() if name != "event"}
+
+
 def preview(settings: Settings) -> list[dict[str, Any]]:
     """What retention would delete now, by namespace: a pipeline process is asked. Raises PipelineEnded."""
-    asked = subprocess.run(command(settings, "retention", "--preview"), stdout=subprocess.PIPE, check=False)
-    said = [found for line in asked.stdout.decode(errors="replace").splitlines() if (found := _parsed(line))]
-    for found in said:
-        if found["event"] == "preview":
-            namespaces: list[dict[str, Any]] = found["namespaces"]
-            return namespaces
-    reasons = [str(found["reason"]) for found in said if found["event"] == "failed"]
-    raise PipelineEnded(asked.returncode, next(iter(reasons), "it said nothing"))
+    namespaces: list[dict[str, Any]] = answer(settings, "retention", "--preview")["namespaces"]
+    return namespaces
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -186,6 +226,14 @@ class _Run:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=20))
 
 
+class _Seen(NamedTuple):
+    """What a look found: the watermark, the lag, and how many erasures wait; None what could not be read."""
+
+    watermark: Watermark | None = None
+    lag: Lag | None = None
+    pending: int | None = None
+
+
 class Pipeline:
     """The pipeline of one service. `details` says what it does, for people."""
 
@@ -203,6 +251,8 @@ class Pipeline:
         self._stopping = asyncio.Event()
         self._trouble = Trouble()
         self._upkeep = ""
+        self._seen = _Seen()
+        self._looking = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.details}>"
@@ -212,41 +262,43 @@ class Pipeline:
         """The process, while one runs."""
         return self._process.pid if self._process is not None else None
 
-    def lag(self) -> Lag | None:
-        """How far the lake is behind; None where there is none, or while that cannot be read."""
-        if self._settings.spark.mode is SparkMode.OFF:
-            return None
-        try:
-            if self._follower is None:
-                self._follower = Follower.open(self._lake.journal)
-            return measure(self._follower, read_watermark(self._lake.watermark).seq, datetime.now(UTC))
-        except StoreError as error:
-            log.debug("the lake's lag cannot be read", reason=str(error))
-            return None
+    async def look(self) -> None:
+        """Find out what `lag` and `figures` show: in a thread, since the disk may be busy."""
+        if self._settings.spark.mode is not SparkMode.OFF:
+            self._seen = await asyncio.to_thread(self._look)
 
-    def _pending(self, erased: int) -> int | None:
-        try:
-            if self._follower is None:
-                self._follower = Follower.open(self._lake.journal)
-            return len(self._follower.erasures(erased))
-        except StoreError as error:
-            log.debug("the erasures cannot be read", reason=str(error))
-            return None
+    def lag(self) -> Lag | None:
+        """How far the lake was behind at the last `look`; None where there is none, or where that could not be read."""
+        return self._seen.lag
+
+    def _look(self) -> _Seen:
+        with self._looking:
+            try:
+                watermark = read_watermark(self._lake.watermark)
+            except StoreError as error:
+                log.debug("the watermark cannot be read", reason=str(error))
+                return _Seen()
+            try:
+                if self._follower is None:
+                    self._follower = Follower.open(self._lake.journal)
+                lag = measure(self._follower, watermark.seq, datetime.now(UTC))
+                return _Seen(watermark, lag, len(self._follower.erasures(watermark.erased)))
+            except StoreError as error:
+                log.debug("the lake's lag cannot be read", reason=str(error))
+                return _Seen(watermark)
 
     def figures(self) -> Iterator[Figure]:
-        """What a scrape shows of the lake and its pipeline; nothing where there is none, or while it cannot be read."""
+        """What a scrape shows of the lake and its pipeline, as of the last `look`; nothing where there is none, or while it
+        cannot be read."""
         if self._settings.spark.mode is SparkMode.OFF:
             return
         if self._settings.spark.mode is SparkMode.EMBEDDED:
             is_up = 1 if self.details == "following" else 0
             yield Figure("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
-        try:
-            watermark = read_watermark(self._lake.watermark)
-        except StoreError as error:
-            log.debug("the watermark cannot be read", reason=str(error))
-            return
-        yield from figures_of(watermark)
-        if (pending := self._pending(watermark.erased)) is not None:
+        watermark, _, pending = self._seen
+        if watermark is not None:
+            yield from figures_of(watermark)
+        if pending is not None:
             text = "Erasures that journal or lake have not carried out yet."
             yield Figure("connectivity_lake_erasures_pending", text, {(): pending})
 
@@ -269,8 +321,9 @@ class Pipeline:
                 log.info("pipeline is killed amid a batch", seconds=seconds)
                 self._signal(signal.SIGKILL)
             await self._running
-        if self._follower is not None:
-            self._follower.close()
+        with self._looking:
+            if self._follower is not None:
+                self._follower.close()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:

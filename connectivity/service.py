@@ -119,6 +119,7 @@ class Service:
         self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self.pipeline = Pipeline(settings)
         if settings.spark.mode is not SparkMode.OFF:
+            self.monitor.look_first(self.pipeline.look)
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
         self.eraser = Eraser(self.journal, self.store, self.streams, lake, self._erased, now)

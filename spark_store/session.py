@@ -13,6 +13,7 @@ waits in the memory of the Java process until the caller has taken it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
@@ -35,6 +36,8 @@ from spark_store.tables import Lake
 OLDEST_JAVA = 17
 JARS = Path(__file__).parents[1] / ".run" / "spark"
 """Where `make install` puts Delta's jars."""
+
+STDERR = 2
 
 _LOOK_SECONDS = 0.2
 _WANTED_JARS = ("delta-spark_*.jar", "delta-storage-*.jar")
@@ -171,11 +174,45 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
     builder = SparkSession.builder.master(_master(options)).appName(name)
     for key, value in _settings(options, jars).items():
         builder = builder.config(key, value)
+    token = options.connect.token if options.connect is not None else None
     try:
-        with _in_environment(_TOKEN_VARIABLE, options.connect.token if options.connect is not None else None):
+        with _in_environment(_TOKEN_VARIABLE, token), _without_greeting():
             return builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise SparkMissing(f"Spark does not start with master {options.master}: {error}") from error
+
+
+_GREETING = re.compile(
+    rb"WARNING: Using incubator modules|Setting default log level to |To adjust logging level |"
+    rb"Using Spark's (?:default|repl) log4j "
+)
+"""How the lines begin that Java writes at every start, whatever level of logging it is told."""
+
+
+@contextlib.contextmanager
+def _without_greeting() -> Iterator[None]:
+    """What is started meanwhile keeps its greeting from a terminal, for as long as it runs. Its other words get there."""
+    if not os.isatty(STDERR):
+        yield
+        return
+    words, theirs = os.pipe()
+    terminal = os.dup(STDERR)
+    os.dup2(theirs, STDERR)
+    os.close(theirs)
+    try:
+        threading.Thread(target=pass_on, args=(words, terminal), name="java's words", daemon=True).start()
+        yield
+    finally:
+        os.dup2(terminal, STDERR)
+
+
+def pass_on(words: int, terminal: int) -> None:
+    """Lines from one descriptor to another, without the greeting, until they end; closes both."""
+    with open(words, "rb") as lines, open(terminal, "wb", buffering=0) as shown:
+        for line in lines:
+            if _GREETING.match(line) is None:
+                with contextlib.suppress(OSError):
+                    shown.write(line)
 
 
 @contextlib.contextmanager
@@ -255,6 +292,34 @@ def java_pid(spark: SparkSession) -> int:
     return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
 
 
+def wait_for_lock(lake: Lake, seconds: float) -> None:
+    """See that nobody writes the lake; waits so long for another one to end. Raises LakeBusy.
+
+    Without Spark, so at once; the lock itself is for `lake_lock` to take.
+    """
+    deadline = time.monotonic() + seconds
+    while _is_locked(lake.lock):
+        if time.monotonic() >= deadline:
+            raise _busy(lake)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _is_locked(lock: Path) -> bool:
+    try:
+        with lock.open("r+b") as file:
+            # What a Java process locks is locked in this way.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _busy(lake: Lake) -> LakeBusy:
+    return LakeBusy(f"{lake.lock}: found a lock held by another pipeline, expected none; end that one first")
+
+
 @contextlib.contextmanager
 def lake_lock(
     spark: SparkSession, lake: Lake, seconds: float, stopping: threading.Event | None = None
@@ -272,7 +337,7 @@ def lake_lock(
     try:
         while file.getChannel().tryLock() is None:
             if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
-                raise LakeBusy(f"{lake.lock}: found a lock held by another pipeline, expected none; end that one first")
+                raise _busy(lake)
             time.sleep(_LOOK_SECONDS)
         yield
     finally:

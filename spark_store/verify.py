@@ -69,7 +69,7 @@ class Verdict(msgspec.Struct):
     """How far a comparison came, and what it found: also what is kept of one that was interrupted.
 
     `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
-    `latest` was, and `folded` how many of the parts of entities were.
+    `latest` was, and `folded` how many of the parts of entities were. `pending`: erasures that the lake has not done yet.
     """
 
     first: int
@@ -81,6 +81,7 @@ class Verdict(msgspec.Struct):
     rows: int = 0
     entities: int = 0
     count: int = 0
+    pending: int = 0
     differences: list[Difference] = []
 
     def add(self, found: Iterable[Difference]) -> None:
@@ -118,6 +119,7 @@ def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object]
             _remember(place.verified, verdict)
             if say is not None:
                 say(verdict)
+        verdict.pending = len(follower.erasures(read_watermark(place.watermark).erased))
     place.verified.unlink(missing_ok=True)
     return verdict
 

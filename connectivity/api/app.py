@@ -67,7 +67,7 @@ def application(
     async def metrics(request: Request) -> Response:
         if token is not None and not _is_allowed(request, token):
             return _unauthorized()
-        return Response(monitor.exposition(), media_type=CONTENT_TYPE)
+        return Response(await monitor.scrape(), media_type=CONTENT_TYPE)
 
     async def erasing(request: Request) -> Response:
         if token is not None and not _is_allowed(request, token):

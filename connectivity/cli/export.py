@@ -1,8 +1,8 @@
 """`connectivity history export`: events, as a Parquet file.
 
-Exit codes: 0 written; 1 failed, and may go well the next time (time is up, the pipeline ended amid it, the disk is
-full, the journal cannot be read); 2 arguments, settings, limits or a file that cannot be used; 4 no pipeline answers wide
-queries; 130 cancelled.
+Exit codes: 0 written; 1 there is no such entity, or failed, and may go well the next time (time is up, the pipeline ended
+amid it, the disk is full, the journal cannot be read); 2 arguments, settings, limits or a file that cannot be used; 4 no
+pipeline answers wide queries; 130 cancelled.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def export(
     if as_json:
         print_json(written)
     else:
-        typer.echo(f"{written['file']}: {counted(written['rows'], 'event')}, {counted(written['bytes'], 'byte')}")
+        found = counted(written["rows"], "event") if written["rows"] else "nothing found, no events"
+        typer.echo(f"{written['file']}: {found}, {counted(written['bytes'], 'byte')}")
 
 
 def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:

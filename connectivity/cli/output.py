@@ -68,5 +68,6 @@ def print_notes(loaded: LoadedFolder) -> None:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """`1 file`, `2 files`, `2 entities`."""
+    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number} {what if number == 1 else several}"

@@ -8,14 +8,16 @@ the next time (with `verify`: lake and journal differ); 2 settings that cannot b
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from connectivity.cli.given import AsJson, SettingsFile, loaded_settings
-from connectivity.cli.output import complain, print_fields, print_json, print_table
+from connectivity.cli.output import complain, counted, print_fields, print_json, print_table
 
 app = typer.Typer(help="Move the journal into the lake, by hand.", no_args_is_help=True)
 
@@ -27,33 +29,43 @@ def run(settings: SettingsFile = None) -> None:
 
 
 @app.command()
-def optimize(settings: SettingsFile = None) -> None:
+def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Make small files of the lake large ones, and remove what nobody needs."""
-    _become("optimize", settings)
+    found = _answer(settings, "optimize")
+    if as_json:
+        print_json(found)
+    else:
+        print_table([{"table": name, **size} for name, size in found["tables"].items()])
 
 
 @app.command()
 def retention(
     settings: SettingsFile = None,
     preview: Annotated[bool, typer.Option("--preview", help="Say what would go, and change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --preview.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete the events that are past their time, or say what that would be, by namespace."""
     if not preview:
-        _become("retention", settings)
+        found = _answer(settings, "retention")
+        if as_json:
+            print_json(found)
+        else:
+            typer.echo(
+                f"{counted(found['events'], 'event')} deleted" if found["events"] else "nothing was past its time"
+            )
         return
     loaded = loaded_settings(settings)
     from connectivity import pipeline
 
     try:
-        found = pipeline.preview(loaded)
+        namespaces = pipeline.preview(loaded)
     except pipeline.PipelineEnded as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None
     if as_json:
-        print_json(found)
-    elif found:
-        print_table(found)
+        print_json(namespaces)
+    elif namespaces:
+        print_table(namespaces)
     else:
         typer.echo("nothing would go")
 
@@ -65,9 +77,44 @@ def verify(
     restart: Annotated[
         bool, typer.Option("--restart", help="Do not go on where the last one was interrupted.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare lake and journal, row for row, up to the watermark, and `latest` with its events; goes on if interrupted."""
-    _become("verify", settings, *(["--all"] if every else []), *(["--restart"] if restart else []))
+    differences: list[dict[str, Any]] = []
+
+    def told(said: dict[str, Any]) -> None:
+        if said["event"] == "difference":
+            differences.append({name: value for name, value in said.items() if name != "event"})
+        elif said["event"] == "compared" and sys.stderr.isatty():
+            typer.echo(f"\r\033[Kevent {said['seq']:,} of {said['last']:,}", nl=False, err=True)
+
+    options = [*(["--all"] if every else []), *(["--restart"] if restart else [])]
+    found = _answer(settings, "verify", *options, told=told)
+    if sys.stderr.isatty():
+        typer.echo("\r\033[K", nl=False, err=True)
+    if as_json:
+        print_json({**found, "differences": differences, "found": found["differences"]})
+    else:
+        _print_verdict(found, differences)
+    raise typer.Exit(1 if found["differences"] else 0)
+
+
+def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> None:
+    """Sentences, and a table of what differs."""
+    if differences:
+        print_table([{"table": it["table"], "event": it["seq"], **_without(it, "table", "seq")} for it in differences])
+    if (more := found["differences"] - len(differences)) > 0:
+        typer.echo(f"and {counted(more, 'difference')} more")
+    what = counted(found["differences"], "difference") if found["differences"] else "the same"
+    events = "no events" if found["first"] > found["last"] else f"events {found['first']:,} to {found['last']:,}"
+    typer.echo(f"lake and journal: {what} ({events}, {counted(found['entities'], 'entity')})")
+    if found["erasures_pending"]:
+        waiting = counted(found["erasures_pending"], "erasure")
+        typer.echo(f"{waiting} not carried out in the lake yet: the pipeline does that while it runs")
+
+
+def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 class Half(str, Enum):
@@ -115,7 +162,29 @@ def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
     else:
-        print_fields(found)
+        print_fields(_flat(found))
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What is nested, as fields of their own: `batch rows`, `tables events files`."""
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        found |= _flat(value, f"{prefix}{name} ") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _answer(
+    settings: Path | None, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+) -> dict[str, Any]:
+    """What a pipeline process answers; this one ends as it does where it fails."""
+    loaded = loaded_settings(settings)
+    from connectivity import pipeline
+
+    try:
+        return pipeline.answer(loaded, action, *options, told=told)
+    except pipeline.PipelineEnded as error:
+        complain(str(error))
+        raise typer.Exit(error.exit_code) from None
 
 
 def _become(action: str, settings: Path | None, *options: str) -> None:

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -35,7 +36,7 @@ from spark_store.failure import Failure, note_failure
 from spark_store.faults import system_fault
 from spark_store.instants import now_text
 from spark_store.lag import read_status
-from spark_store.tables import Lake
+from spark_store.tables import TABLES, Lake
 
 if TYPE_CHECKING:
     from spark_store.pipeline.jobs import Target
@@ -45,6 +46,12 @@ if TYPE_CHECKING:
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 NICE = 15
 """By how much others go before: clients wait for the service, and nobody for the lake."""
+
+_LOCK_SECONDS, _HAND_SECONDS = 60.0, 5.0
+"""How long another pipeline may take to end: for the service's own, and for what is done by hand."""
+
+_MASTER = re.compile(r"local|local\[(?:\d+|\*)(?:,\s*\d+)?\]|local-cluster\[.+\]|(?:spark|k8s|mesos)://.+|yarn")
+"""What Spark takes for a master."""
 
 _LAST_SECONDS = 60.0
 """How long a process whose parent is gone may take to finish its batch."""
@@ -59,6 +66,14 @@ def say(event: str, **fields: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one action; the exit code."""
     given = _parser().parse_args(arguments)
+    if _MASTER.fullmatch(given.master) is None:
+        say(
+            "failed",
+            reason="spark.master: expected local, local[N] or local[*], or a cluster, such as spark://HOST:7077 or "
+            f"k8s://https://HOST:6443, found {given.master}",
+            kind="Unusable",
+        )
+        return EXIT_UNUSABLE
     if not given.master.startswith("local") and not given.shared_data_dir:
         say(
             "failed",
@@ -67,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kind="Unusable",
         )
         return EXIT_UNUSABLE
+    if given.with_parent and given.action != "run":
+        _watch_parent(threading.Event())
     try:
         return _ACTIONS[given.action](given)
     except ImportError as error:
@@ -121,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--once", action="store_true", help="end when everything has been taken")
     parser.add_argument("--no-connect", action="store_true", help="answer no wide queries")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
-    parser.add_argument("--lock-seconds", type=float, default=60.0, help="how long another pipeline may take to end")
+    parser.add_argument("--lock-seconds", type=float, help="how long another pipeline may take to end")
     parser.add_argument("--all", action="store_true", help="verify: fold the events of every entity, not of some")
     parser.add_argument("--restart", action="store_true", help="begin anew what was interrupted")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
@@ -172,13 +189,15 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _optimize(given: argparse.Namespace) -> int:
+    from spark_store import lake
     from spark_store.pipeline import jobs, maintenance
 
     with _target(given) as target:
         jobs.prepare(target)
         maintenance.optimize(target)
         maintenance.vacuum(target)
-    say("optimized")
+        tables = {table.name: asdict(lake.size(target.lake, table)) for table in TABLES}
+    say("optimized", tables=tables)
     return 0
 
 
@@ -198,8 +217,6 @@ def _forget(given: argparse.Namespace) -> int:
 def _rebuild(given: argparse.Namespace) -> int:
     from spark_store.pipeline.rebuild import rebuild_latest
 
-    if given.with_parent:
-        _watch_parent(threading.Event())
     with _target(given) as target:
         rebuilt = rebuild_latest(target, say)
     say("rebuilt", **asdict(rebuilt))
@@ -229,6 +246,7 @@ def _verify(given: argparse.Namespace) -> int:
         entities=verdict.entities,
         differences=verdict.count,
         shown=len(verdict.differences),
+        erasures_pending=verdict.pending,
     )
     return EXIT_FAILED if verdict.count else 0
 
@@ -257,7 +275,7 @@ def _target(
 
     from spark_store.pipeline.jobs import Target
     from spark_store.pipeline.stream import translated
-    from spark_store.session import JARS, SessionOptions, lake_lock, start_session
+    from spark_store.session import JARS, SessionOptions, lake_lock, start_session, wait_for_lock
 
     options = SessionOptions(
         master=given.master,
@@ -271,14 +289,19 @@ def _target(
         },
     )
     begun = time.monotonic()
+    is_by_hand = given.action != "run"
+    seconds = given.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
+    if is_writing and is_by_hand:
+        # Somebody waits at a terminal: not for Spark too, where nothing can be done.
+        wait_for_lock(Lake(given.data_dir), seconds)
     spark = start_session(options)
     say("spark", version=spark.version, master=given.master, seconds=round(time.monotonic() - begun, 3))
     try:
         # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
         lake = Lake(given.data_dir)
-        with lake_lock(spark, lake, given.lock_seconds, stopping) if is_writing else contextlib.nullcontext():
+        with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
             yield Target.of(spark, given.data_dir)
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         raise translated(error) from error
     finally:
         # A Java process that was killed cannot be asked to stop.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -51,6 +51,8 @@ _JUMP_SECONDS = 1.0
 _ERASE_AGAIN_SECONDS = 60.0
 """After so long an erasure that failed is tried again."""
 _QUERY = "journal to lake"
+_NO_ANSWER = "Answer from Java side is empty"
+"""What Py4J says of a Java process that has gone while it was asked something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,4 +356,9 @@ def translated(error: Exception) -> StoreError:
     """Spark's or the system's error as ours."""
     if isinstance(error, StoreError):
         return error
+    if isinstance(error, (ConnectionError, Py4JNetworkError)) or _NO_ANSWER in str(error):
+        return StoreUnavailable(
+            "Spark's Java process has ended amid its work: killed, or short of memory (spark.memory); what was begun is "
+            "done again at the next start"
+        )
     return spark_fault(type(error).__name__, str(error))

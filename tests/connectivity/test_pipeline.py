@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 
 from connectivity import pipeline as module
 from connectivity.monitor import Monitor
-from connectivity.pipeline import NotReadable, Pipeline, PipelineEnded, Trouble, command, preview, status
+from connectivity.pipeline import NotReadable, Pipeline, PipelineEnded, Trouble, answer, command, preview, status
 from connectivity.settings import Settings
 from spark_store.journal import SqliteJournal
 from spark_store.watermark import Batch, Forgetting, TableSize, Watermark, publish_watermark
@@ -208,16 +209,18 @@ async def test_a_pipeline_that_is_not_the_services_own_is_not_started(mode: str,
 async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
     journal = SqliteJournal.open(tmp_path / "journal.db")
     made, monitor = Pipeline(settings(tmp_path)), Monitor()
+    monitor.look_first(made.look)
     monitor.watch_lake(made.lag)
     try:
         journal.append(history(LAMP, 5))
-        assert b"connectivity_lake_lag_events 5.0" in monitor.exposition()
+        assert b"connectivity_lake_lag" not in monitor.exposition(), "nobody has looked yet"
+        assert b"connectivity_lake_lag_events 5.0" in await monitor.scrape()
         made._lake.pipeline.mkdir(parents=True)
         publish_watermark(made._lake.watermark, Watermark(3))
-        assert b"connectivity_lake_lag_events 2.0" in monitor.exposition()
+        assert b"connectivity_lake_lag_events 2.0" in await monitor.scrape()
         assert b"connectivity_lake_lag_seconds" in monitor.exposition()
         made._lake.watermark.write_bytes(b"spoilt")
-        assert b"connectivity_lake_lag" not in monitor.exposition()
+        assert b"connectivity_lake_lag" not in await monitor.scrape()
     finally:
         await made.close(1)
         journal.close()
@@ -225,8 +228,9 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
 
 async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> None:
     made, monitor = Pipeline(settings(tmp_path)), Monitor()
+    monitor.look_first(made.look)
     monitor.watch_figures(made.figures)
-    assert b"connectivity_pipeline_up 0.0" in monitor.exposition()
+    assert b"connectivity_pipeline_up 0.0" in await monitor.scrape()
     assert b"connectivity_pipeline_batch" not in monitor.exposition(), "nothing was published yet"
     made._lake.pipeline.mkdir(parents=True)
     at = "2030-01-15T00:00:00.000000Z"
@@ -234,7 +238,7 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
         3, at, Batch(200, 0.5), optimized=at, retention=Forgetting(at, 17), tables={"events": TableSize(4, 700)}
     )
     publish_watermark(made._lake.watermark, published)
-    shown = monitor.exposition().decode().splitlines()
+    shown = (await monitor.scrape()).decode().splitlines()
     assert set(shown) >= {
         'connectivity_lake_table_files{table="events"} 4.0',
         'connectivity_lake_table_bytes{table="events"} 700.0',
@@ -247,12 +251,23 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
     }
     assert not [line for line in shown if 'kind="vacuum"' in line]
     made._lake.watermark.write_bytes(b"spoilt")
-    assert b"connectivity_lake_table" not in monitor.exposition()
+    assert b"connectivity_lake_table" not in await monitor.scrape()
     await made.close(1)
 
 
-def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
+async def test_a_scrape_reads_the_journal_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[threading.Thread] = []
+    monkeypatch.setattr(module, "read_watermark", lambda _: readers.append(threading.current_thread()) or Watermark())
+    made = Pipeline(settings(tmp_path))
+    await made.look()
+    assert len(readers) == 1
+    assert readers[0] is not threading.current_thread()
+    await made.close(1)
+
+
+async def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
     off = Pipeline(settings(tmp_path, spark={"mode": "off"}))
+    await off.look()
     assert (off.lag(), list(off.figures())) == (None, [])
 
 
@@ -263,6 +278,16 @@ def test_a_preview_is_what_the_process_says(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(PipelineEnded, match="expected Java 17") as ended:
         preview(settings(tmp_path))
     assert ended.value.exit_code == 4
+    script(monkeypatch, "print('no room', file=sys.stderr); sys.exit(1)")
+    with pytest.raises(PipelineEnded, match="no room"):
+        preview(settings(tmp_path))
+
+
+def test_an_answer_may_be_no_while_each_line_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "say('difference', entity='acme:lamp'); say('verified', differences=1); sys.exit(1)")
+    heard: list[dict[str, Any]] = []
+    assert answer(settings(tmp_path), "verify", told=heard.append) == {"differences": 1}
+    assert [it["event"] for it in heard] == ["difference", "verified"]
 
 
 def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:

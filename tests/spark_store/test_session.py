@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_store import session
 from spark_store.errors import SparkMissing
 from spark_store.session import (
     _TOKEN_VARIABLE,
@@ -18,6 +19,7 @@ from spark_store.session import (
     _settings,
     find_jars,
     find_java,
+    pass_on,
 )
 
 
@@ -90,3 +92,29 @@ def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.Monk
     with _in_environment(_TOKEN_VARIABLE, None):
         assert _TOKEN_VARIABLE not in os.environ
     assert os.environ[_TOKEN_VARIABLE] == "theirs"
+
+
+def test_javas_greeting_is_kept_from_a_terminal_and_its_other_words_are_not() -> None:
+    (words, theirs), (shown, terminal) = os.pipe(), os.pipe()
+    os.write(theirs, b"WARNING: Using incubator modules: jdk.incubator.vector\nERROR Disk: it is full\n")
+    os.write(
+        theirs, b'Setting default log level to "WARN".\nTo adjust logging level use sc.setLogLevel(newLevel).\nend'
+    )
+    os.close(theirs)
+    pass_on(words, terminal)
+    with open(shown, "rb") as file:
+        assert file.read() == b"ERROR Disk: it is full\nend"
+
+
+def test_a_terminal_has_its_standard_error_back_once_java_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, terminal = os.openpty()
+    monkeypatch.setattr(session, "STDERR", terminal)
+    with session._without_greeting():
+        os.write(terminal, b"WARNING: Using incubator modules: x\nfirst\n")
+    os.write(terminal, b"second\n")
+    heard = b""
+    while heard.count(b"\n") < 2:
+        heard += os.read(ours, 100)
+    assert sorted(heard.split()) == [b"first", b"second"]
+    os.close(terminal)
+    os.close(ours)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import State
 from spark_store.tables import EVENTS, LATEST
 from spark_store.verify import SAMPLE, SHOWN, Verdict, VerifyOptions, border, sample, verify
-from spark_store.watermark import Watermark, publish_watermark
+from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.spark_store.pipeline.lake_files import write_events, write_lake, write_latest
 from tests.spark_store.pipeline.past import eventful, tamper, trim
 from tests.spark_store.pipeline.site import Site
@@ -276,3 +277,14 @@ def test_a_sample_is_spread_over_everything(number: int) -> None:
     assert min(number, SAMPLE // 2) <= len(found) <= SAMPLE
     if number > SAMPLE:
         assert int(found[-1].entity) > number * 0.9
+
+
+def test_erasures_that_the_lake_has_not_done_are_counted(site: Site) -> None:
+    assert verify(site.lake, ALL).pending == 0
+    record = (
+        "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:gone', 0, 'now', 'me')"
+    )
+    tamper(site, record)
+    assert verify(site.lake, ALL).pending == 1
+    publish_watermark(site.lake.watermark, structs.replace(read_watermark(site.lake.watermark), erased=1))
+    assert verify(site.lake, ALL).pending == 0

@@ -16,6 +16,9 @@ from connectivity import export as module
 from connectivity.cli import export
 from connectivity.cli.console import app
 from connectivity.export import ExportFailed, HistoryExport
+from mappings.ids import EntityId, EntityType
+from spark_store.journal import SqliteJournal
+from tests.behaviours.journal import change
 
 
 def run(*arguments: object) -> Result:
@@ -47,6 +50,31 @@ def test_a_terminal_sees_how_far_it_is(
 ) -> None:
     export._shown(1234567)
     assert capsys.readouterr().err == "\r1,234,567 events"
+
+
+def test_a_file_without_events_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HistoryExport, "run", lambda *_, **__: {"file": "it.parquet", "rows": 0, "bytes": 900})
+    assert run("--out", "it.parquet", "--settings", settings).stdout == (
+        "it.parquet: nothing found, no events, 900 bytes\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["acme:lam"], "acme:lam: expected a thing or policy or stream that has a history, found none\n"),
+        (["acme:lamp", "--type", "policy"], "acme:lamp: expected a policy that has a history, found none\n"),
+    ],
+)
+def test_an_entity_that_is_none_is_told_and_nothing_written(
+    arguments: list[str], said: str, settings: Path, tmp_path: Path
+) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(EntityId(EntityType.THING, "acme", "lamp"), 1)])
+    journal.close()
+    result = run(*arguments, "--out", tmp_path / "it.parquet", "--settings", settings)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", said)
+    assert not (tmp_path / "it.parquet").exists()
 
 
 def test_arguments_that_mean_nothing_end_with_2(settings: Path) -> None:

@@ -13,9 +13,10 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_store import session
 from spark_store.errors import LakeBusy
 from spark_store.migrations import STEPS
-from spark_store.pipeline.__main__ import EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
+from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
 from spark_store.session import lake_lock
 from spark_store.tables import EVENTS
 from spark_store.watermark import read_watermark
@@ -70,6 +71,36 @@ def test_a_machine_without_java_is_told_what_is_missing(
     assert "`make install`" in said(capsys)
 
 
+@pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "spark:head", ""])
+def test_a_master_that_is_none_is_told_with_what_is_expected(
+    master: str, site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--data-dir", str(site.folder), f"--master={master}"]) == EXIT_UNUSABLE
+    assert "spark.master: expected local, local[N] or local[*], or a cluster" in said(capsys)
+
+
+@pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
+def test_what_is_done_by_hand_looks_at_the_lock_before_spark_is_started(
+    action: str, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session, "start_session", started)
+    site.lake.pipeline.mkdir(parents=True)
+    holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(site.lake.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert main([action, "--data-dir", str(site.folder), "--lock-seconds", "0.01"]) == EXIT_BUSY
+        assert "found a lock held by another pipeline" in said(capsys)
+        process.communicate(b"\n")
+    with pytest.raises(AssertionError, match="Spark was started"):
+        main([action, "--data-dir", str(site.folder)])
+
+
 def test_the_status_is_known_without_spark(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.write(3)
     assert main(["status", "--data-dir", str(site.folder)]) == 0
@@ -89,7 +120,7 @@ def test_a_comparison_says_each_difference_and_ends_with_1(site: Site, capsys: p
     assert said(capsys).splitlines()[-2:] == [
         '{"event": "difference", "table": "events", "what": "missing in the lake", "entity": "acme.site:lamp-3", '
         '"revision": 1, "seq": 4}',
-        '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1}',
+        '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1, "erasures_pending": 0}',
     ]
 
 

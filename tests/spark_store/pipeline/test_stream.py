@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from spark_store import durable
 from spark_store.erasure import Erasure
@@ -85,6 +86,18 @@ def test_a_batch_begins_where_the_lake_is() -> None:
     for begin in (6, 8):
         with pytest.raises(StoreUnavailable, match=f"begins after event 7, where the lake is, found .* after {begin}"):
             check_begin(begin, 7)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("Error while sending or receiving"),
+        Py4JError("An error occurred while calling o1.sql: Answer from Java side is empty"),
+    ],
+)
+def test_a_java_process_that_was_killed_is_told_in_our_words(error: Exception) -> None:
+    assert "Java process has ended amid its work: killed, or short of memory" in str(stream.translated(error))
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
