@@ -11,6 +11,7 @@ The libraries behind it take their time to be loaded, and room: whoever may not 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -26,7 +27,7 @@ from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.errors import HistoryUnavailable
 from spark_store.records import Numbered, Snapshot, Times
-from spark_store.scanning import Asked, Footers, OpenTable, Version, instant, nothing, rows_of, values
+from spark_store.scanning import GONE, Asked, Footers, OpenTable, Version, instant, nothing, rows_of, values
 from spark_store.tables import EVENTS, SNAPSHOTS, Lake
 
 AHEAD: Final = 2000
@@ -126,6 +127,20 @@ class Cold:
             place = _Place(version.number, asked, found[-1].revision + 1, last)
             self._ahead.put(place, _Run(rest, run.is_all))
         return ColdEvents(found, run.is_all and not rest.num_rows)
+
+    def forgotten(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> ColdEvents:
+        """As `events`, of any time: events from `first` on that have been deleted since this process knew of them.
+
+        None where nobody knows of `first` any more, or its file has gone. Never all, unless the last one is `last`.
+        """
+        asked = self._asked(entity)
+        for version in self._events.former():
+            with contextlib.suppress(*GONE):
+                run = _oldest(self._footers, version, asked, first, last, max(limit, AHEAD))
+                found = _events(entity, run.rows.slice(0, limit), max_bytes)
+                if found and found[0].revision == first:
+                    return ColdEvents(found, found[-1].revision == last)
+        return ColdEvents([], is_all=False)
 
     def numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> Numbered | None:
         """One event and its number, if it is there. Raises HistoryUnavailable."""

@@ -8,8 +8,9 @@ Nothing stays open between two pages: a range is five words of memory, because t
 The journal is asked first, and alone as long as it has what is wanted. Of an entity it lacks only the oldest events, which
 were taken away because the lake has them, or erased. A page that begins there says which revisions they are (`Trimmed`), and
 `cold_page` reads them in the lake, to be called where one may wait for a disk. What was erased is not looked for. What the
-lake has not either was forgotten there (retention): a range begins at the oldest event there is. In its midst nothing may be
-missing: whoever reads on where the lake has lost something is told so, and not given what comes after it.
+lake has not either was forgotten there (retention): a range begins at the oldest event there is. Who has begun goes on to
+get what retention deletes meanwhile, as long as the files stay. In a range's midst nothing may be missing: whoever reads on
+where the lake has lost something is told so, and not given what comes after it.
 
 Of an event that is not durable yet nobody here knows the time. A range that may hold such a one keeps its instants, and is
 empty, without an end, until everything in it can be looked at; then its bounds are the same on every page. So does one of
@@ -230,10 +231,18 @@ def cold_page(
         found = cold.events(range.entity, start, trimmed.last, rows, size, times=times, reaching=reaching)
         first, last = (found.events[0].revision, found.events[-1].revision) if found.events else (None, start - 1)
         if first != start and start > trimmed.begin and not (first is None and is_too_late(start)):
-            raise _missing(range, start, first or trimmed.last + 1)
+            return forgotten(start, rows, size, first)
         if first is not None and found.is_all and last < trimmed.last and not is_too_late(last + 1):
             raise _missing(range, last + 1, trimmed.last + 1)
         return found
+
+    def forgotten(start: int, rows: int, size: int, first: int | None) -> ColdEvents:
+        """What retention has deleted since somebody began to read it."""
+        found = cold.forgotten(range.entity, start, trimmed.last, rows, size)
+        if not found.events:
+            raise _missing(range, start, first or trimmed.last + 1)
+        in_time = [event for event in found.events if times.before is None or event.timestamp < times.before]
+        return found._replace(events=in_time, is_all=found.is_all or len(in_time) < len(found.events))
 
     def is_too_late(revision: int) -> bool:
         """Whether an event that was not found is there all the same: then it is not from before the time asked for."""

@@ -6,22 +6,24 @@ few row groups, wherever in the table they lie. A table's list of files is made 
 needs what is new, or after a moment; footers are kept, a bounded number of them.
 
 Whoever compacts a table, deletes from it or removes old files does not disturb: a version is read that is complete in
-itself, and where one of its files is gone the newest version is read instead. A table that was put in the place of another
-one is opened anew, rather than to read its log as if it went on with the other's. Everything here waits for the disk; any
-number of threads may call at the same time. Types and errors of the libraries for tables and files do not get further than
-to `spark_store.cold`.
+itself, and where one of its files is gone the newest version is read instead. The last versions before rows were deleted are
+remembered: who has begun to read a history goes on in them, as long as their files stay. A table that was put in the place
+of another one is opened anew, rather than to read its log as if it went on with the other's. Everything here waits for the
+disk; any number of threads may call at the same time. Types and errors of the libraries for tables and files do not get
+further than to `spark_store.cold`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -40,6 +42,15 @@ FOOTERS: Final = 512
 LOOK_SECONDS: Final = 1.0
 """How long a list of files is good without looking whether the log has grown."""
 
+FORMER: Final = 16
+"""So many versions are remembered from before something was deleted, for readers that had begun by then."""
+
+_FEW_COMMITS: Final = 200
+"""More commits than that are not looked through for deletions."""
+
+_DELETES_NOTHING: Final = {"WRITE", "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMNS"}
+"""What commits call themselves after which every row is still there."""
+
 INSTANTS: Final = pa.timestamp("us", "UTC")
 _SHAPE: Final = {
     **dict.fromkeys(("entity_type", "entity", "action", "path", "value", "headers", "policy_id", "state"), pa.string()),
@@ -54,7 +65,7 @@ _TRIES: Final = 3
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _FILES: Final = LocalFileSystem(use_mmap=True)
 _FORMAT: Final = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-_GONE: Final = (DeltaError, OSError, pa.ArrowException)
+GONE: Final = (DeltaError, OSError, pa.ArrowException)
 
 Found = TypeVar("Found")
 
@@ -171,6 +182,7 @@ class OpenTable:
         self._version: Version | None = None
         self._noted: tuple[int, int] | None = None
         self._looked = float("-inf")
+        self._former: deque[Version] = deque(maxlen=FORMER)
 
     def is_there(self) -> bool:
         return self._version is not None or Path(self._path, "_delta_log").is_dir()
@@ -179,10 +191,10 @@ class OpenTable:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
         known = self._version
         try:
-            with contextlib.suppress(*_GONE):
+            with contextlib.suppress(*GONE):
                 return self._refreshed(known)
             return self._reopened(known)
-        except _GONE as error:
+        except GONE as error:
             raise self._unreadable(error) from error
 
     def read(self, of: Callable[[Version], Found], reaching: int) -> Found:
@@ -198,10 +210,18 @@ class OpenTable:
                         "restore the folder `lake` from a backup"
                     )
                 return of(version)
-            except _GONE as error:
+            except GONE as error:
                 if attempt == _TRIES - 1:
                     raise self._unreadable(error) from error
         raise AssertionError("unreachable")
+
+    def former(self) -> list[Version]:
+        """Versions as this process knew them, newest first, from before rows were deleted: their files stay a while.
+
+        Reading them raises OSError, ArrowException once they have gone.
+        """
+        with self._lock:
+            return list(reversed(self._former))
 
     def _unreadable(self, error: Exception) -> HistoryUnavailable:
         return HistoryUnavailable(f"{self._path}: expected a Delta table that can be read, found: {error}")
@@ -241,12 +261,20 @@ class OpenTable:
     def _note(self, table: DeltaTable) -> Version:
         number = table.version()
         if self._version is None or self._version.number != number or self._version.files != ():
+            if self._version is not None and self._may_have_deleted(self._version.number, number):
+                self._former.append(self._version)
             files = tuple(_files(self._path, table))
             self._footers.keep({file.path for file in files}, self._path)
             self._version = Version(number, files, table.transaction_version(APP) or 0)
         self._noted = self._mark(number)
         self._looked = self._clock()
         return self._version
+
+    def _may_have_deleted(self, before: int, after: int) -> bool:
+        """Whether a commit between two versions may have taken rows away; the other table that it now is, may too."""
+        if after < before or after - before > _FEW_COMMITS:
+            return after > before
+        return any(_operation(self._log(number)) not in _DELETES_NOTHING for number in range(before + 1, after + 1))
 
     def _mark(self, number: int) -> tuple[int, int] | None:
         """What tells the log file of a version from one of the same name in another table; None where there is none."""
@@ -258,6 +286,27 @@ class OpenTable:
 
     def _log(self, number: int) -> Path:
         return Path(self._path, "_delta_log", f"{number:020}.json")
+
+
+class _Info(msgspec.Struct):
+    operation: str | None = None
+
+
+class _Action(msgspec.Struct):
+    """A line of a commit: here only what it says of itself is looked at."""
+
+    commit: _Info | None = msgspec.field(default=None, name="commitInfo")
+
+
+def _operation(commit: Path) -> str | None:
+    """What a commit calls itself; None where that cannot be told."""
+    try:
+        for line in commit.read_bytes().splitlines():
+            if (info := msgspec.json.decode(line, type=_Action).commit) is not None:
+                return info.operation
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return None
 
 
 def _files(path: str, table: DeltaTable) -> Iterator[_File]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from spark_store.history import Trimmed, cold_page, open_range, page
 from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change
-from spark_store.tables import Lake
+from spark_store.tables import EVENTS, Lake
 from tests.behaviours.journal import LAMP, LATER, MUCH, change, revisions, timestamp
 from tests.spark_store.lake_files import append_events, compact, forget
 
@@ -121,7 +122,55 @@ def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
     assert revisions(read(border._replace(cold=Cold(border.lake)), HistoryQuery(LAMP))) == span(41, 101)
 
 
+@pytest.mark.parametrize("limit", [3, 500])
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (HistoryQuery(LAMP), span(1, 101)),
+        (HistoryQuery(LAMP, filter="ge(attributes/counter,0)"), span(1, 101)),
+        (HistoryQuery(LAMP, to_revision=33), span(1, 33)),
+        (HistoryQuery(LAMP, before=nanoseconds(timestamp(16))), span(1, 15)),
+    ],
+    ids=["all", "filter", "to", "before"],
+)
+def test_a_replay_that_has_begun_is_not_disturbed_by_retention_compaction_and_vacuum(
+    border: Border, asked: HistoryQuery, expected: list[int], limit: int
+) -> None:
+    """Not by several of them either, while the files stay that retention has deleted rows of."""
+    found, deletions = [], iter(["revision <= 20", "revision <= 30", "revision <= 40"])
+    range, position = open_range(border.journal, asked), 0
+    while True:
+        one = page(border.journal, range, position, limit, MUCH)
+        if one.trimmed is not None:
+            one = cold_page(border.cold, range, one.trimmed, limit, MUCH, 40)
+        if (condition := next(deletions, None)) is not None:
+            forget(border.lake, condition)
+            table = DeltaTable(border.lake.path(EVENTS))
+            table.optimize.compact()
+            table.vacuum(retention_hours=24, dry_run=False, enforce_retention_duration=False)
+            border.cold.reaches()
+        found += revisions(one.events)
+        position = one.position
+        if one.ended:
+            break
+    assert found == expected
+    # Who begins now begins at the oldest event that there is now.
+    assert 1 not in revisions(read(border, asked))
+
+
+def test_a_replay_whose_files_are_removed_fails_rather_than_to_leave_out_events(border: Border) -> None:
+    border.cold.reaches()
+    range = open_range(border.journal, HistoryQuery(LAMP))
+    forget(border.lake, "revision <= 20")
+    compact(border.lake)
+    later = page(border.journal, range, 10, 5, MUCH)
+    assert later.trimmed is not None
+    with pytest.raises(HistoryUnavailable, match="expected revision 11 in the lake, found none before 21"):
+        cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
+
+
 def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(border: Border) -> None:
+    """Where the reader was started anew meanwhile."""
     range = open_range(border.journal, HistoryQuery(LAMP))
     forget(border.lake, "revision <= 20")
     later = page(border.journal, range, 10, 5, MUCH)
