@@ -10,13 +10,13 @@ An installation with a Spark of its own names that one's address instead (`spark
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from spark_store.errors import NoPipeline, StoreUnavailable
+from spark_store.whole import write_whole
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -57,12 +57,8 @@ def read_address(path: Path) -> Address:
 @contextlib.contextmanager
 def published(path: Path, address: Address) -> Iterator[None]:
     """Tell callers meanwhile. Raises StoreUnavailable where that cannot be written."""
-    part = path.with_suffix(".part")
     try:
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(address))
-        part.replace(path)
+        write_whole(path, msgspec.json.encode(address), mode=0o600)
     except OSError as error:
         raise StoreUnavailable(f"{path}: the address for wide queries cannot be written: {error}") from error
     try:

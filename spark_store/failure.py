@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from spark_store.whole import write_whole
+
 
 class Failure(msgspec.Struct, frozen=True):
     """When the pipeline ended (UTC text as in events), with which exit code, and why."""
@@ -22,10 +24,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 def note_failure(path: Path, failure: Failure) -> None:
     """Remember `failure`, if its folder is there."""
-    part = path.with_suffix(".part")
     with contextlib.suppress(OSError):
-        part.write_bytes(msgspec.json.encode(failure))
-        part.replace(path)
+        write_whole(path, msgspec.json.encode(failure))
 
 
 def read_failure(path: Path) -> Failure | None:

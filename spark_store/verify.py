@@ -14,9 +14,7 @@ it, and told apart from what is missing. It shares no code with who writes the t
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +34,7 @@ from spark_store.lake_rows import Part
 from spark_store.records import entity_of
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.watermark import read_watermark
+from spark_store.whole import write_whole
 
 RANGE = 100_000
 """So many events are compared at once."""
@@ -386,11 +385,7 @@ def _remembered(path: Path) -> Verdict | None:
 
 
 def _remember(path: Path, verdict: Verdict) -> None:
-    part = path.with_suffix(".part")
-    with contextlib.ExitStack() as undo:
-        undo.callback(part.unlink, missing_ok=True)
-        try:
-            part.write_bytes(msgspec.json.encode(verdict))
-            os.replace(part, path)
-        except OSError as error:
-            raise system_fault(path, error) from error
+    try:
+        write_whole(path, msgspec.json.encode(verdict))
+    except OSError as error:
+        raise system_fault(path, error) from error

@@ -10,7 +10,6 @@ A watermark that is lost costs nothing but work: the tables know what they hold,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import msgspec
 
 from spark_store.errors import StoreUnavailable
 from spark_store.faults import system_fault
+from spark_store.whole import write_whole
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -80,17 +80,7 @@ def read_watermark(path: Path) -> Watermark:
 
 def publish_watermark(path: Path, watermark: Watermark) -> None:
     """Put `watermark` in the file's place, durably. Raises StoreUnavailable; then the old one is still there."""
-    part = path.with_suffix(".part")
     try:
-        with part.open("wb") as file:
-            file.write(msgspec.json.encode(watermark))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(path, msgspec.json.encode(watermark), is_durable=True)
     except OSError as error:
         raise system_fault(path, error, "the watermark cannot be written") from error

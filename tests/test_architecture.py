@@ -62,6 +62,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.records",
             "spark_store.sql",
             "spark_store.tables",
+            "spark_store.whole",
         ),
         ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
         (

@@ -38,6 +38,7 @@ from spark_store.pipeline.transforms import latest_rows
 from spark_store.rebuild import as_snapshot
 from spark_store.records import entity_of
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake
+from spark_store.whole import write_whole
 
 ROWS = 500_000
 """About so many events are one part."""
@@ -142,14 +143,12 @@ def _staging(place: Lake) -> str:
 
 
 def _remember(place: Lake, progress: Progress) -> None:
-    part = _file(place).with_suffix(".part")
     # What is said to be done must be there after a power cut.
     durable.sync(place)
     try:
-        part.write_bytes(msgspec.json.encode(progress))
-        part.replace(_file(place))
+        write_whole(_file(place), msgspec.json.encode(progress))
     except OSError as error:
-        raise system_fault(part, error) from error
+        raise system_fault(_file(place), error) from error
 
 
 def _fold(target: Target, progress: Progress) -> None:

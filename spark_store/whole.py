@@ -1,0 +1,34 @@
+"""Small files that are there as a whole or not at all: what is new is written beside the old one and put in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+_EVERYBODY = 0o666
+"""As the process's mask allows."""
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = _EVERYBODY, is_durable: bool = False) -> None:
+    """Put `content` in the file's place; `mode` is who may read and write it. Raises OSError: the old one is there then.
+
+    `is_durable`: return when it is on the disk. Nobody else may write the same file at the same time.
+    """
+    part = path.with_suffix(".part")
+    with contextlib.ExitStack() as undo:
+        undo.callback(part.unlink, missing_ok=True)
+        # One that was left behind may belong to somebody who may read more.
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    if is_durable:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
