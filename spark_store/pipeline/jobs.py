@@ -163,7 +163,6 @@ def merge_rows(target: Target, rows: DataFrame, *, is_at_hand: bool = False) -> 
     names = LATEST.column_names
     changed = ", ".join(f"{name} = found.{name}" for name in names)
     rows.createOrReplaceTempView(view)
-    crashes.reach(Point.BETWEEN, target.spark)
     try:
         target.spark.sql(
             f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "

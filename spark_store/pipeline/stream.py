@@ -1,8 +1,8 @@
 """The stream: takes what the journal has, batch after batch, into both tables, and publishes the watermark.
 
-A batch appends its events, merges the states of the entities it touched, and says how far the lake is now, in this order,
-each step complete before the next, and on the disk before that is said (`spark_store.durable`). Whatever was begun and not
-finished is done again: that changes nothing (see `jobs`).
+A batch appends its events and merges the states of the entities it touched, both at the same time. When both are done and on
+the disk (`spark_store.durable`), it says how far the lake is now. Whatever was begun and not finished is done again: that
+changes nothing (see `jobs`).
 Where to begin is asked of the tables at every start and never of Spark's checkpoint, which is thrown away: it would be a
 second opinion on the same question, and one that a power cut can spoil.
 """
@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +38,7 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
 from spark_store.pipeline.progress import Found, plan
 from spark_store.pipeline.transforms import event_rows
+from spark_store.session import put_first
 from spark_store.tables import LATEST, TABLES
 from spark_store.watermark import Batch, Forgetting, Watermark, publish_watermark, read_watermark
 
@@ -238,9 +240,10 @@ class Stream:
 
     def _move(self, entries: DataFrame, last: int) -> None:
         begun, first = time.monotonic(), self._watermark.seq + 1
-        jobs.append_events(self._target, event_rows(entries), last)
-        appended = time.monotonic()
-        jobs.merge_latest(self._target, first, last)
+        appended = self._at_once(
+            lambda: jobs.append_events(self._target, event_rows(entries), last),
+            lambda: jobs.merge_latest(self._target, first, last),
+        )
         seconds = time.monotonic() - begun
         self._publish(last, Batch(last - first + 1, round(seconds, 3)))
         self._done = self._done._replace(batches=self._done.batches + 1)
@@ -253,6 +256,21 @@ class Stream:
             seconds=round(seconds, 3),
             append_seconds=round(appended - begun, 3),
         )
+
+    def _at_once(self, append: Callable[[], None], merge: Callable[[], None]) -> float:
+        """Do both, each in a thread of its own, since most of a small batch is planning, which one thread does. When the
+        append was done, in monotonic seconds.
+
+        They are about two tables, and neither looks at the other one: whichever is missing after a crash is made up for.
+        Raises what one of them raises, once the other one has ended too.
+        """
+        with ThreadPoolExecutor(2, "batch", put_first, (self._target.spark,)) as threads:
+            appending, merging = threads.submit(_timed, append), threads.submit(_timed, merge)
+            first, _ = wait([appending, merging], return_when=FIRST_COMPLETED)
+            if not any(it.exception() for it in first):
+                crashes.reach(Point.BETWEEN, self._target.spark)
+        merging.result()
+        return appending.result()
 
     def _publish(self, seq: int, batch: Batch | None = None) -> None:
         crashes.reach(Point.BEFORE_WATERMARK, self._target.spark)
@@ -335,6 +353,12 @@ class Stream:
         self._count_files()
         self._tell()
         self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
+
+
+def _timed(work: Callable[[], None]) -> float:
+    """Do it; when it was done, in monotonic seconds."""
+    work()
+    return time.monotonic()
 
 
 def _last_of(checkpoint: Path, number: int) -> int:

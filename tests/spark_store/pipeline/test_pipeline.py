@@ -15,7 +15,7 @@ from mappings.signals import Event
 from spark_store.errors import LakeUnfit
 from spark_store.pipeline import maintenance, snapshots
 from spark_store.pipeline.columns import short_events
-from spark_store.pipeline.jobs import Target, append_events
+from spark_store.pipeline.jobs import Target, append_events, merge_latest
 from spark_store.pipeline.transforms import event_rows
 from spark_store.records import Change, Snapshot
 from spark_store.tables import APP, EVENTS, LATEST, SNAPSHOTS, TABLES
@@ -69,6 +69,18 @@ def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site:
     rows = spark.createDataFrame(pa.Table.from_batches(short_events(site.lake.journal, 1, 10)))
     append_events(target, event_rows(rows), 10)
     assert DeltaTable(site.lake.path(EVENTS)).transaction_version(APP) == 10
+    site.assert_equal()
+
+
+def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Site) -> None:
+    """Both run at the same time, so a crash may leave either."""
+    site.write(10)
+    take_all(spark, site)
+    site.write(10)
+    merge_latest(Target.of(spark, site.folder), 11, 20)
+    assert max(row["seq"] for row in site.table(LATEST)) == 20
+    assert max(row["seq"] for row in site.table(EVENTS)) == 10
+    assert batches(take_all(spark, site)) == [10]
     site.assert_equal()
 
 
