@@ -115,7 +115,7 @@ def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> d
 def _expanded(value: Mapping[str, Any], selection: Selection, path: Segments) -> list[tuple[str, Selection]]:
     """The selected members that are there, each with what is selected below it."""
     named = [(name, below) for name, below in selection.items() if name in value]
-    if path == ("features",) and "*" in selection:
+    if path in (("features",), ("_metadata", "features")) and "*" in selection:
         every = [(name, selection["*"]) for name in value]
         return every + [(name, below) for name, below in named if name != "*"]
     return named

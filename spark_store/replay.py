@@ -9,6 +9,9 @@ What an event means (Ditto protocol, events): `created` and `modified` set the v
 goes on counting revisions. One thing is added to RFC 7396: a key of the form `{{ ~regex~ }}` with the value null deletes
 every key that the expression matches in full.
 
+A thing's state may hold its metadata, under `_metadata` (`mappings.metadata`): no event's value touches it. It loses what is
+said about data that goes, and changes as the event's stored headers say.
+
 Whether an event should have happened is not asked here. The paths of things and policies are the same as in commands.
 """
 
@@ -23,6 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityType
+from mappings.metadata import METADATA, changes_of, evolved
 from mappings.pointer import Segments, get, parse_pointer, put, remove
 from mappings.signals import Event
 from spark_store.records import Snapshot
@@ -75,13 +79,18 @@ def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
 def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapshot:
     """As `evolve`, for a caller that has the event's value at hand as parsed JSON."""
     before = snapshot.state if snapshot is not None else None
+    data = data_of(before) if before is not None else {}
     path = state_path(event.entity.type, event.path)
     if event.action == "deleted":
-        state = remove(before or {}, path) if path else None
+        state = remove(data, path) if path else None
     elif event.action == "merged":
-        state = merge_at(before or {}, path, value)
+        state = merge_at(data, path, value)
     else:
-        state = put(before or {}, path, value)
+        state = put(data, path, value)
+    if state is not None and event.entity.type is EntityType.THING:
+        metadata = before.get(METADATA) if before is not None else None
+        if (changes := changes_of(event.headers)) or metadata:
+            state = annotated(state, evolved(metadata, data, state, changes))
     return Snapshot(
         entity=event.entity,
         revision=event.revision,
@@ -90,6 +99,16 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
         state=state,
         policy=_policy(event, state, snapshot.policy if snapshot is not None else None),
     )
+
+
+def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state without the metadata of a thing."""
+    return {key: value for key, value in state.items() if key != METADATA} if METADATA in state else state
+
+
+def annotated(state: Mapping[str, Any], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state with its metadata, which stands last; without the member where there is none."""
+    return {**state, METADATA: metadata} if metadata else state
 
 
 def _policy(event: Event, state: Mapping[str, Any] | None, last: str | None) -> str | None:

@@ -26,6 +26,7 @@ CORE = (
     "mappings.envelope",
     "mappings.errors",
     "mappings.ids",
+    "mappings.metadata",
     "mappings.pointer",
     "mappings.signals",
     "mappings.texts",

@@ -18,9 +18,10 @@ from connectivity.twins import faults
 from connectivity.twins.enforcer import Enforcer
 from connectivity.twins.paths import Address
 from mappings.ids import EntityId, EntityType
+from mappings.metadata import METADATA, Change, evolved, without_changes
 from mappings.signals import Command, Event, Headers, Response
 from spark_store.records import Past, Snapshot
-from spark_store.replay import evolve_parsed
+from spark_store.replay import data_of, evolve_parsed
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -131,8 +132,17 @@ class Case(msgspec.Struct, frozen=True):
         parsed: Any,
         *,
         entity: EntityId | None = None,
+        metadata: Sequence[Change] = (),
     ) -> Step:
-        """The next event of the addressed entity (or of `entity`, at its root) and the state it leads to."""
+        """The next event of the addressed entity (or of `entity`, at its root) and the state it leads to.
+
+        `metadata` is how the event changes what is said about a thing. What replaces a whole thing carries all of that, so
+        that nothing before it is needed to know the state.
+        """
+        if action == "modified" and self.address.is_root and before is not None and before.state is not None:
+            present = before.state.get(METADATA)
+            if metadata or present:
+                metadata = [("/", evolved(present, data_of(before.state), parsed, metadata))]
         event = Event(
             entity=entity or self.entity,
             revision=before.revision + 1 if before is not None else 1,
@@ -140,15 +150,18 @@ class Case(msgspec.Struct, frozen=True):
             action=action,
             path="/" if entity is not None else self.address.pointer,
             value=value,
-            headers=self._historical_headers(),
+            headers=self._stored_headers(metadata),
         )
         return Step(event, evolve_parsed(before, event, parsed))
 
-    def _historical_headers(self) -> bytes:
-        if not self.limits.historical_headers:
+    def _stored_headers(self, metadata: Sequence[Change]) -> bytes:
+        """What an event keeps: the headers that the operator names, and how it changes the metadata."""
+        if not self.limits.historical_headers and not metadata:
             return b"{}"
-        headers = {**self.headers, "ditto-originator": self.subjects[0] if self.subjects else None}
+        headers = {**self.headers, "ditto-originator": self.subjects[0] if self.subjects else None, METADATA: None}
         kept = {name: headers[name] for name in self.limits.historical_headers if headers.get(name) is not None}
+        if metadata:
+            kept[METADATA] = metadata
         return encode(kept)
 
     def respond(
@@ -159,6 +172,7 @@ class Case(msgspec.Struct, frozen=True):
         revision: int | None = None,
         tag: str | None = None,
         action: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Response:
         """The answer. It carries the command's own headers too; which of them may leave is the codec's to know."""
         headers = dict(self.headers)
@@ -168,11 +182,12 @@ class Case(msgspec.Struct, frozen=True):
         elif value is not None:
             headers["content-type"] = JSON
         if self.past is not None:
-            headers["historical-headers"] = _decode(self.past.headers)
+            headers["historical-headers"] = _decode(without_changes(self.past.headers))
         for name, own in (
             ("etag", tag),
             ("entity-revision", revision),
             ("ditto-originator", self.subjects[0] if self.subjects else None),
+            ("ditto-metadata", metadata),
         ):
             if own is None:
                 headers.pop(name, None)
@@ -201,7 +216,7 @@ def is_same_json(one: Any, other: Any) -> bool:
 
 
 def state_of(snapshot: Snapshot) -> Mapping[str, Any]:
-    """The state of an entity that is there. Raises ValueError for a deleted one."""
+    """The state of an entity that is there, without its metadata. Raises ValueError for a deleted one."""
     if snapshot.state is None:
         raise ValueError(f"found {snapshot.entity} deleted, expected it to be there")
-    return snapshot.state
+    return data_of(snapshot.state)

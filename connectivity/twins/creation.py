@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from connectivity.twins import policies, values
+from connectivity.twins import metadata, policies, values
 from connectivity.twins.base import Case, Decision, Step, decision, encode, revision_tag
 from connectivity.twins.enforcer import READ, WRITE, Enforcer
 from connectivity.twins.faults import shown
@@ -41,9 +41,10 @@ def create(case: Case, value: Value, asked: Preconditions) -> Decision:
     if before is not None and not before.is_deleted:
         raise case.refuse("things:thing.conflict")
     thing = values.whole_thing(case, value, guard.policy_id)
-    if len(thing.raw) > case.limits.thing:
+    said = metadata.changes(case, metadata.read(case), thing.parsed, given, before)
+    step = case.step(before, "created", thing.raw, thing.parsed, metadata=said)
+    if len(encode(step.snapshot.state) if said else thing.raw) > case.limits.thing:
         raise case.refuse("things:thing.toolarge", f"expected at most {case.limits.thing} bytes")
-    step = case.step(before, "created", thing.raw, thing.parsed)
     response = case.respond(
         201, thing.raw, revision=step.snapshot.revision, tag=revision_tag(step.snapshot), action="create"
     )

@@ -37,8 +37,7 @@ __all__ = ["Decider", "Decision", "Limits", "World", "asks_for_past", "decide", 
 NO_NAME: Final = "_"
 """What stands for a name in a topic that is about several entities; no entity can be called so."""
 
-_METADATA: Final = frozenset({"put-metadata", "get-metadata", "delete-metadata"})
-_UNSUPPORTED: Final = _METADATA | {"merge-thing-patch-conditions", "live-channel-condition"}
+_UNSUPPORTED: Final = frozenset({"live-channel-condition"})
 _SPECIAL: Final = _UNSUPPORTED
 
 _POLICY_PART: Final = re.compile(

@@ -89,6 +89,16 @@ _FAULTS: dict[str, _Words] = {
         "The value for the thing '{id}' has both '_policy' and '_copyPolicyFrom'.",
         "Decide for one of the two.",
     ),
+    "things:metadata.headersconflict": _Words(
+        400,
+        "The headers {detail} cannot be used together.",
+        "Send at most one of 'put-metadata', 'get-metadata' and 'delete-metadata'.",
+    ),
+    "things:metadata.notmodifiable": _Words(
+        400,
+        "The value for the thing '{id}' has '_metadata', and there is a header about metadata.",
+        "Decide for one of the two.",
+    ),
     "things:things.ids.missing": _Words(400, "No thing ids were given.", "Name at least one id in 'thingIds'."),
     "things:definition.identifier.invalid": _Words(
         400,

@@ -1,8 +1,12 @@
-"""What a command asks of the present before it is carried out: a condition, entity tags, a difference.
+"""What a command asks of the present before it is carried out: conditions, entity tags, a difference.
 
 Three questions in this order (Ditto protocol, conditional requests): is the `condition` true of the thing, do `if-match`
 and `if-none-match` agree with the tag of the addressed part, and, for `if-equal`, would anything change. A tag is that of
-what the caller may read of the part, so that no tag confirms a guess about what he may not.
+what the caller may read of the part, so that no tag confirms a guess about what he may not. A merge may have conditions for
+parts of its patch (`merge-thing-patch-conditions`): what fails there is left out, and the rest is carried out.
+
+What a command wants to be said about parts of a thing is read here as well, so that what is wrong with a header is told
+before anything about the thing.
 """
 
 from __future__ import annotations
@@ -15,10 +19,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from connectivity.errors import TwinError
+from connectivity.twins import metadata
 from connectivity.twins.base import Case
 from connectivity.twins.enforcer import ALWAYS_VISIBLE, READ, Enforcer
+from mappings.errors import DecodeError
 from mappings.ids import EntityType
-from mappings.pointer import Segments, format_pointer
+from mappings.metadata import METADATA
+from mappings.pointer import Segments, format_pointer, parse_pointer
 from spark_store import rql
 from spark_store.errors import QueryError
 from spark_store.partial import whole_thing
@@ -29,7 +36,9 @@ UPDATE: Final = "update"
 SKIP: Final = "skip"
 SKIP_MINIMIZING: Final = "skip-minimizing-merge"
 
-_HEADERS: Final = frozenset({"if-match", "if-none-match", "if-equal", "condition"})
+PATCH_CONDITIONS: Final = "merge-thing-patch-conditions"
+
+_HEADERS: Final = metadata.HEADERS | {"if-match", "if-none-match", "if-equal", "condition", PATCH_CONDITIONS}
 _TAG: Final = re.compile(r'(W/)?("[^"*]*")')
 _TAGS: Final = re.compile(r'\s*(?:W/)?"[^"*]*"\s*(?:,\s*(?:W/)?"[^"*]*"\s*)*')
 
@@ -54,22 +63,30 @@ class Preconditions(msgspec.Struct, frozen=True):
     if_none_match: Tags | None = None
     if_equal: str = UPDATE
     condition: rql.Predicate | None = None
+    patch_conditions: tuple[tuple[Segments, rql.Predicate], ...] = ()
+    """Places in a patch, and what has to be true of the thing for them to be merged."""
+    metadata: metadata.Asked = metadata.NOTHING
 
     def check_readable(self, case: Case, enforcer: Enforcer, state: Mapping[str, Any]) -> None:
         """Refuse a condition on what the caller may not read."""
-        if self.condition is None:
+        if self.condition is None and not self.patch_conditions:
             return
-        for field in _fields(self.condition):
-            if not all(_is_readable(case, enforcer, path) for path in _places(field.path, state)):
-                raise case.refuse("things:condition.failed")
+        predicates = [predicate for _, predicate in self.patch_conditions]
+        for predicate in predicates if self.condition is None else [self.condition, *predicates]:
+            for field in _fields(predicate):
+                if not all(_is_readable(case, enforcer, path) for path in _places(field.path, state)):
+                    raise case.refuse("things:condition.failed")
 
     def check_condition(self, case: Case, snapshot: Snapshot) -> None:
         """Refuse unless the condition is true of the thing as it is."""
         if self.condition is None:
             return
-        predicate = rql.resolve_times(self.condition, datetime.fromisoformat(case.now))
-        if not rql.evaluate(predicate, whole_thing(snapshot)):
+        if not _holds(case, self.condition, snapshot):
             raise case.refuse("things:condition.failed")
+
+    def refused_places(self, case: Case, snapshot: Snapshot) -> list[Segments]:
+        """The places of a patch whose condition is not true of the thing as it is."""
+        return [place for place, predicate in self.patch_conditions if not _holds(case, predicate, snapshot)]
 
     def check_tags(self, case: Case, present: Callable[[], str | None] | None) -> None:
         """Refuse unless the entity tags agree. `present` gives the part's tag, and is None where the part is missing.
@@ -107,7 +124,14 @@ def read(case: Case) -> Preconditions:
     if_equal = headers.get("if-equal", UPDATE)
     if if_equal not in (UPDATE, SKIP, SKIP_MINIMIZING):
         raise case.refuse("header.invalid", "if-equal")
-    return Preconditions(_tags(case, "if-match"), _tags(case, "if-none-match"), if_equal, _condition(case))
+    return Preconditions(
+        _tags(case, "if-match"),
+        _tags(case, "if-none-match"),
+        if_equal,
+        _condition(case),
+        tuple(_patch_conditions(case)),
+        metadata.read(case),
+    )
 
 
 def _tags(case: Case, name: str) -> Tags | None:
@@ -126,12 +150,40 @@ def _condition(case: Case) -> rql.Predicate | None:
     text = case.headers.get("condition")
     if text is None or case.entity.type is EntityType.POLICY:
         return None
+    return _predicate(case, "condition", text)
+
+
+def _predicate(case: Case, header: str, text: Any) -> rql.Predicate:
     if not isinstance(text, str):
-        raise case.refuse("header.invalid", "condition")
+        raise case.refuse("header.invalid", header)
     try:
         return rql.parse(text)
     except QueryError as error:
         raise TwinError(error.fault, case.entity.type.group) from error
+
+
+def _patch_conditions(case: Case) -> Iterator[tuple[Segments, rql.Predicate]]:
+    """The conditions for parts of a merge's patch; nothing else has parts that could be left out."""
+    conditions = case.headers.get(PATCH_CONDITIONS)
+    if conditions is None or case.entity.type is EntityType.POLICY:
+        return
+    if case.command.action != "merge":
+        raise case.refuse("header.notsupported", PATCH_CONDITIONS)
+    if not isinstance(conditions, Mapping):
+        raise case.refuse("header.invalid", PATCH_CONDITIONS)
+    for pointer, text in conditions.items():
+        try:
+            place = parse_pointer(pointer)
+        except DecodeError as error:
+            raise case.refuse("header.invalid", PATCH_CONDITIONS) from error
+        if not place:
+            # The condition of a whole patch is the command's own.
+            raise case.refuse("header.invalid", PATCH_CONDITIONS)
+        yield place, _predicate(case, PATCH_CONDITIONS, text)
+
+
+def _holds(case: Case, predicate: rql.Predicate, snapshot: Snapshot) -> bool:
+    return rql.evaluate(rql.resolve_times(predicate, datetime.fromisoformat(case.now)), whole_thing(snapshot))
 
 
 def _fields(predicate: rql.Predicate) -> Iterator[Field]:
@@ -158,4 +210,6 @@ def _places(path: Segments, state: Mapping[str, Any]) -> list[Segments]:
 def _is_readable(case: Case, enforcer: Enforcer, path: Segments) -> bool:
     if path[0] in ALWAYS_VISIBLE["thing"]:
         return enforcer.partial(case.subjects, READ, "thing:/")
+    if path[0] == METADATA:
+        path = path[1:]
     return enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(path)}")

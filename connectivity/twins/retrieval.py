@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connectivity.twins import values
+from connectivity.twins import metadata, values
 from connectivity.twins.base import Case, Decision, World, decision, encode, hash_tag, revision_tag, state_of
 from connectivity.twins.enforcer import DROP, READ, Enforcer
 from connectivity.twins.faults import shown
 from connectivity.twins.preconditions import Preconditions
 from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.metadata import METADATA
 from mappings.pointer import MISSING, get
 from mappings.selection import Selection, SelectorRefused, parse_fields, select
 from spark_store.records import Snapshot
@@ -46,9 +47,10 @@ def retrieve(case: Case, asked: Preconditions) -> Decision:
     result = seen
     if selection is not None and isinstance(seen, Mapping):
         if case.address.is_root:
-            seen = with_hidden(case, seen, snapshot, selection)
+            seen = _with_hidden(case, seen, snapshot, selection, enforcer)
         result = select(seen, selection, case.address.segments)
-    return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag))
+    said = metadata.answer(case, asked.metadata, enforcer, snapshot)
+    return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag, metadata=said))
 
 
 def _seen(case: Case, enforcer: Enforcer, present: Any) -> Any:
@@ -83,6 +85,15 @@ def read_selection(case: Case) -> Selection | None:
         return parse_fields(fields)
     except SelectorRefused as error:
         raise case.refuse("json.fieldselector.invalid", str(error)) from error
+
+
+def _with_hidden(
+    case: Case, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection, enforcer: Enforcer
+) -> Mapping[str, Any]:
+    """A thing with those fields beside its document that are selected, as far as the caller may read them."""
+    found = with_hidden(case, seen, snapshot, selection)
+    said = metadata.readable(case, enforcer, snapshot) if METADATA in selection else {}
+    return {**found, METADATA: said} if said else found
 
 
 def with_hidden(case: Case, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection) -> dict[str, Any]:
@@ -162,7 +173,7 @@ def _one_of_several(case: Case, entity: EntityId, selection: Selection | None) -
     enforcer = case.world.enforcer(snapshot.policy)
     if enforcer is None or not enforcer.partial(case.subjects, READ, "thing:/"):
         return None
-    seen = enforcer.view(snapshot.state, "thing:/", case.subjects)
+    seen = enforcer.view(state_of(snapshot), "thing:/", case.subjects)
     if selection is None or seen is DROP:
         return None if seen is DROP else seen
-    return select(with_hidden(case, seen, snapshot, selection), selection)
+    return select(_with_hidden(case, seen, snapshot, selection, enforcer), selection)

@@ -9,9 +9,10 @@ part is there, then size.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
-from connectivity.twins import preconditions, values
+from connectivity.twins import metadata, preconditions, values
 from connectivity.twins.base import (
     MERGE_PATCH,
     Case,
@@ -30,7 +31,7 @@ from connectivity.twins.merge_patch import NOTHING, minimized, written_places
 from connectivity.twins.preconditions import SKIP_MINIMIZING, Preconditions
 from connectivity.twins.retrieval import retrieve
 from connectivity.twins.values import Value
-from mappings.pointer import MISSING, format_pointer, get
+from mappings.pointer import MISSING, format_pointer, get, remove
 from spark_store.records import Snapshot
 from spark_store.replay import MatchBudget, PatternRefused, matching_keys, merge
 
@@ -74,7 +75,10 @@ def _modify(case: Case, asked: Preconditions) -> Decision:
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value.parsed):
         raise case.precondition_failed("the value is the present one")
     is_new = present is MISSING and case.address.resource.name != "policyId"
-    step = _checked(case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed))
+    said = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
+    step = _checked(
+        case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed, metadata=said)
+    )
     tag = _tag(case, enforcer, step.snapshot, value.parsed)
     response = case.respond(
         201 if is_new else 204, value.raw if is_new else None, revision=step.snapshot.revision, tag=tag
@@ -97,12 +101,14 @@ def _merge(case: Case, asked: Preconditions) -> Decision:
     if not _may_merge(case, enforcer, patch.parsed):
         raise case.refuse("things:thing.notmodifiable")
     present = _check_present(case, asked, enforcer, before)
+    patch = _conditional(case, asked, before, patch)
     try:
         if case.address.is_root:
             _keep_ids(case, patch.parsed)
         if asked.skips_equal:
             patch = _reduced(case, asked, present, patch)
-        step = _checked(case, case.step(before, "merged", patch.raw, patch.parsed))
+        said = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
+        step = _checked(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
     except PatternRefused as error:
         raise case.refuse("things:merge.invalid", str(error)) from error
     after = get(state_of(step.snapshot), case.address.segments)
@@ -139,7 +145,7 @@ def _guard(case: Case, snapshot: Snapshot) -> Enforcer:
 def _check_present(case: Case, asked: Preconditions, enforcer: Enforcer, before: Snapshot) -> Any:
     """What is at the addressed place now, or MISSING, once the preconditions agree with it."""
     asked.check_condition(case, before)
-    present = get(before.state, case.address.segments)
+    present = get(state_of(before), case.address.segments)
     asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
     return present
 
@@ -189,6 +195,13 @@ def _keep_ids(case: Case, patch: Mapping[str, Any]) -> None:
                 raise case.refuse("things:id.notdeletable" if "thingId" in taken else "things:policyId.notdeletable")
 
 
+def _conditional(case: Case, asked: Preconditions, before: Snapshot, patch: Value) -> Value:
+    """The patch without the places whose own condition does not hold. Objects that lose all members stay, empty."""
+    refused = asked.refused_places(case, before) if asked.patch_conditions else ()
+    kept = reduce(remove, refused, patch.parsed)
+    return patch if kept is patch.parsed else patch._replace(parsed=kept, raw=encode(kept))
+
+
 def _reduced(case: Case, asked: Preconditions, present: Any, patch: Value) -> Value:
     """The patch as `if-equal` wants it; refused where it would change nothing."""
     changed = _changes(present, patch.parsed)
@@ -196,7 +209,7 @@ def _reduced(case: Case, asked: Preconditions, present: Any, patch: Value) -> Va
         raise case.precondition_failed("the patch changes nothing")
     if asked.if_equal != SKIP_MINIMIZING:
         return patch
-    return Value(changed, encode(changed))
+    return patch._replace(parsed=changed, raw=encode(changed))
 
 
 def _changes(present: Any, patch: Any) -> Any:

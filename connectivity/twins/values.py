@@ -294,7 +294,7 @@ def whole_thing(case: Case, value: Value, policy_id: str) -> Value:
     given = value.parsed or {}
     members: dict[str, Any] = {"thingId": str(case.entity), "policyId": policy_id}
     members.update((name, given[name]) for name in THING_MEMBERS[2:] if name in given)
-    return Value(members, b"{" + b",".join(_spliced(members, value.raw)) + b"}")
+    return Value(members, b"{" + b",".join(_spliced(members, value.raw)) + b"}", value.given)
 
 
 def _spliced(members: dict[str, Any], raw: bytes) -> Iterator[bytes]:

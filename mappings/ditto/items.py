@@ -16,6 +16,7 @@ from mappings.ditto.wire import JSON, MERGE_PATCH, cannot_say, json_bytes, trans
 from mappings.envelope import Envelope
 from mappings.headers import echoed
 from mappings.ids import EntityId
+from mappings.metadata import without_changes
 from mappings.signals import Next
 from mappings.topic import entity_topic, topic_of
 
@@ -55,7 +56,7 @@ def next_envelopes(signal: Next) -> list[Envelope]:
             frame = frames[action] = around.frame(signal.entity, action)
         head, middle, has_value = frame
         number = encode(revision)
-        start = (head, stored, b',"entity-revision":', number, middle, encode(path))
+        start = (head, without_changes(stored), b',"entity-revision":', number, middle, encode(path))
         end = (b',"revision":', number, b',"timestamp":"', timestamp.encode(), b'"}}}')
         if has_value and value is not None:
             payload = join((*start, b',"value":', value, *end))

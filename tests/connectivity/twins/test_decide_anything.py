@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.errors import TwinError
-from connectivity.twins.decide import decide
+from connectivity.twins.decide import Limits, decide
+from mappings.ids import EntityType
 from mappings.signals import Command
 from spark_store.replay import fold
 from tests.connectivity.twins.twin_world import (
@@ -45,14 +46,28 @@ PLACES = (
 )
 PATHS = st.sampled_from([*PLACES.split(), "", "/attributes/\0"])
 ACTIONS = st.sampled_from(["create", "modify", "merge", "delete", "retrieve", "migrate"])
+HEADER_NAMES = (
+    "if-match if-none-match if-equal condition content-type allow-policy-lockout put-metadata delete-metadata "
+    "get-metadata merge-thing-patch-conditions at-historical-revision live-channel-condition"
+)
 HEADERS = st.dictionaries(
-    st.sampled_from(["if-match", "if-none-match", "if-equal", "condition", "content-type", "allow-policy-lockout"]),
+    st.sampled_from(HEADER_NAMES.split()),
     st.sampled_from(
-        ["*", '"rev:1"', "skip", "skip-minimizing-merge", "exists(attributes/a)", "eq(", MERGE_PATCH, True, 5]
+        [
+            *("*", '"rev:1"', "skip", "skip-minimizing-merge", "exists(attributes/a)", "eq(", MERGE_PATCH, True, 5),
+            *(
+                [{"key": "*/k", "value": 1}],
+                [{"key": "a/k", "value": {"x": None}}, {"key": "k", "value": 2}],
+                "*/k,a/k",
+            ),
+            {"a": "exists(attributes/b)", "features/f": "ne(attributes/a,1)"},
+        ]
     ),
     max_size=3,
 )
-FIELDS = st.none() | st.sampled_from(["thingId", "_policy,_revision", "features/*/properties", "a(", "attributes(a,b)"])
+FIELDS = st.none() | st.sampled_from(
+    ["thingId", "_policy,_revision", "_metadata/attributes", "features/*/properties", "a(", "attributes(a,b)"]
+)
 VALUES = st.none() | JSON.map(msgspec.json.encode) | st.binary(max_size=4)
 ENTITIES = st.sampled_from(
     [thing(THING), thing("acme.plant:new"), policy(POLICY), policy("acme.plant:new"), thing("a:_")]
@@ -100,15 +115,58 @@ COMMANDS = st.lists(st.tuples(ACTIONS, PATHS, JSON, HEADERS), min_size=1, max_si
 @settings(max_examples=60, deadline=None)
 @given(COMMANDS)
 def test_what_is_decided_is_what_replays(commands: list[tuple[str, str, Any, dict[str, Any]]]) -> None:
-    """The state after any conversation is the fold of its events, and revisions run without gaps."""
-    world = TwinWorld()
+    """The state after any conversation is the fold of its events, and revisions run without gaps.
+
+    No thing outgrows its limit.
+    """
+    world = TwinWorld(Limits(thing=500, headers=100_000))
     world.send("create", "/", {"attributes": {"a": {"b": 1}}, "features": {"f": {"properties": {"p": 1}}}})
     for action, path, value, headers in commands:
         try:
             world.send(action, path, value, **{name.replace("-", "_"): header for name, header in headers.items()})
         except TwinError:
             continue
+        finally:
+            for snapshot in world.snapshots.values():
+                assert snapshot.entity.type is EntityType.POLICY or len(msgspec.json.encode(snapshot.state)) <= 500
     for entity, snapshot in world.snapshots.items():
         events = [event for event in world.events if event.entity == entity]
         assert fold(events) == snapshot
         assert [event.revision for event in events] == list(range(1, len(events) + 1))
+
+
+PARTS = st.sampled_from(["/attributes", "/attributes/a", "/features", "/features/f", "/features/f/properties"])
+SMALL = st.recursive(
+    st.sampled_from([None, True, 1, 1.5, -0.0, 2**63 - 1, "", "a"]),
+    lambda inner: st.dictionaries(st.sampled_from(["a", "b", "properties", "definition"]), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["modify", "merge", "delete"]), PARTS, SMALL), max_size=8), PARTS)
+def test_the_entity_tag_of_a_part_changes_exactly_when_the_part_does(
+    commands: list[tuple[str, str, Any]], asked: str
+) -> None:
+    world = a_world(attributes={"a": 1}, features={"f": {"properties": {"a": 1}}})
+
+    def part() -> tuple[str | None, bytes | None]:
+        try:
+            response = world.send("retrieve", asked).response
+        except TwinError:
+            return None, None
+        return response.headers["etag"], msgspec.json.encode(msgspec.json.decode(response.value or b""), order="sorted")
+
+    tag, value = part()
+    for action, path, given_value in commands:
+        revision = world.revision()
+        try:
+            world.send(action, path, ... if action == "delete" else given_value)
+        except TwinError:
+            assert part() == (tag, value)
+            assert world.revision() == revision
+            continue
+        assert world.revision() == revision + 1
+        new_tag, new_value = part()
+        assert (new_tag == tag) == (new_value == value)
+        tag, value = new_tag, new_value

@@ -199,3 +199,78 @@ def test_if_equal_skip_refuses_a_merge_that_changes_nothing(path: str, patch: An
         assert world.refused("merge", path, patch, if_equal="skip") == (412, "things:precondition.failed")
     else:
         assert world.status("merge", path, patch, if_equal="skip") == 204
+
+
+# --- conditions for parts of a patch ---
+
+
+def _power(world: TwinWorld, condition: Any, *, path: str = "features/burner/properties/power") -> int:
+    patch = {"features": {"burner": {"properties": {"power": 4, "on": True}}}}
+    return world.status("merge", "/", patch, merge_thing_patch_conditions={path: condition})
+
+
+def test_case_48_a_part_of_a_patch_whose_condition_fails_is_left_out() -> None:
+    world = a_world(features={"burner": {"properties": {"power": 3}}})
+    assert _power(world, "gt(features/burner/properties/power,5)") == 204
+    assert last(world) == ("merged", "/", {"features": {"burner": {"properties": {"on": True}}}}, 2)
+    assert world.get("/features/burner/properties") == {"power": 3, "on": True}
+    assert _power(world, "gt(features/burner/properties/power,2)", path="/features/burner/properties/power/") == 204
+    assert world.get("/features/burner/properties/power") == 4
+
+
+def test_conditions_of_a_patch_are_relative_to_its_path_and_see_the_thing_before_it() -> None:
+    world = a_world(attributes={"a": 1, "b": 1})
+    conditions = {"a": "eq(attributes/b,1)", "b": "eq(attributes/a,1)", "none/at/all": "eq(attributes/a,7)"}
+    world.send("merge", "/attributes", {"a": 2, "b": 2}, merge_thing_patch_conditions=conditions)
+    assert world.get("/attributes") == {"a": 2, "b": 2}
+    world.send(
+        "merge",
+        "/attributes",
+        {"a": None, "c": {"d": 1}},
+        merge_thing_patch_conditions={
+            "a": "eq(attributes/a,1)",
+            "c/d": "exists(attributes/none)",
+        },
+    )
+    assert last(world) == ("merged", "/attributes", {"c": {}}, 3)
+    assert world.status("merge", "/attributes/a", 5, merge_thing_patch_conditions={"x": "eq(attributes/a,7)"}) == 204
+    assert world.get("/attributes/a") == 5
+
+
+def test_a_patch_keeps_its_spelling_where_nothing_is_left_out() -> None:
+    world = a_world(attributes={"a": 1})
+    world.send("merge", "/attributes", b'{"a":1.50}', merge_thing_patch_conditions={"a": "eq(attributes/a,1)"})
+    assert world.events[-1].value == b'{"a":1.50}'
+
+
+@pytest.mark.parametrize(
+    ("conditions", "refusal"),
+    [
+        ({"a": "gt("}, (400, "rql.expression.invalid")),
+        ({"a": 5}, (400, "header.invalid")),
+        ({"a//b": "exists(attributes/a)"}, (400, "header.invalid")),
+        ({"/": "exists(attributes/a)"}, (400, "header.invalid")),
+        ("a", (400, "header.invalid")),
+        ({"a": "eq(attributes/secret,1)"}, (412, "things:condition.failed")),
+    ],
+)
+def test_conditions_of_a_patch_that_cannot_be_judged(conditions: Any, refusal: tuple[int, str]) -> None:
+    world = a_world(attributes={"a": 1, "secret": 1})
+    world.write_policy(
+        {"VIEW": entry([VIEWER], {"thing:/": granting("READ", "WRITE"), "thing:/attributes/secret": revoking("READ")})}
+    )
+    found = world.refused("merge", "/attributes", {"a": 1}, by=[VIEWER], merge_thing_patch_conditions=conditions)
+    assert found == refusal
+
+
+def test_conditions_of_a_patch_are_not_asked_of_what_is_created() -> None:
+    conditions = {"attributes/a": "exists(attributes/none)"}
+    world = TwinWorld()
+    assert world.status("merge", "/", {"attributes": {"a": 1}}, merge_thing_patch_conditions=conditions) == 201
+    assert world.get("/attributes/a") == 1
+
+
+def test_a_patch_of_which_nothing_is_left_is_equal_to_what_is_there() -> None:
+    world = a_world(attributes={"a": 1})
+    asked = {"if_equal": "skip", "merge_thing_patch_conditions": {"a": "eq(attributes/a,7)"}}
+    assert world.refused("merge", "/attributes", {"a": 2}, **asked) == (412, "things:precondition.failed")

@@ -429,9 +429,9 @@ def test_a_path_without_slash_means_the_same() -> None:
 @pytest.mark.parametrize(
     ("action", "header", "refusal"),
     [
-        ("modify", "put_metadata", (400, "header.notsupported")),
-        ("retrieve", "get_metadata", (400, "header.notsupported")),
-        ("merge", "merge_thing_patch_conditions", (400, "header.notsupported")),
+        ("modify", "get_metadata", (400, "header.notsupported")),
+        ("retrieve", "put_metadata", (400, "header.notsupported")),
+        ("modify", "merge_thing_patch_conditions", (400, "header.notsupported")),
         ("modify", "live_channel_condition", (405, "things:live.channelcondition.notallowed")),
         ("retrieve", "live_channel_condition", (400, "header.notsupported")),
     ],

@@ -1,0 +1,248 @@
+"""What a command asks to be said about the parts of a thing, beside their values (Ditto protocol, metadata).
+
+Three headers, at most one of them in a command: `put-metadata` says something about what is written, `delete-metadata`
+takes something back, `get-metadata` asks what is said; a thing may also be created with `_metadata` in its value. Keys are
+pointers relative to the command's path, and the last segment names what is said. A `*` stands for every name at its place:
+of what is written, or of what is said so far. In `*/<key>` it stands for every part below the path that has no parts.
+
+What is said about a part may be read by whoever may read the part. How an event carries it: `mappings.metadata`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from connectivity.twins import values
+from connectivity.twins.base import Case, encode
+from connectivity.twins.enforcer import DROP, Enforcer
+from connectivity.twins.paths import is_key
+from mappings.errors import DecodeError
+from mappings.ids import EntityType
+from mappings.metadata import METADATA, Change, evolved
+from mappings.pointer import MISSING, Segments, format_pointer, get, parse_pointer
+from mappings.selection import SelectorRefused, parse_pointers
+from spark_store.records import Snapshot
+
+PUT: Final = "put-metadata"
+GET: Final = "get-metadata"
+DELETE: Final = "delete-metadata"
+HEADERS: Final = frozenset({PUT, GET, DELETE})
+
+_ACTIONS: Final[Mapping[str, frozenset[str]]] = {
+    PUT: frozenset({"create", "modify", "merge"}),
+    DELETE: frozenset({"create", "modify", "merge"}),
+    GET: frozenset({"retrieve"}),
+}
+_EVERY: Final = "*"
+_WILDCARD_PARENTS: Final = (
+    ("attributes",),
+    ("features",),
+    ("features", None, "properties"),
+    ("features", None, "desiredProperties"),
+)
+"""Below which places of a thing a `*` may stand; None is any feature."""
+
+
+class Put(NamedTuple):
+    """One thing to say: where, relative to the command's path, and what."""
+
+    key: Segments
+    value: Any
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a command says about metadata. `read` makes one."""
+
+    put: tuple[Put, ...] = ()
+    delete: tuple[Segments, ...] = ()
+    get: tuple[Segments, ...] | None = None
+    is_header: bool = False
+
+
+NOTHING: Final = Asked()
+
+
+def read(case: Case) -> Asked:
+    """What the headers of a command on a thing ask for. Raises TwinError for what cannot be understood."""
+    if HEADERS.isdisjoint(case.headers) or case.entity.type is EntityType.POLICY:
+        return NOTHING
+    name, *more = sorted(HEADERS.intersection(case.headers))
+    if more:
+        raise case.refuse("things:metadata.headersconflict", f"{name}, {', '.join(more)}")
+    if case.command.action not in _ACTIONS[name]:
+        raise case.refuse("header.notsupported", name)
+    value = case.headers[name]
+    if name == PUT:
+        return Asked(put=_read_puts(case, value), is_header=True)
+    keys = _read_keys(case, name, value)
+    return Asked(delete=keys, is_header=True) if name == DELETE else Asked(get=keys, is_header=True)
+
+
+def _read_puts(case: Case, value: Any) -> tuple[Put, ...]:
+    if not isinstance(value, list):
+        raise case.refuse("header.invalid", PUT)
+    puts = []
+    for entry in value:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("key"), str) or "value" not in entry:
+            raise case.refuse("header.invalid", PUT)
+        try:
+            key = parse_pointer(entry["key"])
+        except DecodeError as error:
+            raise case.refuse("header.invalid", PUT) from error
+        puts.append(Put(_checked_key(case, PUT, key), entry["value"]))
+    return tuple(puts)
+
+
+def _read_keys(case: Case, name: str, value: Any) -> tuple[Segments, ...]:
+    if not isinstance(value, str):
+        raise case.refuse("header.invalid", name)
+    try:
+        keys = parse_pointers(value)
+    except SelectorRefused as error:
+        raise case.refuse("json.fieldselector.invalid", str(error)) from error
+    return tuple(_checked_key(case, name, key) for key in keys)
+
+
+def _checked_key(case: Case, name: str, key: Segments) -> Segments:
+    """A key that may stand there, or a refusal."""
+    is_wild = _EVERY in key
+    if not key or not all(is_key(segment) for segment in key) or (is_wild and not _may_be_wild(case, key)):
+        raise case.refuse("header.invalid", name)
+    return key
+
+
+def _may_be_wild(case: Case, key: Segments) -> bool:
+    if key[-1] == _EVERY or _is_for_all(key):
+        return key[-1] != _EVERY
+    whole = (*case.address.segments, *key)
+    first = len(case.address.segments)
+    return all(
+        any(_is_at(whole[:position], parent) for parent in _WILDCARD_PARENTS)
+        for position in range(first, len(whole))
+        if whole[position] == _EVERY
+    )
+
+
+def _is_at(path: Segments, parent: Sequence[str | None]) -> bool:
+    return len(path) == len(parent) and all(known in (None, found) for found, known in zip(path, parent, strict=True))
+
+
+# --- changing -----------------------------------------------------------------------------------------------------------
+
+
+def changes(
+    case: Case, asked: Asked, written: Any, given: Any, before: Snapshot | None, *, is_patch: bool = False
+) -> list[Change]:
+    """How a command changes the metadata that writes `written` at its path and was `given` with this value.
+
+    Raises TwinError for what cannot be said so. What a patch deletes is not written.
+    """
+    if asked is NOTHING and not (case.address.is_root and isinstance(given, Mapping) and METADATA in given):
+        return []
+    found: list[Change] = []
+    written = MISSING if is_patch and written is None else values.strip_nulls(written) if is_patch else written
+    inline = given.get(METADATA) if case.address.is_root and isinstance(given, Mapping) else None
+    if inline is not None:
+        if asked.is_header:
+            raise case.refuse("things:metadata.notmodifiable")
+        if before is None or before.state is None:
+            found.append(("/", _checked_inline(case, inline)))
+    path = case.address.segments
+    for put in asked.put:
+        found.extend((format_pointer((*path, *place)), put.value) for place in _written_places(written, put.key))
+    if asked.delete and before is not None and before.state is not None:
+        said = get(before.state.get(METADATA), path)
+        for key in asked.delete:
+            found.extend((format_pointer((*path, *place)),) for place in _said_places(said, key))
+    if asked.put and (size := sum(len(change[0]) + len(encode(change[1])) for change in found)) > case.limits.thing:
+        raise case.refuse("things:thing.toolarge", f"found {size} bytes of metadata")
+    return found
+
+
+def _checked_inline(case: Case, inline: Any) -> Any:
+    if not isinstance(inline, Mapping):
+        raise case.refuse("json.invalid", f"expected an object as {METADATA}")
+    values.check_keys(case, inline)
+    return inline
+
+
+def _written_places(written: Any, key: Segments) -> Iterator[Segments]:
+    """Where `key` leads to in what is written."""
+    if written is MISSING:
+        return iter(())
+    if _is_for_all(key):
+        return ((*leaf, key[1]) for leaf in _leaves(written))
+    return _spread(written, key)
+
+
+def _is_for_all(key: Segments) -> bool:
+    return key[0] == _EVERY and len(key) == 2
+
+
+def _leaves(value: Any, path: Segments = ()) -> Iterator[Segments]:
+    """Every part that has no parts itself."""
+    if not isinstance(value, Mapping) or not value:
+        yield path
+        return
+    for key, member in value.items():
+        yield from _leaves(member, (*path, key))
+
+
+def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments]:
+    """A key with its wildcards replaced by the names that are there."""
+    if _EVERY not in key:
+        yield (*path, *key)
+        return
+    if not isinstance(value, Mapping):
+        return
+    first, *rest = key
+    for name in value if first == _EVERY else (first,):
+        if name in value:
+            yield from _spread(value[name], tuple(rest), (*path, name))
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+def readable(case: Case, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any]:
+    """What is said about the parts that the caller may read."""
+    said = snapshot.state.get(METADATA) if snapshot.state is not None else None
+    if said is None:
+        return {}
+    seen = enforcer.view(said, "thing:/", case.subjects)
+    return {} if seen is DROP else seen
+
+
+def answer(case: Case, asked: Asked, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any] | None:
+    """The value of `ditto-metadata`, relative to the command's path; None where it was not asked for."""
+    if asked.get is None:
+        return None
+    said = get(readable(case, enforcer, snapshot), case.address.segments)
+    places = (place for key in asked.get for place in _said_places(said, key))
+    return evolved(None, None, None, ((format_pointer(place), get(said, place)) for place in places))
+
+
+def _said_places(said: Any, key: Segments) -> Iterator[Segments]:
+    """Where in what is said `key` leads to."""
+    if said is MISSING or said is None:
+        return
+    if _is_for_all(key):
+        yield from _named(said, key[1])
+        return
+    for place in _spread(said, key):
+        if get(said, place) is not MISSING:
+            yield place
+
+
+def _named(said: Any, name: str, path: Segments = ()) -> Iterator[Segments]:
+    """Every place below with this name."""
+    if not isinstance(said, Mapping):
+        return
+    for key, member in said.items():
+        if key == name:
+            yield (*path, key)
+        else:
+            yield from _named(member, name, (*path, key))
