@@ -131,6 +131,17 @@ async def test_an_error_answer_settles_a_delivery_too(site: Site, payload: bytes
     assert await site.settled(1) == ["d2"]
 
 
+async def test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_nothing_and_settled(site: Site) -> None:
+    """At once after the commit, though others may be listening for acknowledgements; also where the command is refused."""
+    silent = {"response_required": False, "requested_acks": []}
+    site.deliver(turn(True, **silent), turn(True, timeout=0, **silent))
+    assert await site.settled(2) == ["d2", "d3"]
+    site.deliver(command("modify", "/features/none/properties", {}, **silent))
+    await site.settled(3)
+    assert (site.answers(), site.values()) == ([], [True, True])
+    assert site.dispatcher.held("site") == 0
+
+
 async def test_case_41_a_command_that_wants_no_answer_is_settled_once_it_is_durable(site: Site) -> None:
     site.disk.hold()
     site.deliver(turn(True, response_required=False))

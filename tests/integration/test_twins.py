@@ -164,6 +164,43 @@ def test_case_21_fields_select(owner: MqttClient, box: str) -> None:
     }
 
 
+@pytest.mark.parametrize("key", ["$ref", "a:b", "a b", "$.a:b c", "{a}", "a.b", "#"])
+def test_case_118_keys_with_odd_characters_are_echoed_as_they_are(owner: MqttClient, box: str, key: str) -> None:
+    path = f"/features/lamp/properties/{key}"
+    answer = ask(owner, box, "modify", path, {key: 1})
+    assert (answer["status"], answer["path"], answer["value"]) == (201, path, {key: 1})
+    assert ask(owner, box, "retrieve", path)["value"] == {key: 1}
+    assert ask(owner, box, "modify", f"{path}/{key}", 2)["path"] == f"{path}/{key}"
+    assert [item["path"] for item in Reader(owner, box).all()[1:]] == [path, f"{path}/{key}"]
+
+
+def test_case_88_metadata_is_read_where_it_is_asked_for(owner: MqttClient, partial: MqttClient, box: str) -> None:
+    put = {"put-metadata": [{"key": "*/unit", "value": "m"}]}
+    answer = ask(owner, box, "modify", "/attributes", {"public": {"hall": 7}, "private": "x"}, headers=put)
+    assert (answer["status"], set(put) & set(answer["headers"])) == (204, set())
+    public = {"public": {"hall": {"unit": "m"}}}
+    for party, said in ((owner, {**public, "private": {"unit": "m"}}), (partial, public)):
+        assert ask(party, box, "retrieve", fields="_metadata")["value"] == {"_metadata": {"attributes": said}}
+        found = ask(party, box, "retrieve", "/attributes/public", headers={"get-metadata": "*/unit"})
+        assert found["headers"]["ditto-metadata"] == {"hall": {"unit": "m"}}
+        assert "_metadata" not in ask(party, box, "retrieve")["value"]
+    assert ask(owner, box, "delete", "/attributes/public")["status"] == 204
+    was = ask(owner, box, "retrieve", headers={"at-historical-revision": 2}, fields="_metadata/attributes/public")
+    assert was["value"] == {"_metadata": {"attributes": public}}
+    now = ask(owner, box, "retrieve", fields="_metadata/attributes/public")
+    assert now["value"] == {}
+    items = Reader(owner, box).all()
+    assert [item["headers"]["historical-headers"] for item in items] == [{}] * 3
+    both = {**put, "get-metadata": "unit"}
+    refused(ask(owner, box, "modify", "/attributes/a", 1, headers=both), 400, "things:metadata.headersconflict")
+
+
+def test_case_48_a_part_of_a_patch_has_a_condition_of_its_own(owner: MqttClient, box: str) -> None:
+    headers = {**MERGE, "merge-thing-patch-conditions": {"maker": "eq(attributes/maker,'OTHER')"}}
+    assert ask(owner, box, "merge", "/attributes", {"maker": "NEW", "n": 1}, headers=headers)["status"] == 204
+    assert Reader(owner, box, {"fromHistoricalRevision": -1}).all()[0]["value"] == {"n": 1}
+
+
 # --- merging ------------------------------------------------------------------------------------------------------------
 
 

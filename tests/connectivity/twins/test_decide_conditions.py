@@ -164,3 +164,128 @@ def test_answers_name_the_tag_of_the_new_state() -> None:
     created = TwinWorld().send("create", "/", {})
     assert created.response.headers["etag"] == '"rev:1"'
     assert answer(created)["thingId"]
+
+
+# --- which check wins ---
+
+
+GUARDED = {"RULES": entry([VIEWER], {"thing:/attributes/seen": granting("READ")})}
+
+
+@pytest.mark.parametrize(
+    ("command", "refusal"),
+    [
+        pytest.param(
+            ("modify", "/features/f", 5, {"to": "acme.plant:none"}),
+            (400, "json.format.invalid"),
+            id="syntax before 404",
+        ),
+        pytest.param(
+            ("merge", "/attributes/a", 1, {"to": "acme.plant:none", "content_type": "text/plain"}),
+            (415, "mediatype.unsupported"),
+            id="the content type before 404",
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", {"ä": 1}, {"by": [VIEWER]}), (400, "json.key.invalid"), id="syntax before 403"
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", 1, {"by": [VIEWER], "condition": "eq("}),
+            (400, "rql.expression.invalid"),
+            id="a condition's syntax before 403",
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", 1, {"by": [VIEWER], "if_match": "garbage"}),
+            (400, "header.invalid"),
+            id="a tag's syntax before 403",
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", 1, {"by": ["edge:nobody"], "to": "acme.plant:none"}),
+            (404, "things:thing.notfound"),
+            id="404 of the thing before 403",
+        ),
+        pytest.param(
+            ("modify", "/features/none/properties/p", 1, {"by": [VIEWER]}),
+            (403, "things:feature.property.notmodifiable"),
+            id="403 before 404 of a part",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"by": [VIEWER], "if_match": '"rev:99"'}),
+            (403, "things:attribute.notmodifiable"),
+            id="403 before 412 of a tag",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"by": [VIEWER], "condition": "eq(attributes/seen,7)"}),
+            (403, "things:attribute.notmodifiable"),
+            id="403 before 412 of a condition that may be read",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"by": [VIEWER], "condition": "eq(attributes/hidden,1)"}),
+            (412, "things:condition.failed"),
+            id="412 of a condition that may not be read before 403",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"condition": "eq(attributes/seen,7)", "if_match": '"rev:99"'}),
+            (412, "things:condition.failed"),
+            id="the condition before the tags",
+        ),
+        pytest.param(
+            ("modify", "/features/none/properties/p", 1, {"if_match": "*"}),
+            (412, "things:precondition.failed"),
+            id="412 of if-match on a write before 404 of a part",
+        ),
+        pytest.param(
+            ("delete", "/attributes/none", ..., {"if_match": '"rev:99"'}),
+            (404, "things:attribute.notfound"),
+            id="404 of a part before 412 of if-match on a delete",
+        ),
+        pytest.param(
+            ("retrieve", "/attributes/none", ..., {"if_match": '"rev:99"'}),
+            (404, "things:attribute.notfound"),
+            id="404 of a part before 412 of if-match on a retrieve",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"if_match": '"rev:99"', "if_equal": "skip"}),
+            (412, "things:precondition.failed"),
+            id="the tags before if-equal",
+        ),
+        pytest.param(
+            ("modify", "/attributes/large", "x" * 102_400, {"if_match": '"rev:99"'}),
+            (412, "things:precondition.failed"),
+            id="the tags before the size",
+        ),
+        pytest.param(
+            ("create", "/", {"policyId": "acme.plant:none"}, {}),
+            (404, "policies:policy.notfound"),
+            id="404 of the policy before the conflict",
+        ),
+        pytest.param(
+            ("create", "/", {"policyId": POLICY}, {"by": [VIEWER]}),
+            (404, "policies:policy.notfound"),
+            id="an unreadable policy before the conflict",
+        ),
+        pytest.param(
+            ("create", "/", {"_policy": {"entries": {}}}, {}),
+            (400, "things:policy.invalid"),
+            id="400 of the policy before the conflict",
+        ),
+        pytest.param(
+            ("create", "/", {"policyId": "acme.plant:readable"}, {}),
+            (403, "things:thing.notmodifiable"),
+            id="403 under the policy before the conflict",
+        ),
+    ],
+)
+def test_which_check_wins(command: tuple[str, str, Any, dict[str, Any]], refusal: tuple[int, str]) -> None:
+    world = a_world(attributes={"seen": 1, "hidden": 1})
+    world.write_policy(GUARDED)
+    readable = {"policy:/": granting("READ")}
+    world.write_policy(
+        {
+            "OWNERS": entry(["edge:other"], {"policy:/": granting("READ", "WRITE")}),
+            "ALL": entry(["edge:gateway-3"], readable),
+        },
+        "acme.plant:readable",
+        by=["edge:other"],
+    )
+    action, path, value, more = command
+    assert world.refused(action, path, value, **more) == refusal
