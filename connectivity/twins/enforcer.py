@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from mappings.metadata import METADATA
+
 READ: Final = "READ"
 WRITE: Final = "WRITE"
 
@@ -162,9 +164,16 @@ class Enforcer:
             return seen
         readable = {} if seen is DROP else seen
         always = ALWAYS_VISIBLE.get(type, _NOBODY)
-        return {
+        found = {
             key: readable[key] if key in readable else value[key] for key in value if key in readable or key in always
         }
+        if METADATA in value:
+            # What is said about a part is read by whoever may read the part.
+            found.pop(METADATA, None)
+            said = self.view(value[METADATA], path, subjects)
+            if said is not DROP and said:
+                found[METADATA] = said
+        return found
 
     def may_stream(self, subjects: Sequence[str], type: str) -> bool:
         """Whether they may read the whole history of a `thing` or `policy`, which is sent without filtering.

@@ -209,3 +209,34 @@ def test_expired_subjects_are_left_out_and_the_next_expiry_is_told() -> None:
 def test_an_enforcer_shows_its_resources() -> None:
     enforcer = Enforcer(a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/x", [], ["READ"])))
     assert repr(enforcer) == "Enforcer(thing:/, thing:/x)"
+
+
+def test_what_is_said_about_parts_of_a_thing_is_seen_with_the_parts() -> None:
+    enforcer = Enforcer(
+        {
+            "entries": {
+                "A": {
+                    "subjects": {"a:reader": {}, "a:part": {}},
+                    "resources": {"thing:/attributes/b": {"grant": [], "revoke": ["READ"]}},
+                },
+                "B": {"subjects": {"a:reader": {}}, "resources": {"thing:/": {"grant": ["READ"], "revoke": []}}},
+                "C": {
+                    "subjects": {"a:part": {}},
+                    "resources": {"thing:/features": {"grant": ["READ"], "revoke": []}},
+                },
+            }
+        },
+        "2030-01-01T00:00:00.000000Z",
+    )
+    said = {"attributes": {"a": {"k": 1}, "b": {"k": 2}}, "features": {"f": {"k": 3}}}
+    thing = {"attributes": {"a": 1, "b": 2}, "features": {"f": {}}, "_metadata": said}
+    assert enforcer.view(thing, "thing:/", ["a:reader"])["_metadata"] == {
+        "attributes": {"a": {"k": 1}},
+        "features": {"f": {"k": 3}},
+    }
+    assert enforcer.view(thing, "thing:/", ["a:part"]) == {
+        "features": {"f": {}},
+        "_metadata": {"features": {"f": {"k": 3}}},
+    }
+    only = {"attributes": {"b": 2}, "_metadata": {"attributes": {"b": {"k": 2}}}}
+    assert enforcer.view(only, "thing:/", ["a:part"]) == {}
