@@ -1,6 +1,6 @@
 """All benchmarks of the service, or those whose names are given: `python -m tests.bench [NAME…]`.
 
-Those of the lake take a size, in events, as in `lake-fill=200000`.
+Those of the lake take a size, in events, as in `lake-fill=200000`, and `million` takes another number of things.
 
 Each one starts what it needs, measures, and ends it. Timings are no tests: nothing fails here but a run that goes wrong.
 """
@@ -8,9 +8,7 @@ Each one starts what it needs, measures, and ends it. Timings are no tests: noth
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,11 +31,11 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import cold, judging, lake
+from tests.bench import cold, judging, lake, twins
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, thing
+from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.brokers.mosquitto import Mosquitto
 from tests.client import MqttClient
 from tests.integration.documents import client, connection, source
@@ -48,16 +46,6 @@ from tests.service import ServiceProcess
 def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[ServiceProcess]:
     with serving(folder, connection(broker, source("bench", SUBJECT)), **settings) as service:
         yield service
-
-
-@contextmanager
-def sink(broker: Mosquitto, topic: str, count: int) -> Any:
-    """A counting subscriber that is ready; calling what the block gets waits for its figures."""
-    command = [sys.executable, "-m", "tests.bench.sink", broker.host, str(broker.port), topic, str(count)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield lambda: json.loads(process.communicate(timeout=300)[0])
 
 
 def next_over_mqtt(folder: Path) -> list[Figure]:
@@ -285,6 +273,9 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "replay": replay_in_process,
     "next": next_over_mqtt,
     "modify": durable_modify,
+    "retrieve": twins.retrieves,
+    "entries": twins.policies_with_many_entries,
+    "million": twins.a_million_things,
     "first": first_next,
     "idle": idle_subscriptions,
     "amqp-next": next_over_amqp,

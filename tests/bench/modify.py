@@ -1,9 +1,10 @@
-"""The load of modifies: commands over MQTT QoS 1 with responses, as fast as they are answered or at a fixed rate.
+"""The load of commands: modifies, or retrieves, over MQTT QoS 1 with responses, as fast as they are answered or at a rate.
 
-    python -m tests.bench.modify HOST PORT COUNT BYTES RATE
+    python -m tests.bench.modify HOST PORT COUNT BYTES RATE [VERB [FIRST]]
 
-RATE 0 keeps 200 commands unanswered; otherwise commands leave at their time, answered or not, and a latency counts from
-that time on. Prints one JSON line: seconds, and latencies in milliseconds.
+The commands go round fifty things, from the one with the number FIRST on. RATE 0 keeps 200 commands unanswered; otherwise
+commands leave at their time, answered or not, and a latency counts from that time on. Prints one JSON line: seconds, and
+latencies in milliseconds.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ UNANSWERED = 200
 THINGS = 50
 
 
-def command(number: int, size: int) -> bytes:
-    """A modify whose message has about `size` bytes."""
+def command(number: int, size: int, verb: str, first: int) -> bytes:
+    """A modify whose message has about `size` bytes, or a retrieve of a whole thing."""
     document: dict[str, Any] = {
-        "topic": f"acme.bench/device-{number % THINGS}/things/twin/commands/modify",
+        "topic": f"acme.bench/device-{first + number % THINGS}/things/twin/commands/{verb}",
         "headers": {"correlation-id": str(number)},
-        "path": "/features/sensor/properties/reading",
-        "value": {"n": number, "note": ""},
+        "path": "/features/sensor/properties/reading" if verb == "modify" else "/",
     }
-    document["value"]["note"] = "x" * (size - len(json.dumps(document)))
+    if verb == "modify":
+        document["value"] = {"n": number, "note": ""}
+        document["value"]["note"] = "x" * (size - len(json.dumps(document)))
     return json.dumps(document).encode()
 
 
-def main(host: str, port: int, count: int, size: int, rate: float) -> int:
+def main(host: str, port: int, count: int, size: int, rate: float, verb: str = "modify", first: int = 0) -> int:
     client = Client(CallbackAPIVersion.VERSION2, "modify")
     client.max_inflight_messages_set(1000)
     ready, ended = threading.Event(), threading.Event()
@@ -62,7 +64,7 @@ def main(host: str, port: int, count: int, size: int, rate: float) -> int:
     client.connect(host, port)
     client.loop_start()
     ready.wait(10)
-    payloads = [command(number, size) for number in range(count)]
+    payloads = [command(number, size, verb, first) for number in range(count)]
     begun = time.perf_counter()
     for number, payload in enumerate(payloads):
         room.acquire()
@@ -83,4 +85,5 @@ def main(host: str, port: int, count: int, size: int, rate: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])))
+    host, port, count, size, rate, *rest = sys.argv[1:]
+    sys.exit(main(host, int(port), int(count), int(size), float(rate), *rest[:1], *map(int, rest[1:])))

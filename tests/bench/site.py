@@ -17,6 +17,7 @@ from mappings.signals import Event
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change
 from spark_store.replay import fold
+from tests.brokers.mosquitto import Mosquitto
 from tests.integration.documents import policy_for
 from tests.service import ServiceProcess
 
@@ -78,3 +79,13 @@ def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:
     printed = subprocess.run(command, capture_output=True, text=True, timeout=within, check=True).stdout
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
+
+
+@contextmanager
+def sink(broker: Mosquitto, topic: str, count: int) -> Any:
+    """A counting subscriber that is ready; calling what the block gets waits for its figures."""
+    command = [sys.executable, "-m", "tests.bench.sink", broker.host, str(broker.port), topic, str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield lambda: json.loads(process.communicate(timeout=300)[0])
