@@ -435,7 +435,8 @@ class Dispatcher:
         self, signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement, arrival: Arrival
     ) -> ErrorResponse:
         log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
-        return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers)
+        channel = signal.channel if isinstance(signal, Acknowledgement) else "live"
+        return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers, channel)
 
     # subscriptions
 

@@ -205,7 +205,7 @@ class Exchange:
 
     def _refused(self, signal: Live, fault: Fault, outcome: Outcome, arrival: Arrival) -> ErrorResponse:
         self._memory.note(arrival, outcome, is_done=False)
-        return ErrorResponse(signal.entity, "things", fault, signal.headers)
+        return ErrorResponse(signal.entity, "things", fault, signal.headers, "live")
 
     # what comes for those that wait
 
@@ -213,7 +213,7 @@ class Exchange:
         """Hand an acknowledgement to whoever asked for it; the error where its sender may not give it."""
         fault = refusal(ack, arrival.route.declared)
         if fault is not None:
-            return ErrorResponse(ack.entity, "things", fault, ack.headers)
+            return ErrorResponse(ack.entity, "things", fault, ack.headers, ack.channel)
         pending = self.collecting.find(ack)
         if pending is None or pending.collector.channel != ack.channel or not self.collecting.acknowledge(pending, ack):
             # Too late, or never asked for: nobody is there to complain.
@@ -242,7 +242,7 @@ class Exchange:
         )
         if answer.headers.get("response-required") is not True:
             return None
-        return ErrorResponse(answer.entity, "things", fault, answer.headers)
+        return ErrorResponse(answer.entity, "things", fault, answer.headers, "live")
 
     # the end
 
@@ -259,7 +259,9 @@ class Exchange:
             answer = pending.answer
             outcome = outcome_of_live_response(answer.status)
         else:
-            answer = ErrorResponse(signal.entity, "things", command_timed_out(pending.wish.timeout), signal.headers)
+            answer = ErrorResponse(
+                signal.entity, "things", command_timed_out(pending.wish.timeout), signal.headers, "live"
+            )
         arrival = pending.arrival
         if pending.ended is not None:
             self._memory.note(arrival, outcome, is_done=True)

@@ -166,7 +166,8 @@ class Reader:
         own = answers is Answers.ALL or (is_read and answers is Answers.READ)
         by = route if own else self._default
         if isinstance(error, DecodeError):
-            return _Unreadable(self._refused(error.fault, delivery, error.headers, error.entity, error.group), by)
+            refused = self._refused(error.fault, delivery, error.headers, error.entity, error.group)
+            return _Unreadable(replace(refused, channel=error.channel) if error.channel == "live" else refused, by)
         if isinstance(error, MappingError):
             return _Unreadable(self._refused(error.fault, delivery), by)
         # A mistake of our own; read again, the delivery would meet it again.

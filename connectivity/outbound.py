@@ -34,7 +34,16 @@ from connectivity.scripts.host import ScriptHost
 from mappings.envelope import Envelope
 from mappings.errors import MappingError
 from mappings.headers import HeaderMapping, response_required
-from mappings.signals import Acknowledgements, Answer, ErrorResponse, Next, Outbound, Response
+from mappings.signals import (
+    Acknowledgements,
+    Answer,
+    ErrorResponse,
+    LiveResponse,
+    MessageResponse,
+    Next,
+    Outbound,
+    Response,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -251,7 +260,8 @@ def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse 
     message = f"The answer is larger than the broker takes: {error.fault.message}"
     fault = replace(error.fault, message=message, description="Ask for less, for example with 'fields'.")
     group = answer.entity.type.group if answer.entity is not None else "things"
-    return ErrorResponse(answer.entity, group, fault, answer.headers)
+    channel = "live" if isinstance(answer, LiveResponse | MessageResponse) else getattr(answer, "channel", "twin")
+    return ErrorResponse(answer.entity, group, fault, answer.headers, channel)
 
 
 def routes_of(

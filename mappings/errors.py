@@ -68,7 +68,7 @@ class DecodeError(MappingError):
     """An envelope that cannot be turned into signals.
 
     What was understood before the reading stopped comes along, so that an answer finds its way: the entity of the
-    topic, the group (`things` or `policies`) and the headers.
+    topic, the group (`things` or `policies`), the channel (`twin` or `live`) and the headers.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class DecodeError(MappingError):
         super().__init__(fault)
         self.entity = entity
         self.group = group
+        self.channel = "twin"
         self.headers: Mapping[str, object] = headers or {}
 
 

@@ -85,12 +85,16 @@ class TwinEvent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """The answer to a command that failed, or that could not be read (then the entity may be unknown)."""
+    """The answer to a command that failed, or that could not be read (then the entity may be unknown).
+
+    `channel` is that of what failed, `twin` or `live`; policies have none.
+    """
 
     entity: EntityId | None
     group: str
     fault: Fault
     headers: Headers
+    channel: str = "twin"
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,10 +206,12 @@ class _Segments:
 _EVENT_ACTIONS = {Created: "created", Next: "next", Complete: "complete", Failed: "failed"}
 
 
-def entity_topic(entity: EntityId | None, group: str, criterion: str, action: str | None = None) -> TopicPath:
-    """The twin topic of an entity; `unknown/unknown` where the entity is not known."""
+def entity_topic(
+    entity: EntityId | None, group: str, criterion: str, action: str | None = None, channel: str = "twin"
+) -> TopicPath:
+    """A topic of an entity; `unknown/unknown` where the entity is not known. Policies have no channel."""
     namespace, name = (entity.namespace, entity.name) if entity is not None else (UNKNOWN, UNKNOWN)
-    return TopicPath(namespace, name, group, "twin" if group == "things" else None, criterion, action)
+    return TopicPath(namespace, name, group, channel if group == "things" else None, criterion, action)
 
 
 def _live_topic(entity: EntityId, criterion: str, action: str | None = None, subject: str | None = None) -> TopicPath:
@@ -221,8 +223,8 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
     match signal:
         case ErrorResponse(entity=None):
             return entity_topic(None, "things", "errors")
-        case ErrorResponse(entity=entity, group=group):
-            return entity_topic(entity, group, "errors")
+        case ErrorResponse(entity=entity, group=group, channel=channel):
+            return entity_topic(entity, group, "errors", channel=channel)
         case Command(entity=entity, action=action) | Response(entity=entity, action=action):
             return entity_topic(entity, entity.type.group, "commands", action)
         case TwinEvent(entity=entity, action=action):

@@ -50,10 +50,10 @@ class DittoCodec(PayloadMapper):
             error.headers = readable(error.headers)
             raise
         entity: EntityId | None = None
-        group = "things"
+        group, channel = "things", "twin"
         try:
             topic, entity = read_topic(message.topic)
-            group = topic.group
+            group, channel = topic.group, "live" if topic.channel == "live" else "twin"
             if topic.criterion == "errors":
                 return ()
             refuse_nul(envelope.payload, message.value)
@@ -64,6 +64,7 @@ class DittoCodec(PayloadMapper):
                 error.entity = entity
             if group != "things":
                 error.group = group
+            error.channel = channel
             error.headers = readable(message.headers) if message.headers else {}
             raise
 

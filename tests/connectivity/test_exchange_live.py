@@ -208,6 +208,7 @@ async def test_who_may_not_send_is_told_and_nothing_is_sent(payload: bytes, erro
     site.deliver(payload, source=1)
     assert await site.ended(1) == [DROPPED]
     assert (site.answers()[-1]["value"]["error"], other.answers()) == (error, [])
+    assert site.answers()[-1]["topic"].endswith("/things/live/errors")
 
 
 @pytest.mark.parametrize(
