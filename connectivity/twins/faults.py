@@ -6,6 +6,7 @@ you" are one answer, so that a refusal does not tell what exists (Ditto protocol
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from connectivity.errors import TwinError
@@ -233,6 +234,11 @@ for _part in ("thing", *_PARTS):
     _FAULTS[f"things:{_part}.notmodifiable"] = _Words(
         403, "'{path}' of the thing '{id}' cannot be modified.", _WRITE_HINT
     )
+
+
+def codes() -> Iterable[str]:
+    """Every code of this table."""
+    return _FAULTS.keys()
 
 
 def fault(code: str, entity: EntityId | str, path: str = "/", detail: str = "", status: int | None = None) -> Fault:
