@@ -104,14 +104,6 @@ def wish(headers: Headers, channel: str) -> Wish | Fault:
     return Wish(labels, is_answered, min(timeout or LONGEST_TIMEOUT, LONGEST_TIMEOUT))
 
 
-def event_labels(requested: Iterable[str] | None) -> tuple[str, ...]:
-    """What an event says in `requested-acks` of the labels that its command asked for (None: it did not say).
-
-    Those alone that somebody else than the service answers; each once, in their order.
-    """
-    return tuple(dict.fromkeys(label for label in requested or () if label not in BUILT_IN))
-
-
 def default_labels(headers: Headers, channel: str) -> tuple[str, ...]:
     """The labels that a signal asks for as it came, before its source has a word in it."""
     requested = headers.get("requested-acks")

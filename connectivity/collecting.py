@@ -20,7 +20,7 @@ from connectivity.arrivals import Arrival
 from connectivity.lanes import Ended, Posting
 from connectivity.outbound import Route
 from mappings.ids import LIVE_RESPONSE, EntityId
-from mappings.signals import Acknowledgement, Command, Live, LiveAnswer, LiveCommand, Message
+from mappings.signals import Acknowledgement, Command, Live, LiveAnswer, LiveCommand, Message, Response
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,8 @@ class Pending:
     nothing is held.
 
     What a command did has to be durable before anybody is told anything, and a live signal to be sent: until `is_done`,
-    neither acknowledgements nor the end of the time end the waiting.
+    neither acknowledgements nor the end of the time end the waiting. `fallback` is what a live signal is answered with when
+    its time is over, where its sender has said so.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Pending:
         "collector",
         "deadline",
         "ended",
+        "fallback",
         "in_heap",
         "is_done",
         "is_late",
@@ -72,6 +74,7 @@ class Pending:
         self.is_done = not isinstance(signal, Command)
         self.is_late = self.is_over = self.in_heap = False
         self.answer: LiveAnswer | None = None
+        self.fallback: Response | None = None
         self.postings: list[Posting] = []
 
     def __repr__(self) -> str:

@@ -40,9 +40,9 @@ from connectivity.past import recall
 from connectivity.replies import Replies
 from connectivity.store import Store
 from connectivity.streams import Peer, Streams
-from connectivity.twins.decide import Decider, asks_for_past
+from connectivity.twins.decide import LIVE_CONDITION, Decider, asks_for_past
 from mappings.errors import INTERNAL_ERROR, Fault
-from mappings.headers import essential
+from mappings.headers import essential, response_required
 from mappings.signals import (
     Acknowledgement,
     Cancel,
@@ -181,8 +181,7 @@ class Dispatcher:
             for heard in received.signals:
                 signal = heard.signal
                 if isinstance(signal, Command):
-                    is_past = asks_for_past(signal)
-                    steps.append((self._look_back if is_past else self._carry_out)(signal, heard, arrival, changes))
+                    steps.append(self._take_command(signal, heard, arrival, changes))
                 elif isinstance(signal, Subscribe | Request | Cancel):
                     self._stream(signal, heard, arrival)
                 elif (step := self._pass_on(signal, heard, arrival, is_alone=is_alone)) is not None:
@@ -287,6 +286,36 @@ class Dispatcher:
         )
 
     # commands
+
+    def _take_command(
+        self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
+    ) -> _Answer | _Saying:
+        if LIVE_CONDITION in command.headers and command.action == "retrieve" and response_required(command.headers):
+            return self._ask_device(command, heard, arrival)
+        carry_out = self._look_back if asks_for_past(command) else self._carry_out
+        return carry_out(command, heard, arrival, changes)
+
+    def _ask_device(self, command: Command, heard: Heard, arrival: Arrival) -> _Answer | _Saying:
+        """A query that goes to the device where the twin is as it says, else to the twin. Raises StoreUnavailable."""
+        try:
+            decision = self._decider.decide(command, arrival.received.subjects)
+            if not decision.is_for_device:
+                return _Answer(arrival, decision.response, heard.route)
+            headers = {**command.headers, "channel": "live"}
+            query = LiveCommand(command.entity, command.action, command.path, None, headers, fields=command.fields)
+            sending = self._exchange.prepare(query, heard.route, arrival)
+        except TwinError as refused:
+            refusal = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
+            return _Answer(arrival, refusal, heard.route)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            return _Answer(arrival, self._not_passed_on(command, arrival), heard.route)
+        if isinstance(sending, ErrorResponse):
+            return _Answer(arrival, sending, heard.route)
+        if sending.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
+            sending.pending.fallback = decision.response
+        return _Saying(arrival, sending.send, headers, sending.pending)
 
     def _carry_out(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Answer:
         """Decide a command, and hold its delivery if it asks for more than its answer. Raises StoreUnavailable."""
@@ -432,10 +461,10 @@ class Dispatcher:
             self._memory.until_ended(arrival)(None)
 
     def _not_passed_on(
-        self, signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement, arrival: Arrival
+        self, signal: Command | Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement, arrival: Arrival
     ) -> ErrorResponse:
         log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
-        channel = signal.channel if isinstance(signal, Acknowledgement) else "live"
+        channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
         return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers, channel)
 
     # subscriptions

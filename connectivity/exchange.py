@@ -258,6 +258,8 @@ class Exchange:
         elif pending.answer is not None:
             answer = pending.answer
             outcome = outcome_of_live_response(answer.status)
+        elif pending.fallback is not None:
+            answer, outcome = pending.fallback, Outcome.SETTLED
         else:
             answer = ErrorResponse(
                 signal.entity, "things", command_timed_out(pending.wish.timeout), signal.headers, "live"

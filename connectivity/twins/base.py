@@ -61,11 +61,14 @@ class Decision(msgspec.Struct, frozen=True):
     """What becomes of a command: the events to store in order, the states after them, the answer.
 
     A query has neither events nor snapshots. The answer is made in any case; whether it is sent is for others to know.
+    `is_for_device`: it is a query that the device itself is to be asked, since the twin is as its sender has said; then the
+    answer is what the twin would say.
     """
 
     events: tuple[Event, ...]
     snapshots: tuple[Snapshot, ...]
     response: Response
+    is_for_device: bool = False
 
 
 class Step(NamedTuple):
@@ -196,8 +199,10 @@ class Case(msgspec.Struct, frozen=True):
         return Response(self.entity, action, self.address.pointer, status, value, headers)
 
 
-def decision(steps: Sequence[Step], response: Response) -> Decision:
-    return Decision(tuple(step.event for step in steps), tuple(step.snapshot for step in steps), response)
+def decision(steps: Sequence[Step], response: Response, *, is_for_device: bool = False) -> Decision:
+    return Decision(
+        tuple(step.event for step in steps), tuple(step.snapshot for step in steps), response, is_for_device
+    )
 
 
 def revision_tag(snapshot: Snapshot) -> str:

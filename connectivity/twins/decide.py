@@ -5,7 +5,7 @@ calls it stores the events, shows them to later decisions, and sends the answer.
 policies in `policies.py`; here is what comes before either: headers, path, and which of the two it is.
 
 Not offered yet, and refused rather than ignored, since to ignore them would change what a command means: commands on parts
-of a policy, and the headers of `_UNSUPPORTED`.
+of a policy.
 
 A retrieve of the past is decided in two halves (`connectivity.twins.past`): `past_wanted` says which state it needs, and
 `decide` answers with that state.
@@ -23,6 +23,7 @@ from connectivity.twins.base import Case, Decision, Limits, World, encode
 from connectivity.twins.faults import refusal
 from connectivity.twins.past import REVISION, TIMESTAMP, asks_for_past, past_query, unknown_past
 from connectivity.twins.policies import decide_policy
+from connectivity.twins.preconditions import LIVE_CONDITION
 from connectivity.twins.retrieval import retrieve_several
 from connectivity.twins.things import decide_thing
 from connectivity.twins.world import PresentWorld
@@ -32,13 +33,11 @@ from mappings.pointer import parse_pointer
 from mappings.signals import Command, Headers
 from spark_store.records import Past, PastQuery, Snapshot
 
-__all__ = ["Decider", "Decision", "Limits", "World", "asks_for_past", "decide", "past_wanted"]
+__all__ = ["LIVE_CONDITION", "Decider", "Decision", "Limits", "World", "asks_for_past", "decide", "past_wanted"]
 
 NO_NAME: Final = "_"
 """What stands for a name in a topic that is about several entities; no entity can be called so."""
 
-_UNSUPPORTED: Final = frozenset({"live-channel-condition"})
-_SPECIAL: Final = _UNSUPPORTED
 
 _POLICY_PART: Final = re.compile(
     r"/?(?:entries(?:/[^/]+(?:/(?:(?:subjects|resources)(?:/.+)?|importable|allowedAdditions|namespaces|references))?)?"
@@ -106,24 +105,20 @@ def _check_headers(command: Command, subjects: Sequence[str], limits: Limits) ->
     if len(subjects) > limits.subjects:
         detail = f"found {len(subjects)} subjects, expected at most {limits.subjects}"
         raise refusal("headers.too.large", entity, path, detail)
-    if not _SPECIAL.isdisjoint(headers):
-        _check_special(command, headers)
+    if LIVE_CONDITION in headers and entity.type is EntityType.THING:
+        _check_live_condition(command, headers)
 
 
 def _length(value: object) -> int:
     return len(value) if isinstance(value, str) else len(encode(value))
 
 
-def _check_special(command: Command, headers: Headers) -> None:
-    """Refuse the headers that would make something else of the command than is done here."""
-    entity, path = command.entity, command.path
-    is_query = command.action == "retrieve"
-    if entity.type is EntityType.POLICY:
-        return
-    if "live-channel-condition" in headers and not is_query:
-        raise refusal("things:live.channelcondition.notallowed", entity, path)
-    if unsupported := sorted(_UNSUPPORTED.intersection(headers)):
-        raise refusal("header.notsupported", entity, path, unsupported[0])
+def _check_live_condition(command: Command, headers: Headers) -> None:
+    """Refuse to ask a device for anything but the present of one thing."""
+    if command.action != "retrieve":
+        raise refusal("things:live.channelcondition.notallowed", command.entity, command.path)
+    if command.entity.name == NO_NAME or REVISION in headers or TIMESTAMP in headers:
+        raise refusal("header.notsupported", command.entity, command.path, LIVE_CONDITION)
 
 
 def _check_policy_path(command: Command) -> None:

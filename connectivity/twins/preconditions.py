@@ -37,8 +37,13 @@ SKIP: Final = "skip"
 SKIP_MINIMIZING: Final = "skip-minimizing-merge"
 
 PATCH_CONDITIONS: Final = "merge-thing-patch-conditions"
+LIVE_CONDITION: Final = "live-channel-condition"
 
-_HEADERS: Final = metadata.HEADERS | {"if-match", "if-none-match", "if-equal", "condition", PATCH_CONDITIONS}
+_HEADERS: Final = metadata.HEADERS | {
+    *("if-match", "if-none-match", "if-equal", "condition"),
+    PATCH_CONDITIONS,
+    LIVE_CONDITION,
+}
 _TAG: Final = re.compile(r'(W/)?("[^"*]*")')
 _TAGS: Final = re.compile(r'\s*(?:W/)?"[^"*]*"\s*(?:,\s*(?:W/)?"[^"*]*"\s*)*')
 
@@ -63,16 +68,18 @@ class Preconditions(msgspec.Struct, frozen=True):
     if_none_match: Tags | None = None
     if_equal: str = UPDATE
     condition: rql.Predicate | None = None
+    live_condition: rql.Predicate | None = None
+    """What has to be true of the twin for a query to go to the device."""
     patch_conditions: tuple[tuple[Segments, rql.Predicate], ...] = ()
     """Places in a patch, and what has to be true of the thing for them to be merged."""
     metadata: metadata.Asked = metadata.NOTHING
 
     def check_readable(self, case: Case, enforcer: Enforcer, state: Mapping[str, Any]) -> None:
         """Refuse a condition on what the caller may not read."""
-        if self.condition is None and not self.patch_conditions:
+        if self.condition is None and self.live_condition is None and not self.patch_conditions:
             return
-        predicates = [predicate for _, predicate in self.patch_conditions]
-        for predicate in predicates if self.condition is None else [self.condition, *predicates]:
+        asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
+        for predicate in (predicate for predicate in asked if predicate is not None):
             for field in _fields(predicate):
                 if not all(_is_readable(case, enforcer, path) for path in _places(field.path, state)):
                     raise case.refuse("things:condition.failed")
@@ -83,6 +90,10 @@ class Preconditions(msgspec.Struct, frozen=True):
             return
         if not _holds(case, self.condition, snapshot):
             raise case.refuse("things:condition.failed")
+
+    def is_for_device(self, case: Case, snapshot: Snapshot) -> bool:
+        """Whether the twin is as it has to be for the device to be asked."""
+        return self.live_condition is not None and _holds(case, self.live_condition, snapshot)
 
     def refused_places(self, case: Case, snapshot: Snapshot) -> list[Segments]:
         """The places of a patch whose condition is not true of the thing as it is."""
@@ -129,6 +140,7 @@ def read(case: Case) -> Preconditions:
         _tags(case, "if-none-match"),
         if_equal,
         _condition(case),
+        _live_condition(case),
         tuple(_patch_conditions(case)),
         metadata.read(case),
     )
@@ -151,6 +163,13 @@ def _condition(case: Case) -> rql.Predicate | None:
     if text is None or case.entity.type is EntityType.POLICY:
         return None
     return _predicate(case, "condition", text)
+
+
+def _live_condition(case: Case) -> rql.Predicate | None:
+    text = case.headers.get(LIVE_CONDITION)
+    if text is None or case.entity.type is EntityType.POLICY:
+        return None
+    return _predicate(case, LIVE_CONDITION, text)
 
 
 def _predicate(case: Case, header: str, text: Any) -> rql.Predicate:

@@ -50,7 +50,8 @@ def retrieve(case: Case, asked: Preconditions) -> Decision:
             seen = _with_hidden(case, seen, snapshot, selection, enforcer)
         result = select(seen, selection, case.address.segments)
     said = metadata.answer(case, asked.metadata, enforcer, snapshot)
-    return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag, metadata=said))
+    response = case.respond(200, encode(result), revision=snapshot.revision, tag=tag, metadata=said)
+    return decision([], response, is_for_device=asked.is_for_device(case, snapshot))
 
 
 def _seen(case: Case, enforcer: Enforcer, present: Any) -> Any:

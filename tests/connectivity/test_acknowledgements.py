@@ -16,7 +16,6 @@ from connectivity.acknowledgements import (
     Wish,
     aggregate_status,
     channel_of,
-    event_labels,
     outcome_of_acks,
     outcome_of_error,
     outcome_of_failure,
@@ -38,14 +37,6 @@ LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 SETTLE, DROP, AGAIN = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
 P, L, S, X = TWIN_PERSISTED, LIVE_RESPONSE, SEARCH_PERSISTED, "other:seen"
 REFUSED = "refused"
-
-
-@pytest.mark.parametrize(
-    ("requested", "told"),
-    [(None, ()), ([], ()), ([P], ()), ([P, X], (X,)), ([X, S, "b:c", L, X], (X, "b:c")), ([X], (X,))],
-)
-def test_case_98_an_event_lists_the_labels_of_others_alone(requested: list[str] | None, told: tuple[str, ...]) -> None:
-    assert event_labels(requested) == told
 
 
 def ack(label: str, status: int = 204, **headers: Any) -> Acknowledgement:

@@ -26,7 +26,7 @@ from tests.connectivity.neighbours import (
     message,
     with_status,
 )
-from tests.connectivity.site import Site, document, pause, source, target, turn, until
+from tests.connectivity.site import Site, command, document, pause, source, target, turn, until
 from tests.helpers import wait_until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -391,3 +391,90 @@ async def test_a_mistake_in_passing_on_is_answered_and_the_next_delivery_is_serv
         site.deliver(message(), turn(1))
     await site.settled(2)
     assert site.statuses() == [500, 201]
+
+
+# queries that go to the device if the twin is as they say
+
+
+def query(condition: str = "eq(attributes/on,true)", path: str = "/attributes/on", **headers: Any) -> bytes:
+    headers.setdefault("correlation_id", "c-1")
+    return command("retrieve", path, live_channel_condition=condition, **headers)
+
+
+async def turned_on() -> Site:
+    site = await collected()
+    site.deliver(turn(True))
+    await site.settled(1)
+    site.forget()
+    return site
+
+
+async def test_a_query_whose_condition_holds_is_answered_by_the_device() -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    site.deliver(query(mine="x"))
+    await until(lambda: other.answers())
+    (heard,) = other.answers()
+    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/commands/retrieve", "/attributes/on")
+    assert (heard["headers"]["channel"], heard["headers"]["mine"]) == ("live", "x")
+    assert "live-channel-condition" not in heard["headers"]
+    other.deliver(with_status(live("retrieve", "/attributes/on", "brightly"), 200))
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "brightly")
+    assert (answer["headers"]["channel"], answer["headers"]["correlation-id"]) == ("live", "c-1")
+
+
+async def test_a_query_whose_condition_does_not_hold_is_answered_by_the_twin() -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    answer = await site.ask(query("eq(attributes/on,false)"))
+    assert (answer["topic"], answer["value"]) == ("acme.site/lamp-7/things/twin/commands/retrieve", True)
+    site.deliver(query(response_required=False))
+    await site.settled(2)
+    assert (len(site.answers()), other.answers()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "status", "channel", "outcome"),
+    [({}, 408, "live", REDELIVER), ({"live_channel_timeout_strategy": "use-twin"}, 200, "twin", SETTLED)],
+)
+async def test_a_device_that_does_not_answer_is_told_or_the_twin_answers_for_it(
+    strategy: dict[str, Any], status: int, channel: str, outcome: Outcome
+) -> None:
+    site = await turned_on()
+    beside(site, target(COMMANDS))
+    site.deliver(query(timeout="1s", **strategy))
+    await until(lambda: site.dispatcher.held("site") == 1)
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [outcome]
+    (answer,) = site.answers()
+    assert answer["status"] == status
+    assert answer["topic"].split("/")[3] == channel
+    assert answer["value"] is True if status == 200 else answer["value"]["error"] == "command.timeout"
+
+
+@pytest.mark.parametrize(
+    ("payload", "refusal"),
+    [
+        (query("eq("), (400, "rql.expression.invalid")),
+        (query(path="/attributes/none"), (404, "things:attribute.notfound")),
+        (query(at_historical_revision=1), (400, "header.notsupported")),
+        (turn(False, live_channel_condition="exists(thingId)"), (405, "things:live.channelcondition.notallowed")),
+    ],
+)
+async def test_what_cannot_go_to_the_device_is_refused(payload: bytes, refusal: tuple[int, str]) -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    answer = await site.ask(payload)
+    assert (answer["status"], answer["value"]["error"], other.answers()) == (*refusal, [])
+
+
+async def test_a_condition_on_what_may_not_be_read_sends_nothing_to_the_device() -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    strange = Site(source("in", "acme:stranger"), beside=site, id="strange")
+    answer = await strange.ask(query())
+    assert (answer["status"], answer["value"]["error"]) == (412, "things:condition.failed")
+    assert other.answers() == []

@@ -433,7 +433,7 @@ def test_a_path_without_slash_means_the_same() -> None:
         ("retrieve", "put_metadata", (400, "header.notsupported")),
         ("modify", "merge_thing_patch_conditions", (400, "header.notsupported")),
         ("modify", "live_channel_condition", (405, "things:live.channelcondition.notallowed")),
-        ("retrieve", "live_channel_condition", (400, "header.notsupported")),
+        ("delete", "live_channel_condition", (405, "things:live.channelcondition.notallowed")),
     ],
 )
 def test_headers_that_would_change_the_meaning_are_refused(action: str, header: str, refusal: tuple[int, str]) -> None:
