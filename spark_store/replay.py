@@ -79,7 +79,7 @@ def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
 def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapshot:
     """As `evolve`, for a caller that has the event's value at hand as parsed JSON."""
     before = snapshot.state if snapshot is not None else None
-    data = data_of(before) if before is not None else {}
+    data: Mapping[str, Any] = {} if before is None else data_of(before) if METADATA in before else before
     path = state_path(event.entity.type, event.path)
     if event.action == "deleted":
         state = remove(data, path) if path else None
@@ -87,10 +87,9 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
         state = merge_at(data, path, value)
     else:
         state = put(data, path, value)
-    if state is not None and event.entity.type is EntityType.THING:
-        metadata = before.get(METADATA) if before is not None else None
-        if (changes := changes_of(event.headers)) or metadata:
-            state = annotated(state, evolved(metadata, data, state, changes))
+    if state is not None and (data is not before or event.headers != b"{}"):
+        # Most things and events say nothing beside their values.
+        state = _annotated(event, before, data, state)
     return Snapshot(
         entity=event.entity,
         revision=event.revision,
@@ -106,8 +105,15 @@ def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in state.items() if key != METADATA} if METADATA in state else state
 
 
-def annotated(state: Mapping[str, Any], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def _annotated(
+    event: Event, before: Mapping[str, Any] | None, data: Mapping[str, Any], state: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """A state with its metadata, which stands last; without the member where there is none."""
+    if event.entity.type is not EntityType.THING:
+        return state
+    present = before.get(METADATA) if before is not None else None
+    changes = changes_of(event.headers)
+    metadata = evolved(present, data, state, changes) if present or changes else None
     return {**state, METADATA: metadata} if metadata else state
 
 
