@@ -40,7 +40,7 @@ from spark_store import history
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import HistoryPage, HistoryRange, Trimmed
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
-from spark_store.records import Answer, Change, DeliveryName, Numbered, Snapshot
+from spark_store.records import Answer, Change, DeliveryName, Due, Numbered, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.cold import Cold
@@ -253,6 +253,16 @@ class Store:
     def keeps(self, entity: EntityId, revision: int) -> bool:
         """Whether the journal has this durable event. Raises StoreUnavailable."""
         return bool(self._journal.events(entity, revision, revision, 1, 1))
+
+    # policies in which something expires
+
+    def due(self, until: str, limit: int) -> list[Due]:
+        """As `Journal.due`. Raises StoreUnavailable."""
+        return self._journal.due(until, limit)
+
+    def look_again(self, policy: Snapshot, at: str | None, note: bytes | None) -> asyncio.Future[None]:
+        """As `Journal.look_again`; the future is as that of `submit`."""
+        return self.take(lambda: self._journal.look_again(policy.entity, policy.revision, at, note))
 
     # trimming
 

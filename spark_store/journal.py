@@ -30,10 +30,10 @@ import msgspec
 
 from mappings.ids import EntityId
 from mappings.signals import Event
-from spark_store import following, migrations
+from spark_store import due, following, migrations
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
-from spark_store.records import Change, DeliveryName, Followed, Numbered, Place, Snapshot, entity_of
+from spark_store.records import Change, DeliveryName, Due, Followed, Numbered, Place, Snapshot, entity_of
 
 T = TypeVar("T")
 
@@ -142,6 +142,18 @@ class Journal(Protocol):
         """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
 
         At most `limit`, up to the first one that has to stay; how many. States stay, and so do numbers and revisions.
+        """
+
+    def due(self, until: str, limit: int) -> list[Due]:
+        """Committed policies that have to be looked at by this timestamp, the longest due first; at most `limit`.
+
+        A policy is due as soon as it is written with a subject that expires.
+        """
+
+    def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
+        """Note, in the open transaction, what was found in a policy at this revision: it is due again `at`, None for never.
+
+        If it has changed since, it stays due; what was noted is kept all the same.
         """
 
     def probe(self) -> None:
@@ -379,6 +391,9 @@ class SqliteJournal(Journal):
     def move(self, places: Sequence[Place]) -> None:
         self.within(lambda it: following.move(it, places))
 
+    def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
+        self.within(lambda it: due.look_again(it, policy, revision, at, note))
+
     def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
         """Do something short of another module in the open transaction. Raises StoreUnavailable; then all of it is gone."""
         with self._writing():
@@ -507,6 +522,12 @@ class SqliteJournal(Journal):
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         row = self._one(_ANSWER, name.place)
         return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
+
+    def due(self, until: str, limit: int) -> list[Due]:
+        try:
+            return due.due(self._reader, until, limit)
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
 
     def newest_seq(self) -> int:
         row = self._one(_SEQ, ())

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from mappings.ids import EntityId
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest, Planned, plan
-from spark_store.records import Cause, Change, DeliveryName, Followed, Numbered, Place, Snapshot, event_size
+from spark_store.records import Cause, Change, DeliveryName, Due, Followed, Numbered, Place, Snapshot, event_size
 
 
 class _Open(NamedTuple):
@@ -32,10 +32,11 @@ class _Open(NamedTuple):
     causes: list[Cause | None]
     places: dict[tuple[str, str], Place | None]
     """What is noted of a target; None for one that has no place any more."""
+    looked: list[tuple[EntityId, int, str | None, bytes | None]]
 
 
 def _nothing() -> _Open:
-    return _Open([], {}, [], [], [], {})
+    return _Open([], {}, [], [], [], {}, [])
 
 
 class MemoryJournal(Journal):
@@ -51,6 +52,7 @@ class MemoryJournal(Journal):
         self._seq = 0
         self._causes: dict[int, Cause] = {}
         self._places: dict[tuple[str, str], Place] = {}
+        self._due: dict[EntityId, tuple[str, bytes | None]] = {}
         self._open = _nothing()
         self._is_closed = False
 
@@ -80,6 +82,17 @@ class MemoryJournal(Journal):
             self._numbers.popleft()
             self._entries[event.entity].remove(event)
         self._states.update(self._open.states)
+        for entity, planned in self._open.states.items():
+            if entity.type is EntityType.POLICY and b'"expiry"' in (planned.text or b""):
+                self._due[entity] = "", self._due.get(entity, ("", None))[1]
+            else:
+                self._due.pop(entity, None)
+        for entity, revision, again, note in self._open.looked:
+            if (due := self._due.get(entity)) is not None:
+                is_same = self._states[entity].snapshot.revision == revision
+                self._due[entity] = (again if is_same and again is not None else due[0]), note
+                if is_same and again is None:
+                    del self._due[entity]
         for name, answer, at in self._open.answers:
             self._answers[name.place] = (name.digest, answer, at)
             self._answers.move_to_end(name.place)
@@ -210,6 +223,15 @@ class MemoryJournal(Journal):
         leaving = list(takewhile(lambda event: event.timestamp < before, leaving))
         self._open.trimmed.extend(leaving)
         return len(leaving)
+
+    def due(self, until: str, limit: int) -> list[Due]:
+        self._check_open()
+        found = sorted((at, entity, note) for entity, (at, note) in self._due.items() if at <= until)
+        return [Due(entity, note) for _, entity, note in found[:limit]]
+
+    def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
+        self._check_open()
+        self._open.looked.append((policy, revision, at, note))
 
     def probe(self) -> None:
         self._check_open()

@@ -127,7 +127,38 @@ TARGETS: Step = (
     """,
 )
 
-STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL, ERASED_REVISION, TARGETS)
+# Policies that have to be looked at, and when: `due` is a timestamp, empty for at once; `note` is whatever the one who looks
+# wants to know the next time. Whoever writes a policy in which something expires, the service or a rebuild, makes it due at
+# once; what is gone or erased is not due any more.
+_EXPIRES = "NEW.type = 'policy' AND instr(NEW.state, '\"expiry\"') > 0"
+POLICY_DUE: Step = (
+    """
+    CREATE TABLE policy_due (entity INTEGER PRIMARY KEY REFERENCES entities (key), due TEXT NOT NULL, note BLOB)
+    """,
+    "CREATE INDEX policy_due_by_time ON policy_due (due)",
+    f"""
+    CREATE TRIGGER policy_made AFTER INSERT ON entities WHEN {_EXPIRES} BEGIN
+        INSERT INTO policy_due (entity, due) VALUES (NEW.key, '');
+    END
+    """,
+    f"""
+    CREATE TRIGGER policy_changed AFTER UPDATE OF state ON entities WHEN {_EXPIRES} BEGIN
+        INSERT INTO policy_due (entity, due) VALUES (NEW.key, '') ON CONFLICT (entity) DO UPDATE SET due = '';
+    END
+    """,
+    """
+    CREATE TRIGGER policy_rests AFTER UPDATE OF state ON entities
+    WHEN NEW.type = 'policy' AND (NEW.state IS NULL OR instr(NEW.state, '"expiry"') = 0) BEGIN
+        DELETE FROM policy_due WHERE entity = NEW.key;
+    END
+    """,
+    """
+    INSERT INTO policy_due (entity, due)
+    SELECT key, '' FROM entities WHERE type = 'policy' AND instr(state, '"expiry"') > 0
+    """,
+)
+
+STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL, ERASED_REVISION, TARGETS, POLICY_DUE)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

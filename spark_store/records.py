@@ -84,6 +84,13 @@ class Place(NamedTuple):
     skipped: int = 0
 
 
+class Due(NamedTuple):
+    """A policy that has to be looked at because something in it expires, and what was noted when it was last looked at."""
+
+    entity: EntityId
+    note: bytes | None
+
+
 class Times(NamedTuple):
     """Timestamps as events write them, both exclusive: only events between them are meant. None is no bound."""
 

@@ -72,6 +72,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.index",
             "spark_store.connect",
             "spark_store.erasure",
+            "spark_store.due",
             "spark_store.following",
         ),
         ("spark_store.watermark", "spark_store.failure", "spark_store.durable"),

@@ -13,7 +13,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal import Journal, Oldest
-from spark_store.records import Answer, Cause, Change, DeliveryName, Followed, Numbered, Place, Snapshot
+from spark_store.records import Answer, Cause, Change, DeliveryName, Due, Followed, Numbered, Place, Snapshot
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -406,6 +406,41 @@ class JournalBehaviour:
         assert [place.connection for place in journal.places()] == ["conn-1", "conn-1"]
 
     # trouble
+
+    def test_a_policy_in_which_something_expires_is_due_until_it_was_looked_at(self, journal: Journal) -> None:
+        """What was noted comes along; a change makes it due again; what is gone is not."""
+        expiring = {"entries": {"A": {"subjects": {"a:b": {"expiry": "2030-01-15T08:00:00Z"}}}}}
+
+        def write(revision: int, state: dict[str, Any] | None) -> None:
+            left = msgspec.structs.replace(snapshot(POLICY, revision, {}), state=state)
+            journal.append([Change((event(POLICY, revision),), (left,))])
+
+        def look(revision: int, at: str | None, note: bytes | None = None) -> None:
+            journal.look_again(POLICY, revision, at, note)
+            journal.commit()
+
+        journal.append([change(LAMP, 1)])
+        write(1, {"entries": {}})
+        assert journal.due(LATER, 10) == []
+        write(2, expiring)
+        assert journal.due("", 10) == [Due(POLICY, None)]
+        look(2, "2030-01-15T07:00:00.000000Z", b"told")
+        assert journal.due("2030-01-15T06:59:59.999999Z", 10) == []
+        assert journal.due("2030-01-15T07:00:00.000000Z", 10) == [Due(POLICY, b"told")]
+        assert journal.due(LATER, 0) == []
+        write(3, expiring)
+        assert journal.due("", 10) == [Due(POLICY, b"told")]
+        look(2, "2030-01-15T07:00:00.000000Z", b"too late")
+        assert journal.due("", 10) == [Due(POLICY, b"too late")]
+        look(2, None)
+        assert journal.due(LATER, 10) != []
+        look(3, None)
+        assert journal.due(LATER, 10) == []
+        look(3, LATER, b"nobody")
+        assert journal.due(LATER, 10) == []
+        write(4, expiring)
+        write(5, None)
+        assert journal.due(LATER, 10) == []
 
     def test_a_probe_changes_nothing(self, journal: Journal) -> None:
         journal.append(history(LAMP, 2))
