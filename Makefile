@@ -3,6 +3,8 @@
 .PHONY: demo test install unit check soak bench docs serve clean help constraints format
 
 RUN := .venv/bin
+# Tests that mostly wait for somebody share the cores, module by module; Spark fills them by itself.
+SPREAD := -n auto --dist loadscope
 READY := .venv/ready
 
 demo: $(READY) ## the main job, shown: devices report, their past is replayed over three real brokers and read from the lake
@@ -11,14 +13,15 @@ demo: $(READY) ## the main job, shown: devices report, their past is replayed ov
 	@$(RUN)/python -m examples.demo
 
 test: install ## the whole suite, against real brokers
-	$(RUN)/pytest -m "not soak"
+	$(RUN)/pytest $(SPREAD) -m "not spark and not soak"
+	$(RUN)/pytest -m "spark and not soak"
 
 install: $(READY) ## the environment and everything that tests and demo need
 	@tools/brokers
 	@tools/spark
 
 unit: $(READY) ## the tests that need neither broker nor Spark, in seconds
-	@$(RUN)/pytest -q -m "not broker and not spark and not soak"
+	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not soak"
 
 check: $(READY) ## format, lint, types, spelling, architecture, generated pages
 	$(RUN)/ruff format --check .
