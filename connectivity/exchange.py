@@ -96,12 +96,13 @@ class _Judged(NamedTuple):
         if name is None:
             return cls(found, None, None)
         policy = parse_entity_id(EntityType.POLICY, name)
-        return cls(found, world.snapshot(policy) if policy is not None else None, world.enforcer(name))
+        seen = world.snapshot(policy) if policy is not None else None
+        return cls(found, seen, world.enforcer(name, thing.namespace))
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return self.policy if entity.type is EntityType.POLICY else self.thing
 
-    def enforcer(self, policy_id: str) -> Enforcer | None:  # noqa: ARG002
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:  # noqa: ARG002
         return self.permissions
 
     def now(self) -> datetime:

@@ -50,8 +50,8 @@ class Present(Protocol):
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The newest snapshot, also of a deleted entity."""
 
-    def enforcer(self, policy_id: str) -> Enforcer | None:
-        """The permissions of a policy; None where there is no such policy, or none any more."""
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        """The permissions of a policy for entities of a namespace; None where there is no such policy, or none any more."""
 
     def now(self) -> datetime:
         """An aware time."""
@@ -158,7 +158,8 @@ class Happening(Generic[S]):
         if self._enforcer is ...:
             snapshot = self.snapshot
             has_policy = snapshot is not None and snapshot.policy is not None
-            self._enforcer = self.present.enforcer(snapshot.policy) if has_policy else None  # type: ignore[union-attr, arg-type]
+            namespace = self.signal.entity.namespace
+            self._enforcer = self.present.enforcer(snapshot.policy, namespace) if has_policy else None  # type: ignore[union-attr, arg-type]
         return cast("Enforcer | None", self._enforcer)
 
     @property

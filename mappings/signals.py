@@ -2,9 +2,9 @@
 
 Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`), and `Event`, which rests in a history; the signals of
 the live channel, which go from one party to another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their
-answers); acknowledgements, which tell a requester what became of its signal elsewhere; announcements; and the seven signals
-of a subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`, `Complete`, `Failed` to it). A codec
-reads and writes them; the rest of the service knows nothing else.
+answers); acknowledgements, which tell a requester what became of its signal elsewhere; announcements of policies and
+connections; and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`,
+`Complete`, `Failed` to it). A codec reads and writes them; the rest of the service knows nothing else.
 
 JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
 `None` means that there is no value; JSON null is `b"null"`.
@@ -164,6 +164,18 @@ class LiveEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyAnnouncement:
+    """What a policy tells its `subjects`, once; `name` says what it is about, such as `subjectDeletion`."""
+
+    entity: EntityId
+    name: str
+    subjects: tuple[str, ...]
+    value: bytes
+    headers: Headers
+    path: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledgement:
     """What became of somebody's signal, by one label. The correlation id of `headers` says which signal that was."""
 
@@ -313,6 +325,6 @@ Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe |
 Answer: TypeAlias = Response | LiveAnswer | ErrorResponse | Acknowledgements
 """What a requester is told once, at the end."""
 
-Announcement: TypeAlias = ConnectionAnnouncement
+Announcement: TypeAlias = ConnectionAnnouncement | PolicyAnnouncement
 
 Outbound: TypeAlias = Answer | TwinEvent | Live | Announcement | Acknowledgement | Created | Next | Complete | Failed

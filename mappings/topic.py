@@ -35,6 +35,7 @@ from mappings.signals import (
     MessageResponse,
     Next,
     Outbound,
+    PolicyAnnouncement,
     Request,
     Response,
     Subscribe,
@@ -237,6 +238,8 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return _live_topic(entity, "messages", subject=subject)
         case ConnectionAnnouncement(connection_id=connection_id, name=name):
             return TopicPath(NONE, connection_id, "connections", None, "announcements", subject=name)
+        case PolicyAnnouncement(entity=entity, name=name):
+            return TopicPath(entity.namespace, entity.name, entity.type.group, None, "announcements", subject=name)
         case Acknowledgement(entity=entity, label=label, channel=channel):
             return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks", subject=label)
         case Acknowledgements(entity=entity, channel=channel):

@@ -37,6 +37,9 @@ MATCH_BUDGET = 1_000_000
 _PATTERN_STEPS, _CHARACTER_STEPS = 1000, 100
 """What compiling a pattern counts, and each character of it."""
 
+_IMPORTS = ("imports",)
+"""What a policy always has: without imports it has none of them."""
+
 _parse = msgspec.json.Decoder().decode
 _WHOLE_KEY = re.compile(r"(/entries/[^/]+/(?:subjects|resources))/(.+)", re.DOTALL)
 _DELETE_KEY = re.compile(r"\{\{\s*(?:~(?P<tilde>.+)~|/(?P<slash>.+)/)\s*\}\}", re.DOTALL)
@@ -83,6 +86,8 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
     path = state_path(event.entity.type, event.path)
     if event.action == "deleted":
         state = remove(data, path) if path else None
+        if path == _IMPORTS and event.entity.type is EntityType.POLICY:
+            state = put(state, _IMPORTS, {})
     elif event.action == "merged":
         state = merge_at(data, path, value)
     else:

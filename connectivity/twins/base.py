@@ -19,7 +19,7 @@ from connectivity.twins.enforcer import Enforcer
 from connectivity.twins.paths import Address
 from mappings.ids import EntityId, EntityType
 from mappings.metadata import METADATA, Change, evolved, without_changes
-from mappings.signals import Command, Event, Headers, Response
+from mappings.signals import Command, Event, Headers, PolicyAnnouncement, Response
 from spark_store.records import Past, Snapshot
 from spark_store.replay import data_of, evolve_parsed
 
@@ -37,8 +37,11 @@ class World(Protocol):
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The newest snapshot, also of a deleted entity, also one that is decided and not yet committed."""
 
-    def enforcer(self, policy_id: str) -> Enforcer | None:
-        """The permissions of a policy; None where there is no such policy, or none any more."""
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        """The permissions of a policy; None where there is no such policy, or none any more.
+
+        `namespace` is that of the entity in question: some entries count only in some. Without one it is the policy's own.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,14 @@ class Decision(msgspec.Struct, frozen=True):
     A query has neither events nor snapshots. The answer is made in any case; whether it is sent is for others to know.
     `is_for_device`: it is a query that the device itself is to be asked, since the twin is as its sender has said; then the
     answer is what the twin would say.
+    `announcements` are made when the events are durable.
     """
 
     events: tuple[Event, ...]
     snapshots: tuple[Snapshot, ...]
     response: Response
     is_for_device: bool = False
+    announcements: tuple[PolicyAnnouncement, ...] = ()
 
 
 class Step(NamedTuple):
@@ -199,10 +204,15 @@ class Case(msgspec.Struct, frozen=True):
         return Response(self.entity, action, self.address.pointer, status, value, headers)
 
 
-def decision(steps: Sequence[Step], response: Response, *, is_for_device: bool = False) -> Decision:
-    return Decision(
-        tuple(step.event for step in steps), tuple(step.snapshot for step in steps), response, is_for_device
-    )
+def decision(
+    steps: Sequence[Step],
+    response: Response,
+    announcements: Sequence[PolicyAnnouncement] = (),
+    *,
+    is_for_device: bool = False,
+) -> Decision:
+    events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
+    return Decision(events, snapshots, response, is_for_device, tuple(announcements))
 
 
 def revision_tag(snapshot: Snapshot) -> str:

@@ -7,10 +7,12 @@ here is an entity of its own, with its own event in the same decision. A refusal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from connectivity.twins import metadata, policies, values
+from connectivity.errors import TwinError
+from connectivity.twins import metadata, policy_rules, policy_values, values
 from connectivity.twins.base import Case, Decision, Step, decision, encode, revision_tag
 from connectivity.twins.enforcer import READ, WRITE, Enforcer
 from connectivity.twins.faults import shown
@@ -19,6 +21,7 @@ from connectivity.twins.values import Value
 from mappings.ids import EntityType, parse_entity_id
 from spark_store.records import Snapshot
 
+_REFERENCE: Final = re.compile(r"\{\{\s*ref:things/(?P<id>.+)/(?P<field>[^/\s]+)\s*\}\}", re.DOTALL)
 _ALL: Final = {"grant": ["READ", "WRITE"], "revoke": []}
 
 
@@ -73,8 +76,9 @@ def _guard(case: Case, given: Mapping[str, Any], policy_id: str | None) -> _Guar
 
 
 def _existing(case: Case, policy_id: str) -> _Guard:
-    enforcer = case.world.enforcer(policy_id)
-    if enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
+    readable = case.world.enforcer(policy_id)
+    enforcer = case.world.enforcer(policy_id, case.entity.namespace)
+    if readable is None or enforcer is None or not readable.partial(case.subjects, READ, "policy:/"):
         raise case.refuse("policies:policy.notfound", about=policy_id)
     return _Guard(policy_id, enforcer)
 
@@ -102,8 +106,8 @@ def _inline(case: Case, inline: Any, policy_id: str | None) -> _Guard:
     if not isinstance(inline, dict):
         raise case.refuse("json.invalid", "expected an object as _policy")
     own = inline.get("policyId")
-    policy = policies.normalised(case, inline, policy_id or own or str(case.entity))
-    if not policies.is_administered(policy):
+    policy = policy_values.policy(case, inline, policy_id or own or str(case.entity))
+    if not policy_rules.is_administered(policy):
         raise case.refuse("things:policy.invalid")
     return _made(case, policy)
 
@@ -113,7 +117,7 @@ def _copy(case: Case, source: Any, policy_id: str | None) -> _Guard:
     if not isinstance(source, str):
         raise case.refuse("json.invalid", "expected a string as _copyPolicyFrom")
     if source.lstrip().startswith("{{"):
-        raise case.refuse("placeholder:placeholder.reference.notsupported", shown(source))
+        source = _policy_of_other(case, source)
     entity = parse_entity_id(EntityType.POLICY, source)
     if entity is None:
         raise case.refuse("policies:id.invalid", shown(source))
@@ -125,6 +129,22 @@ def _copy(case: Case, source: Any, policy_id: str | None) -> _Guard:
     return _made(case, {**snapshot.state, "policyId": policy_id or str(case.entity)})
 
 
+def _policy_of_other(case: Case, text: str) -> str:
+    """The id of the policy of the thing that a reference names; the caller must be able to read it there."""
+    reference = _REFERENCE.fullmatch(text)
+    other = parse_entity_id(EntityType.THING, reference["id"]) if reference is not None else None
+    if reference is None or (other is None and reference["field"] == "policyId"):
+        raise case.refuse("placeholder:placeholder.reference.notsupported", shown(text))
+    if other is None or reference["field"] != "policyId":
+        raise case.refuse("placeholder:placeholder.reference.unknown.field", shown(reference["field"]))
+    snapshot = case.world.snapshot(other)
+    policy_id = snapshot.policy if snapshot is not None and not snapshot.is_deleted else None
+    enforcer = case.world.enforcer(policy_id, other.namespace) if policy_id is not None else None
+    if policy_id is None or enforcer is None or not enforcer.has(case.subjects, READ, "thing:/policyId"):
+        raise case.refuse("things:thing.notfound", about=other)
+    return policy_id
+
+
 def _made(case: Case, policy: Mapping[str, Any]) -> _Guard:
     """The step that makes a policy; what hinders it is told as what hinders the thing, with its own status."""
     policy_id = policy["policyId"]
@@ -134,10 +154,11 @@ def _made(case: Case, policy: Mapping[str, Any]) -> _Guard:
     before = case.world.snapshot(entity)
     if before is not None and not before.is_deleted:
         raise case.refuse("things:thing.notcreatable", policy_id)
-    enforcer = Enforcer(policy, case.now)
-    if not policies.may_administer(case, enforcer):
+    if not policy_rules.may_administer(case, policy):
         raise case.refuse("things:thing.notcreatable", policy_id, status=403)
-    raw = encode(policy)
-    if len(raw) > case.limits.policy:
-        raise case.refuse("things:thing.notcreatable", policy_id, status=413)
-    return _Guard(policy_id, enforcer, case.step(before, "created", raw, policy, entity=entity))
+    try:
+        policy_rules.check(case, policy)
+    except TwinError as error:
+        raise case.refuse("things:thing.notcreatable", policy_id, status=error.fault.status) from error
+    enforcer = policy_rules.enforcer_of(case, policy, case.entity.namespace)
+    return _Guard(policy_id, enforcer, case.step(before, "created", encode(policy), policy, entity=entity))

@@ -4,16 +4,12 @@
 calls it stores the events, shows them to later decisions, and sends the answer. Things are decided in `things.py`,
 policies in `policies.py`; here is what comes before either: headers, path, and which of the two it is.
 
-Not offered yet, and refused rather than ignored, since to ignore them would change what a command means: commands on parts
-of a policy.
-
 A retrieve of the past is decided in two halves (`connectivity.twins.past`): `past_wanted` says which state it needs, and
 `decide` answers with that state.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -23,13 +19,12 @@ from connectivity.twins.base import Case, Decision, Limits, World, encode
 from connectivity.twins.faults import refusal
 from connectivity.twins.past import REVISION, TIMESTAMP, asks_for_past, past_query, unknown_past
 from connectivity.twins.policies import decide_policy
+from connectivity.twins.policy_values import with_subject
 from connectivity.twins.preconditions import LIVE_CONDITION
 from connectivity.twins.retrieval import retrieve_several
 from connectivity.twins.things import decide_thing
 from connectivity.twins.world import PresentWorld
-from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
-from mappings.pointer import parse_pointer
 from mappings.signals import Command, Headers
 from spark_store.records import Past, PastQuery, Snapshot
 
@@ -37,13 +32,6 @@ __all__ = ["LIVE_CONDITION", "Decider", "Decision", "Limits", "World", "asks_for
 
 NO_NAME: Final = "_"
 """What stands for a name in a topic that is about several entities; no entity can be called so."""
-
-
-_POLICY_PART: Final = re.compile(
-    r"/?(?:entries(?:/[^/]+(?:/(?:(?:subjects|resources)(?:/.+)?|importable|allowedAdditions|namespaces|references))?)?"
-    r"|imports(?:/[^/]+(?:/(?:entries|transitiveImports))?)?)/?",
-    re.DOTALL,
-)
 
 
 def decide(
@@ -82,9 +70,8 @@ def past_wanted(
 def _case(command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits, past: Past | None) -> Case:
     _check_entity(command)
     _check_headers(command, subjects, limits)
-    if command.entity.type is EntityType.POLICY:
-        _check_policy_path(command)
-    return Case(command, tuple(subjects), world, now, limits, paths.address(command.entity, command.path), past)
+    case = Case(command, tuple(subjects), world, now, limits, paths.address(command.entity, command.path), past)
+    return with_subject(case)
 
 
 def _check_entity(command: Command) -> None:
@@ -119,20 +106,6 @@ def _check_live_condition(command: Command, headers: Headers) -> None:
         raise refusal("things:live.channelcondition.notallowed", command.entity, command.path)
     if command.entity.name == NO_NAME or REVISION in headers or TIMESTAMP in headers:
         raise refusal("header.notsupported", command.entity, command.path, LIVE_CONDITION)
-
-
-def _check_policy_path(command: Command) -> None:
-    """Refuse a command on a part of a policy: with the code for an action that is not offered there, if it is a part."""
-    path = command.path
-    if path in ("", "/"):
-        return
-    if _POLICY_PART.fullmatch(path) is not None:
-        raise refusal("protocoladapter:unknown.topicpath", command.entity, path, command.action)
-    try:
-        parse_pointer(path)
-    except DecodeError as error:
-        raise refusal("json.pointer.invalid", command.entity, path) from error
-    raise refusal("protocoladapter:unknown.path", command.entity, path)
 
 
 class Snapshots(Protocol):

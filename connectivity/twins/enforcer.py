@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from connectivity.twins.importing import holds_in
 from mappings.metadata import METADATA
 
 READ: Final = "READ"
@@ -77,18 +78,20 @@ class _Node:
 
 
 class Enforcer:
-    """The permissions of one policy. Paths are resources as text: `thing:/attributes/site`.
+    """The permissions that the entries of a policy give. Paths are resources as text: `thing:/attributes/site`.
 
     `now` is the time as in `Event.timestamp`; subjects that have expired by then are left out. `expires` is when the
-    next one will, or None.
+    next one will, or None. Entries for other namespaces than `namespace` are left out; without one, none is.
     """
 
     __slots__ = ("_root", "expires")
 
-    def __init__(self, policy: Mapping[str, Any], now: str = "") -> None:
+    def __init__(self, policy: Mapping[str, Any], now: str = "", namespace: str | None = None) -> None:
         self._root = _Node(None)
         self.expires: str | None = None
         for entry in policy.get("entries", {}).values():
+            if namespace is not None and not holds_in(entry, namespace):
+                continue
             subjects = self._effective(entry["subjects"], now)
             for resource, permissions in entry["resources"].items():
                 self._add(resource, subjects, permissions)
@@ -97,7 +100,7 @@ class Enforcer:
         effective = []
         for subject, about in subjects.items():
             if (expiry := about.get("expiry")) is not None:
-                instant = _six_digits(expiry)
+                instant = six_digits(expiry)
                 if instant <= now:
                     continue
                 self.expires = min(instant, self.expires or instant)
@@ -225,13 +228,18 @@ def _below(node: _Node, key: str) -> tuple[_Node, bool]:
 
 @lru_cache(maxsize=8192)
 def _segments(path: str) -> tuple[str, ...]:
-    """`thing:/attributes/site` → `("thing", "attributes", "site")`."""
+    """`thing:/attributes/site` → `("thing", "attributes", "site")`.
+
+    The subjects and resources of a policy's entry are written there as they are, tildes included.
+    """
     type, _, pointer = path.partition(":")
-    return (type, *(part.replace("~0", "~") for part in pointer.split("/") if part))
+    parts = [part for part in pointer.split("/") if part]
+    escaped = 3 if type == "policy" else len(parts)
+    return (type, *(part.replace("~0", "~") for part in parts[:escaped]), *parts[escaped:])
 
 
 @lru_cache(maxsize=1024)
-def _six_digits(instant: str) -> str:
+def six_digits(instant: str) -> str:
     """An instant in ISO-8601 as text whose order is time order."""
     utc = datetime.fromisoformat(instant).astimezone(UTC).replace(tzinfo=None)
     return f"{utc.isoformat(timespec='microseconds')}Z"

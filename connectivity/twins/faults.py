@@ -61,7 +61,12 @@ _FAULTS: dict[str, _Words] = {
     "placeholder:placeholder.reference.notsupported": _Words(
         400,
         "The reference {detail} is not supported.",
-        "Name the policy itself in '_copyPolicyFrom'.",
+        "Name a policy, or write '{{ ref:things/<thing id>/policyId }}'.",
+    ),
+    "placeholder:placeholder.reference.unknown.field": _Words(
+        400,
+        "The field {detail} cannot be referred to.",
+        "A reference to a thing is to its 'policyId'.",
     ),
     "protocoladapter:unknown.path": _Words(400, "The path '{path}' is unknown.", "Check the path."),
     "protocoladapter:unknown.topicpath": _Words(
@@ -172,7 +177,10 @@ _FAULTS: dict[str, _Words] = {
         400, "The announcement of a subject is not valid: {detail}.", "Check its members."
     ),
     "policies:import.invalid": _Words(
-        400, "The policy '{id}' cannot import other policies.", "Imports are not supported: leave 'imports' empty."
+        400, "An import of the policy '{id}' is not valid: {detail}.", "Check the imports and the references to them."
+    ),
+    "policies:view.invalid": _Words(
+        400, "The view {detail} of a policy is not known.", "The header 'policy-view' is 'original' or 'resolved'."
     ),
     "policies:imports.toolarge": _Words(400, "The policy '{id}' has too many imports: {detail}.", "Import fewer."),
     "policies:policy.notcreatable": _Words(
@@ -185,10 +193,24 @@ _FAULTS: dict[str, _Words] = {
         "The policy '{id}' cannot be written so: nobody could change it any more.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
+    "policies:entry.modificationinvalid": _Words(
+        403,
+        "'{path}' of the policy '{id}' cannot be written so: nobody could change the policy any more.",
+        "At least one subject that does not expire needs WRITE on 'policy:/'.",
+    ),
+    "policies:entry.referenceconflict": _Words(
+        409,
+        "The entry '{detail}' of the policy '{id}' is one that other entries refer to.",
+        "Take the references to it away first.",
+    ),
+    "policies:import.referenceconflict": _Words(
+        409,
+        "The import '{detail}' of the policy '{id}' is one that entries refer to.",
+        "Take the references to it away first.",
+    ),
     "policies:policy.conflict": _Words(
         409, "The policy '{id}' exists already.", "Choose another id, or modify the policy that exists."
     ),
-    "policies:policy.notmodifiable": _Words(403, "The policy '{id}' cannot be modified.", _WRITE_HINT),
     "policies:policy.notfound": _Words(
         404,
         "The Policy with ID '{id}' could not be found or requester had insufficient permissions to access it.",
@@ -233,6 +255,17 @@ for _part in _PARTS:
 for _part in ("thing", *_PARTS):
     _FAULTS[f"things:{_part}.notmodifiable"] = _Words(
         403, "'{path}' of the thing '{id}' cannot be modified.", _WRITE_HINT
+    )
+
+_POLICY_PARTS = ("entry", "subjects", "subject", "resources", "resource", "imports", "import")
+
+for _part in _POLICY_PARTS:
+    _FAULTS[f"policies:{_part}.notfound"] = _Words(
+        404, "'{path}' of the policy '{id}' is unknown or not visible to you.", _READ_HINT
+    )
+for _part in ("policy", *_POLICY_PARTS):
+    _FAULTS[f"policies:{_part}.notmodifiable"] = _Words(
+        403, "'{path}' of the policy '{id}' cannot be modified.", _WRITE_HINT
     )
 
 

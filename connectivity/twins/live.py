@@ -58,7 +58,8 @@ def may_receive(signal: Live, subjects: Sequence[str], world: World) -> bool:
 
 def _enforcer(entity: EntityId, world: World) -> Enforcer | None:
     snapshot = world.snapshot(entity)
-    return world.enforcer(snapshot.policy) if snapshot is not None and snapshot.policy is not None else None
+    policy = snapshot.policy if snapshot is not None else None
+    return world.enforcer(policy, entity.namespace) if policy is not None else None
 
 
 def _forbidden(signal: Live, name: str) -> str:

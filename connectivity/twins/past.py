@@ -65,11 +65,11 @@ def _visible(case: Case) -> int:
     is_thing = case.entity.type is EntityType.THING
     snapshot = case.living()
     policy = snapshot.policy if snapshot is not None else None
-    enforcer = case.world.enforcer(policy) if policy is not None else None
+    enforcer = case.world.enforcer(policy, case.entity.namespace) if policy is not None else None
     if snapshot is None or enforcer is None:
         raise case.refuse("things:thing.notfound" if is_thing else "policies:policy.notfound")
-    if not enforcer.partial(case.subjects, READ, case.address.guarded if is_thing else "policy:/"):
-        raise case.refuse(f"things:{case.address.resource.name}.notfound" if is_thing else "policies:policy.notfound")
+    if not enforcer.partial(case.subjects, READ, case.address.guarded):
+        raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
     return snapshot.revision
 
 

@@ -1,8 +1,8 @@
-"""Where a command points: the parts of a thing, and what each of them offers.
+"""Where a command points: the parts of a thing or a policy, and what each of them offers.
 
-The table of the Ditto protocol's thing resources as data: which path is which part, which actions it takes, and the name
-that its error codes are made of. A policy is addressed as a whole only: the commands on parts of a policy are refused in
-`policies.py`.
+The tables of the Ditto protocol's thing and policy resources as data: which path is which part, which actions it takes, and
+the name that its error codes are made of. In a policy the id of a subject and the key of a resource are everything that
+follows in the path, slashes and tildes as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from connectivity.errors import TwinError
 from connectivity.twins import faults
 from mappings.errors import DecodeError
-from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityId, EntityType, utf16_length
+from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
 from mappings.pointer import Segments, format_pointer, parse_pointer
 
 MAX_NESTING: Final = 200
@@ -24,15 +24,18 @@ _EVERY: Final = frozenset({"modify", "merge", "retrieve", "delete"})
 
 
 class Resource(NamedTuple):
-    """A part of a thing. `name` is what its codes begin with; `below_feature`: it cannot be where no feature is.
+    """A part of a thing or a policy. `name` is what its codes begin with; `below_feature`: it cannot be where no feature is.
 
-    `is_selectable`: a retrieve may name `fields` of it.
+    `is_selectable`: a retrieve may name `fields` of it. `part` tells the parts of a policy apart that share their codes;
+    `is_created`: writing it where it is not is to create it.
     """
 
     name: str
     actions: frozenset[str] = _EVERY
     below_feature: bool = False
     is_selectable: bool = True
+    part: str = ""
+    is_created: bool = False
 
 
 class Address(NamedTuple):
@@ -49,7 +52,7 @@ class Address(NamedTuple):
 
 
 THING: Final = Resource("thing", _EVERY | {"create"})
-POLICY: Final = Resource("policy", frozenset({"create", "modify", "retrieve", "delete"}))
+POLICY: Final = Resource("policy", frozenset({"create", "modify", "retrieve", "delete"}), part="policy")
 
 _TOP: Final = {
     "policyId": Resource("policyId", _EVERY - {"delete"}, is_selectable=False),
@@ -67,6 +70,32 @@ _OF_FEATURE: Final = {
 _OF_PROPERTIES: Final = {
     "properties": Resource("feature.property", below_feature=True),
     "desiredProperties": Resource("feature.desiredProperty", below_feature=True),
+}
+
+_CHANGED: Final = frozenset({"modify", "retrieve"})
+_REMOVED: Final = _CHANGED | {"delete"}
+_OF_POLICY: Final = {
+    # What has no codes of its own has those of what it belongs to.
+    "entries": Resource("policy", _CHANGED, part="entries"),
+    "imports": Resource("imports", _REMOVED, part="imports"),
+}
+_ENTRY: Final = Resource("entry", _REMOVED, part="entry", is_created=True)
+_OF_ENTRY: Final = {
+    "subjects": Resource("subjects", _CHANGED, part="subjects"),
+    "resources": Resource("resources", _CHANGED, part="resources"),
+    "importable": Resource("entry", _CHANGED, is_selectable=False, part="importable"),
+    "namespaces": Resource("entry", _CHANGED, is_selectable=False, part="namespaces"),
+    "allowedAdditions": Resource("entry", _REMOVED, is_selectable=False, part="allowedAdditions"),
+    "references": Resource("entry", _REMOVED, is_selectable=False, part="references"),
+}
+_OF_SUBJECTS: Final = {
+    "subjects": Resource("subject", _REMOVED, part="subject", is_created=True),
+    "resources": Resource("resource", _REMOVED, part="resource", is_created=True),
+}
+_IMPORT: Final = Resource("import", _REMOVED, part="import", is_created=True)
+_OF_IMPORT: Final = {
+    "entries": Resource("import", _CHANGED, is_selectable=False, part="labels"),
+    "transitiveImports": Resource("import", _CHANGED, is_selectable=False, part="transitiveImports"),
 }
 
 _KEY: Final = re.compile(r"[^\x00-\x1F\x7F-\xFF/]+")
@@ -98,6 +127,9 @@ def _address(entity: EntityId, path: str) -> Address:
         raise faults.refusal("json.pointer.invalid", entity, path) from error
     if found is None:
         raise faults.refusal("protocoladapter:unknown.path", entity, path)
+    if entity.type is EntityType.POLICY:
+        _check_policy_keys(entity, found)
+        return found
     for key in found.segments:
         if not is_key(key):
             raise faults.refusal("json.key.invalid", entity, path, faults.shown(key))
@@ -105,6 +137,17 @@ def _address(entity: EntityId, path: str) -> Address:
         detail = f"found {len(found.segments)} segments, expected at most {MAX_NESTING}"
         raise faults.refusal("json.invalid", entity, path, detail)
     return found
+
+
+def _check_policy_keys(entity: EntityId, found: Address) -> None:
+    """Refuse a label or a policy's id that is none; subjects and resources are checked with their values."""
+    match found.segments:
+        case ("entries", label, *_) if not is_key(label):
+            raise faults.refusal(
+                "policies:entry.invalid", entity, found.pointer, f"found the label {faults.shown(label)}"
+            )
+        case ("imports", id, *_) if parse_entity_id(EntityType.POLICY, id) is None:
+            raise faults.refusal("policies:id.invalid", entity, found.pointer, faults.shown(id))
 
 
 @lru_cache(maxsize=8192)
@@ -118,13 +161,51 @@ def _known(type: EntityType, path: str) -> Address | None:
 
 def _read(type: EntityType, path: str) -> Address | None:
     if type is EntityType.POLICY:
-        return Address(POLICY, (), "/", "policy:/") if path in ("", "/") else None
+        return _read_policy_path(path)
     segments = parse_pointer(path)
     resource = _resource(segments)
     if resource is None:
         return None
     pointer = format_pointer(segments)
     return Address(resource, segments, pointer, f"thing:{pointer}")
+
+
+def _read_policy_path(path: str) -> Address | None:
+    parts = path.removeprefix("/").split("/", 3)
+    match parts:
+        case ["entries", label, "subjects" | "resources" as kind, key] if label and key:
+            return below_entry(parse_pointer(label)[0], kind, key)
+    segments = parse_pointer(path)
+    resource = _policy_resource(segments)
+    if resource is None:
+        return None
+    pointer = format_pointer(segments)
+    return Address(resource, segments, pointer, f"policy:{pointer}")
+
+
+def below_entry(label: str, kind: str, key: str) -> Address:
+    """The address of one subject or resource of an entry: `kind` is `subjects` or `resources`."""
+    pointer = f"{format_pointer(('entries', label, kind))}/{key}"
+    return Address(_OF_SUBJECTS[kind], ("entries", label, kind, key), pointer, f"policy:{pointer}")
+
+
+def _policy_resource(segments: Segments) -> Resource | None:
+    """The part of a policy at this place, or None where no policy has one."""
+    match segments:
+        case ():
+            return POLICY
+        case (top,):
+            return _OF_POLICY.get(top)
+        case ("entries", _):
+            return _ENTRY
+        case ("entries", _, part):
+            return _OF_ENTRY.get(part)
+        case ("imports", _):
+            return _IMPORT
+        case ("imports", _, part):
+            return _OF_IMPORT.get(part)
+        case _:
+            return None
 
 
 def _resource(segments: Segments) -> Resource | None:

@@ -1,51 +1,62 @@
-"""Commands on a policy as a whole.
+"""Commands on a policy and its parts.
 
-A policy is stored in its full form, with everything that has a default written out, and only if somebody can still change
-it afterwards (Ditto protocol, validity). Commands on parts of a policy are refused in `decide`, which is the one place that
-knows of no others; imports, references between entries, and entries for some namespaces only are refused here, because to
-ignore them would grant something else than what was written.
+Every part goes through the same functions; what differs is the table in `paths.py` and the readers of `policy_values.py`.
+The order of the questions is that of things (Ditto protocol, which check wins): syntax, whether the policy is there,
+permission, entity tags, whether the part is there; last, whether the policy that would come of it may be (`policy_rules`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
-from connectivity.twins import preconditions, values
-from connectivity.twins.base import Case, Decision, decision, encode, is_same_json, revision_tag, state_of
+import msgspec
+
+from connectivity.twins import importing, policy_rules, policy_values, preconditions, values
+from connectivity.twins.base import (
+    Case,
+    Decision,
+    Step,
+    decision,
+    encode,
+    hash_tag,
+    is_same_json,
+    revision_tag,
+    state_of,
+)
 from connectivity.twins.enforcer import DROP, READ, WRITE, Enforcer
+from connectivity.twins.expiring import left
 from connectivity.twins.faults import shown
-from connectivity.twins.paths import is_key
 from connectivity.twins.preconditions import Preconditions
-from connectivity.twins.retrieval import read_selection, shortened, with_hidden
-from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
+from connectivity.twins.retrieval import read_selection, with_hidden
+from mappings.ids import EntityType, parse_entity_id
+from mappings.pointer import MISSING, get
 from mappings.selection import select
 from spark_store.records import Snapshot
 
-EXPIRY_GRANULARITY: Final = timedelta(hours=1)
-"""The expiry of a subject is rounded up to whole ones of these."""
-
-_RESERVED: Final = ("imported", "nsimported")
-_RESOURCE: Final = re.compile(r"[^:/]+:/.*", re.DOTALL)
-_CONTROL: Final = re.compile(r"[\x00-\x1F\x7F-\x9F]")
-_PLACEHOLDER: Final = re.compile(r"\{\{\s*(?P<name>.*?)\s*\}\}|\$\{\s*(?P<old>.*?)\s*\}", re.DOTALL)
-_IMPORTABLE: Final = ("implicit", "explicit", "never")
+VIEW = "policy-view"
+_ORIGINAL, _RESOLVED = "original", "resolved"
 
 
 def decide_policy(case: Case) -> Decision:
     """Carry out a command on a policy. Raises TwinError."""
+    action = case.command.action
+    if action not in case.address.resource.actions:
+        raise case.refuse("protocoladapter:unknown.topicpath", action)
+    policy_values.check_subject(case)
     asked = preconditions.read(case)
-    match case.command.action:
-        case "create" | "modify":
+    match action:
+        case "create" | "modify" if case.address.is_root:
             return _write(case, asked)
+        case "modify":
+            return _modify(case, asked)
         case "delete":
             return _delete(case, asked)
-        case "retrieve":
+        case _:
             return _retrieve(case, asked)
-        case action:
-            raise case.refuse("protocoladapter:unknown.topicpath", action)
+
+
+# --- the whole policy ---
 
 
 def _write(case: Case, asked: Preconditions) -> Decision:
@@ -54,7 +65,7 @@ def _write(case: Case, asked: Preconditions) -> Decision:
         raise case.refuse("json.format.invalid", "expected an object")
     if case.command.action == "create":
         _check_own_id(case, value)
-    policy = normalised(case, value, str(case.entity))
+    policy = policy_values.policy(case, value, str(case.entity))
     raw = encode(policy)
     if len(raw) > case.limits.policy:
         raise case.refuse("policies:policy.toolarge", f"found {len(raw)} bytes, expected at most {case.limits.policy}")
@@ -75,14 +86,15 @@ def _check_own_id(case: Case, value: Mapping[str, Any]) -> None:
 def _create(
     case: Case, asked: Preconditions, before: Snapshot | None, policy: Mapping[str, Any], raw: bytes
 ) -> Decision:
-    if not may_administer(case, Enforcer(policy, case.now)):
+    policy_rules.check(case, policy)
+    if not policy_rules.may_administer(case, policy):
         raise case.refuse("policies:policy.notcreatable")
     if before is None or before.is_deleted:
         asked.check_tags(case, None)
     else:
         asked.check_tags(case, lambda: revision_tag(before))
         raise case.refuse("policies:policy.conflict")
-    if not is_administered(policy):
+    if not policy_rules.is_administered(policy):
         raise case.refuse("policies:policy.modificationinvalid")
     step = case.step(before, "created", raw, policy)
     tag = revision_tag(step.snapshot)
@@ -90,204 +102,129 @@ def _create(
 
 
 def _replace(case: Case, asked: Preconditions, before: Snapshot, policy: Mapping[str, Any], raw: bytes) -> Decision:
-    _check_writable(case)
+    _writable(case)
     asked.check_tags(case, lambda: revision_tag(before))
-    if not is_administered(policy):
-        raise case.refuse("policies:policy.modificationinvalid")
     if asked.if_equal == preconditions.SKIP and is_same_json(before.state, policy):
         raise case.precondition_failed("the value is the present one")
-    step = case.step(before, "modified", raw, policy)
+    step = _checked(case, before, case.step(before, "modified", raw, policy))
     response = case.respond(204, None, revision=step.snapshot.revision, tag=revision_tag(step.snapshot))
-    return decision([step], response)
+    return decision([step], response, left(before, step.snapshot))
+
+
+# --- its parts ---
+
+
+def _modify(case: Case, asked: Preconditions) -> Decision:
+    value = policy_values.read(case)
+    before = _living(case)
+    enforcer = _writable(case)
+    state, address = state_of(before), case.address
+    present = get(state, address.segments)
+    asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
+    _check_parent(case, state)
+    if asked.if_equal == preconditions.SKIP and is_same_json(present, value):
+        raise case.precondition_failed("the value is the present one")
+    raw = encode(value)
+    is_new = present is MISSING and address.resource.is_created
+    step = _checked(case, before, case.step(before, "created" if is_new else "modified", raw, value))
+    tag = _tag(case, enforcer, step.snapshot, value)
+    response = case.respond(201 if is_new else 204, raw if is_new else None, revision=step.snapshot.revision, tag=tag)
+    return decision([step], response, left(before, step.snapshot))
 
 
 def _delete(case: Case, asked: Preconditions) -> Decision:
-    before = case.living()
-    if before is None:
-        raise case.refuse("policies:policy.notfound")
-    _check_writable(case)
-    asked.check_tags(case, lambda: revision_tag(before))
+    before = _living(case)
+    enforcer = _writable(case)
+    state = state_of(before)
+    present = get(state, case.address.segments)
+    asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
+    _check_parent(case, state)
+    if present is MISSING:
+        raise case.refuse(f"policies:{case.address.resource.name}.notfound")
     step = case.step(before, "deleted", None, None)
-    return decision([step], case.respond(204, None, revision=step.snapshot.revision))
+    if not case.address.is_root:
+        step = _checked(case, before, step)
+    response = case.respond(204, None, revision=step.snapshot.revision)
+    return decision([step], response, left(before, step.snapshot))
 
 
 def _retrieve(case: Case, asked: Preconditions) -> Decision:
     selection = read_selection(case)
+    view = case.headers.get(VIEW, _ORIGINAL)
+    if view not in (_ORIGINAL, _RESOLVED):
+        raise case.refuse("policies:view.invalid", shown(view))
+    name = case.address.resource.name
     snapshot = case.living()
     enforcer = case.world.enforcer(str(case.entity))
-    if snapshot is None or enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
+    if snapshot is None or enforcer is None:
         raise case.refuse("policies:policy.notfound")
+    if not enforcer.partial(case.subjects, READ, case.address.guarded):
+        raise case.refuse(f"policies:{name}.notfound")
     snapshot = case.shown(snapshot)
-    tag = revision_tag(snapshot)
+    if view == _RESOLVED:
+        whole = importing.resolved(state_of(snapshot), policy_rules.lookup_of(case))
+        snapshot = msgspec.structs.replace(snapshot, state=whole)
+    present = get(state_of(snapshot), case.address.segments)
+    if present is MISSING:
+        _check_parent(case, state_of(snapshot))
+        raise case.refuse(f"policies:{name}.notfound")
+    seen = _seen(case, enforcer, present)
+    tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
     asked.check_tags(case, lambda: tag)
-    seen = enforcer.view(state_of(snapshot), "policy:/", case.subjects)
-    result = {} if seen is DROP else seen
-    if selection is not None:
-        result = select(with_hidden(case, result, snapshot, selection), selection)
+    result = seen
+    if selection is not None and isinstance(seen, Mapping):
+        hidden = with_hidden(case, seen, snapshot, selection) if case.address.is_root else seen
+        result = select(hidden, selection)
     return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag))
 
 
-def _check_writable(case: Case) -> None:
+def _seen(case: Case, enforcer: Enforcer, present: Any) -> Any:
+    """What the caller may read of what is there."""
+    seen = enforcer.view(present, case.address.guarded, case.subjects)
+    if seen is not DROP:
+        return seen
+    if isinstance(present, Mapping):
+        return {}
+    raise case.refuse(f"policies:{case.address.resource.name}.notfound")
+
+
+def _living(case: Case) -> Snapshot:
+    before = case.living()
+    if before is None:
+        raise case.refuse("policies:policy.notfound")
+    return before
+
+
+def _writable(case: Case) -> Enforcer:
+    """The permissions of a policy of which the caller may write the addressed part."""
     enforcer = case.world.enforcer(str(case.entity))
-    if enforcer is None or not enforcer.unrestricted(case.subjects, WRITE, "policy:/"):
-        raise case.refuse("policies:policy.notmodifiable")
+    if enforcer is None or not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
+        raise case.refuse(f"policies:{case.address.resource.name}.notmodifiable")
+    return enforcer
 
 
-# --- who can change a policy ---
+def _check_parent(case: Case, state: Mapping[str, Any]) -> None:
+    """Refuse what lies in an entry or import that is not there."""
+    match case.address.segments:
+        case ("entries", label, _, *_) if label not in state["entries"]:
+            raise case.refuse("policies:entry.notfound")
+        case ("imports", imported, _) if imported not in state["imports"]:
+            raise case.refuse("policies:import.notfound")
 
 
-def is_administered(policy: Mapping[str, Any]) -> bool:
-    """Whether a subject that does not expire may WRITE on `policy:/`, and no entry takes that away."""
-    granted: set[str] = set()
-    revoked: set[str] = set()
-    for entry in policy["entries"].values():
-        permissions = entry["resources"].get("policy:/")
-        if permissions is None:
-            continue
-        if WRITE in permissions["grant"]:
-            granted.update(subject for subject, about in entry["subjects"].items() if "expiry" not in about)
-        if WRITE in permissions["revoke"]:
-            revoked.update(entry["subjects"])
-    return bool(granted - revoked)
+def _tag(case: Case, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
+    """The entity tag of the addressed part, as far as the caller may read it; None where he may read nothing."""
+    if case.address.is_root:
+        return revision_tag(snapshot)
+    seen = enforcer.view(value, case.address.guarded, case.subjects)
+    return None if seen is DROP else hash_tag(seen)
 
 
-def may_administer(case: Case, enforcer: Enforcer) -> bool:
-    """Whether the creator could change his policy afterwards, or does not care."""
-    return case.flag("allow-policy-lockout") or enforcer.unrestricted(case.subjects, WRITE, "policy:/")
-
-
-# --- the full form of a policy ---
-
-
-def normalised(case: Case, value: Mapping[str, Any], policy_id: Any) -> dict[str, Any]:
-    """A policy in the form in which it is stored. Raises TwinError for what no policy may say."""
-    if not isinstance(policy_id, str) or parse_entity_id(EntityType.POLICY, policy_id) is None:
-        raise case.refuse("policies:id.invalid", shown(policy_id))
-    _check_imports(case, value.get("imports"), policy_id)
-    entries = value.get("entries")
-    if entries is not None and not isinstance(entries, dict):
-        raise case.refuse("json.invalid", "expected an object as entries")
-    return {
-        "policyId": policy_id,
-        "imports": {},
-        "entries": {_label(case, label): _entry(case, entry) for label, entry in (entries or {}).items()},
-    }
-
-
-def _check_imports(case: Case, imports: Any, policy_id: str) -> None:
-    if imports is None or imports == {}:
-        return
-    if not isinstance(imports, dict):
-        raise case.refuse("json.invalid", "expected an object as imports")
-    if len(imports) > case.limits.imports:
-        detail = f"found {len(imports)}, expected at most {case.limits.imports}"
-        raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
-    raise case.refuse("policies:import.invalid", about=policy_id)
-
-
-def _label(case: Case, label: str) -> str:
-    if label.startswith(_RESERVED):
-        raise case.refuse("policies:label.invalid", shown(label))
-    if not is_key(label):
-        raise case.refuse("policies:entry.invalid", f"found the label {shown(label)}")
-    return label
-
-
-def _entry(case: Case, entry: Any) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        raise case.refuse("json.invalid", "expected objects as entries")
-    for name in ("subjects", "resources"):
-        if name not in entry:
-            raise case.refuse("json.field.missing", name)
-        if not isinstance(entry[name], dict):
-            raise case.refuse("json.invalid", f"expected an object as {name}")
-    for name in ("references", "namespaces"):
-        if entry.get(name):
-            raise case.refuse("policies:entry.invalid", f"'{name}' is not supported")
-    importable = entry.get("importable", "implicit")
-    if importable not in _IMPORTABLE:
-        raise case.refuse("policies:entry.invalid", f"expected one of {', '.join(_IMPORTABLE)} as importable")
-    full = {
-        "subjects": dict(_subject(case, subject, about) for subject, about in entry["subjects"].items()),
-        "resources": {_resource(case, key): _permissions(case, found) for key, found in entry["resources"].items()},
-        "importable": importable,
-    }
-    if entry.get("allowedAdditions") is not None:
-        full["allowedAdditions"] = _strings(case, entry["allowedAdditions"], "allowedAdditions")
-    return full
-
-
-def _subject(case: Case, subject: str, about: Any) -> tuple[str, dict[str, Any]]:
-    if not isinstance(about, dict):
-        raise case.refuse("json.invalid", "expected objects as subjects")
-    if "type" not in about:
-        raise case.refuse("json.field.missing", "type")
-    if not isinstance(about["type"], str):
-        raise case.refuse("json.invalid", "expected a string as a subject's type")
-    full: dict[str, Any] = {"type": about["type"]}
-    if about.get("expiry") is not None:
-        full["expiry"] = _expiry(case, about["expiry"])
-    if about.get("announcement") is not None:
-        if not isinstance(about["announcement"], dict):
-            raise case.refuse("policies:subjectannouncement.invalid", "expected an object")
-        full["announcement"] = about["announcement"]
-    return _subject_id(case, subject), full
-
-
-def _subject_id(case: Case, text: str) -> str:
-    """The id of a subject, with the caller in place of the placeholder for him."""
-    subject = _PLACEHOLDER.sub(lambda match: _resolved(case, match), text)
-    scheme = subject.find("://")
-    issuer, colon, name = (
-        subject.partition(":") if scheme < 0 else (subject[: scheme + 3], *subject[scheme + 3 :].partition(":")[1:])
-    )
-    is_valid = issuer and colon and name and _CONTROL.search(subject) is None
-    if not is_valid or utf16_length(subject) > MAX_ID_LENGTH:
-        raise case.refuse("policies:subjectid.invalid", shown(subject))
-    return subject
-
-
-def _resolved(case: Case, placeholder: re.Match[str]) -> str:
-    known = placeholder["name"] == "request:subjectId" or placeholder["old"] == "request.subjectId"
-    if not known or not case.subjects:
-        raise case.refuse("placeholder:unresolved", shown(placeholder[0]))
-    return case.subjects[0]
-
-
-def _expiry(case: Case, text: Any) -> str:
-    """When a subject expires: rounded up, and in the future."""
-    try:
-        instant = datetime.fromisoformat(text)
-        if instant.tzinfo is None:
-            raise ValueError("no time zone")
-        past = (instant - datetime.min.replace(tzinfo=UTC)) % EXPIRY_GRANULARITY
-        rounded = (instant + (EXPIRY_GRANULARITY - past if past else timedelta())).astimezone(UTC)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise case.refuse("policies:subjectexpiry.invalid", "expected an instant in ISO-8601") from error
-    timestamp = rounded.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-    if timestamp <= case.now:
-        raise case.refuse("policies:subjectexpiry.invalid", f"found {shown(text)}, which has passed")
-    return shortened(timestamp)
-
-
-def _resource(case: Case, key: str) -> str:
-    if _RESOURCE.fullmatch(key) is None:
-        raise case.refuse("policies:entry.invalid", f"found the resource {shown(key)}, expected 'type:/path'")
-    if "//" in key:
-        raise case.refuse("policies:entry.invalid", f"found the resource {shown(key)}, expected no consecutive slashes")
-    return key
-
-
-def _permissions(case: Case, found: Any) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise case.refuse("json.invalid", "expected objects as resources")
-    for name in ("grant", "revoke"):
-        if name not in found:
-            raise case.refuse("json.field.missing", name)
-    return {name: _strings(case, found[name], name) for name in ("grant", "revoke")}
-
-
-def _strings(case: Case, value: Any, name: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise case.refuse("json.invalid", f"expected an array of strings as {name}")
-    return value
+def _checked(case: Case, before: Snapshot, step: Step) -> Step:
+    """The step, if the policy that it leads to may be."""
+    after = state_of(step.snapshot)
+    policy_rules.check(case, after, state_of(before))
+    if not policy_rules.is_administered(after):
+        is_entry = case.address.segments[:1] == ("entries",) and len(case.address.segments) > 1
+        raise case.refuse("policies:entry.modificationinvalid" if is_entry else "policies:policy.modificationinvalid")
+    return step

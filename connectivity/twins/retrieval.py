@@ -27,7 +27,7 @@ def retrieve(case: Case, asked: Preconditions) -> Decision:
     snapshot = case.living()
     if snapshot is None:
         raise case.refuse("things:thing.notfound")
-    enforcer = case.world.enforcer(snapshot.policy) if snapshot.policy is not None else None
+    enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
     snapshot = case.shown(snapshot)
@@ -171,7 +171,7 @@ def _one_of_several(case: Case, entity: EntityId, selection: Selection | None) -
     snapshot = case.world.snapshot(entity)
     if snapshot is None or snapshot.state is None or snapshot.policy is None:
         return None
-    enforcer = case.world.enforcer(snapshot.policy)
+    enforcer = case.world.enforcer(snapshot.policy, entity.namespace)
     if enforcer is None or not enforcer.partial(case.subjects, READ, "thing:/"):
         return None
     seen = enforcer.view(state_of(snapshot), "thing:/", case.subjects)

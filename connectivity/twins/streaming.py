@@ -18,7 +18,8 @@ from mappings.ids import EntityId, EntityType
 def may_stream(entity: EntityId, subjects: Sequence[str], world: World) -> Fault | None:
     """None where the subjects may read the whole history of the entity, else why not."""
     snapshot = world.snapshot(entity)
-    enforcer = world.enforcer(snapshot.policy) if snapshot is not None and snapshot.policy is not None else None
+    policy = snapshot.policy if snapshot is not None else None
+    enforcer = world.enforcer(policy, entity.namespace) if policy is not None else None
     if enforcer is not None and enforcer.may_stream(subjects, entity.type.value):
         return None
     return fault("things:thing.notfound" if entity.type is EntityType.THING else "policies:policy.notfound", entity)

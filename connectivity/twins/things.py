@@ -136,7 +136,7 @@ def _delete(case: Case, asked: Preconditions) -> Decision:
 
 def _guard(case: Case, snapshot: Snapshot) -> Enforcer:
     """Who may write the thing. Without its policy nobody may."""
-    enforcer = case.world.enforcer(snapshot.policy) if snapshot.policy is not None else None
+    enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notmodifiable")
     return enforcer

@@ -21,6 +21,7 @@ from mappings.ids import BUILT_IN_LABELS
 from mappings.signals import (
     Acknowledgement,
     Acknowledgements,
+    Announcement,
     Complete,
     ConnectionAnnouncement,
     Created,
@@ -36,6 +37,7 @@ from mappings.signals import (
     MessageResponse,
     Next,
     Outbound,
+    PolicyAnnouncement,
     Response,
     TwinEvent,
 )
@@ -152,7 +154,7 @@ def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
     return _envelope(payload, signal.headers)
 
 
-def _announcement(signal: ConnectionAnnouncement) -> list[Envelope]:
+def _announcement(signal: Announcement) -> list[Envelope]:
     headers = {**echoed(signal.headers), "version": VERSION, "content-type": JSON}
     return _envelope(message(str(topic_of(signal)), headers, signal.path, signal.value), signal.headers)
 
@@ -214,6 +216,7 @@ _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     LiveResponse: _live_response,
     LiveEvent: _live,
     ConnectionAnnouncement: _announcement,
+    PolicyAnnouncement: _announcement,
     Acknowledgement: _acknowledgement,
     Acknowledgements: _acknowledgements,
     Created: _subscription_event,

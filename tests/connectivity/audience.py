@@ -51,7 +51,7 @@ class Plant:
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return self.world.world.snapshot(entity)
 
-    def enforcer(self, policy_id: str) -> Enforcer | None:
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
         return self.world.world.enforcer(policy_id)
 
     def now(self) -> datetime:

@@ -22,7 +22,7 @@ class Counting(Plant):
         self.asked += 1
         return super().snapshot(entity)
 
-    def enforcer(self, policy_id: str) -> Any:
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Any:
         self.asked += 1
         return super().enforcer(policy_id)
 

@@ -465,7 +465,7 @@ class SiteOfThePage:
     def snapshot(self, entity: EntityId) -> Snapshot:
         return Snapshot(entity, 8, "", "", {"attributes": {"serial": "B7-0091"}}, "acme.site:pol-7")
 
-    def enforcer(self, _policy_id: str) -> Enforcer:
+    def enforcer(self, _policy_id: str, _namespace: str | None = None) -> Enforcer:
         return Enforcer({"entries": {"OWNER": entry([OWNER], {"thing:/": granting("READ")})}})
 
     def now(self) -> datetime:

@@ -81,6 +81,30 @@ def test_a_tombstone_keeps_revision_and_policy_and_a_creation_begins_anew() -> N
     assert (again.revision, again.created, again.policy) == (3, "2030-01-15T07:30:03.000000Z", "a:new")
 
 
+def test_a_policy_replays_in_parts_and_always_has_imports() -> None:
+    """The keys of subjects and resources are the rest of the path; taking the imports away leaves none."""
+    steps = (
+        ("created", "/", {"policyId": "acme.site:lamps", "imports": {"a:b": {"entries": []}}, "entries": {}}),
+        ("created", "/entries/a~0b", {"subjects": {}, "resources": {}}),
+        ("created", "/entries/a~0b/subjects/https://id:x/y", {"type": "t"}),
+        ("created", "/entries/a~0b/resources/thing:/a~0b/c", {"grant": [], "revoke": []}),
+        ("created", "/entries/a~0b/subjects/a:b", {"type": "t"}),
+        ("deleted", "/entries/a~0b/subjects/a:b"),
+        ("deleted", "/imports"),
+    )
+    state = fold([an_event(*step, revision=n, entity=POLICY) for n, step in enumerate(steps, 1)]).state
+    assert state == {
+        "policyId": "acme.site:lamps",
+        "imports": {},
+        "entries": {
+            "a~b": {
+                "subjects": {"https://id:x/y": {"type": "t"}},
+                "resources": {"thing:/a~0b/c": {"grant": [], "revoke": []}},
+            }
+        },
+    }
+
+
 def test_a_policy_guards_itself() -> None:
     created = evolve(None, an_event("created", "/", {"policyId": "x", "entries": {}}, entity=POLICY))
     assert created.policy == "acme.site:lamps"

@@ -36,7 +36,7 @@ class World:
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return self._lamp if entity == LAMP else None
 
-    def enforcer(self, policy_id: str) -> Enforcer | None:
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
         return self._enforcer
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from connectivity.twins.enforcer import DROP, Enforcer
-
-Policy = dict[str, Any]
+from tests.connectivity.twins.obvious import (
+    Policy,
+    obvious_has,
+    obvious_partial,
+    obvious_unrestricted,
+    obvious_view,
+    segments,
+)
 
 A, B, C = "edge:a", "edge:b", "edge:c"
 
@@ -26,70 +32,6 @@ def a_policy(*rules: tuple[Sequence[str], str, Sequence[str], Sequence[str]]) ->
             for number, (subjects, resource, granted, revoked) in enumerate(rules)
         }
     }
-
-
-# --- the obvious way: every statement of the policy as a row, every question a search through the rows ---
-
-
-def rows(policy: Policy) -> Iterator[tuple[str, str, tuple[str, ...], bool]]:
-    """Subject, permission, segments, whether it grants."""
-    for entry in policy["entries"].values():
-        for subject in entry["subjects"]:
-            for resource, permissions in entry["resources"].items():
-                for permission in permissions["grant"]:
-                    yield subject, permission, segments(resource), True
-                for permission in permissions["revoke"]:
-                    yield subject, permission, segments(resource), False
-
-
-def segments(resource: str) -> tuple[str, ...]:
-    type, _, path = resource.partition(":")
-    return (type, *(part for part in path.split("/") if part))
-
-
-def nearest(policy: Policy, subject: str, permission: str, path: tuple[str, ...]) -> tuple[bool, int] | None:
-    about = [(place, grants) for who, what, place, grants in rows(policy) if (who, what) == (subject, permission)]
-    for depth in range(len(path), 0, -1):
-        here = [grants for place, grants in about if place == path[:depth]]
-        if here:
-            return all(here), depth
-    return None
-
-
-def obvious_has(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
-    states = [state for subject in subjects if (state := nearest(policy, subject, permission, path))]
-    grants = [depth for is_grant, depth in states if is_grant]
-    revokes = [depth for is_grant, depth in states if not is_grant]
-    return bool(grants) and (not revokes or max(revokes) < max(grants))
-
-
-def obvious_unrestricted(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
-    revoked_below = any(
-        who in subjects and what == permission and not grants and place[: len(path)] == path
-        for who, what, place, grants in rows(policy)
-    )
-    return obvious_has(policy, subjects, permission, path) and not revoked_below
-
-
-def obvious_partial(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
-    granted_below = any(
-        who in subjects and what == permission and grants and len(place) > len(path) and place[: len(path)] == path
-        for who, what, place, grants in rows(policy)
-    )
-    return obvious_has(policy, subjects, permission, path) or granted_below
-
-
-def obvious_view(policy: Policy, subjects: Sequence[str], value: Any, path: tuple[str, ...]) -> Any:
-    is_granted = obvious_has(policy, subjects, "READ", path)
-    if isinstance(value, dict):
-        seen = {key: obvious_view(policy, subjects, member, (*path, key)) for key, member in value.items()}
-        seen = {key: member for key, member in seen.items() if member is not DROP}
-        return seen if seen or is_granted else DROP
-    if isinstance(value, list):
-        elements = [obvious_view(policy, subjects, element, path) for element in value]
-        elements = [element for element in elements if element is not DROP]
-        return elements if elements or is_granted else DROP
-    return value if is_granted else DROP
 
 
 KEYS = ("attributes", "x", "y", "thingId")

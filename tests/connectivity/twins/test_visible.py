@@ -16,7 +16,8 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import TwinEvent
 from spark_store.records import Snapshot
 from tests.connectivity.audience import CLOCK, TWIN_EVENTS
-from tests.connectivity.twins.test_enforcer import A, B, C, Policy, a_policy, nearest
+from tests.connectivity.twins.obvious import Policy, nearest
+from tests.connectivity.twins.test_enforcer import A, B, C, a_policy
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 HIDDEN = a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/attributes/x", [], ["READ"]))
@@ -81,7 +82,7 @@ class OneThing:
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return Snapshot(entity, 9, "", "", {}, "acme.site:p")
 
-    def enforcer(self, _policy_id: str) -> Enforcer:
+    def enforcer(self, _policy_id: str, _namespace: str | None = None) -> Enforcer:
         return self._enforcer
 
     def now(self) -> Any:

@@ -34,6 +34,7 @@ from mappings.signals import (
     Message,
     MessageResponse,
     Next,
+    PolicyAnnouncement,
     Request,
     Response,
     Subscribe,
@@ -104,6 +105,10 @@ def signal(row: dict[str, Any]) -> Any:
             return ConnectionAnnouncement(**{**members, "value": members["value"].encode()})
         case "Response":
             return Response(**{**members, "value": raw(members["value"])})
+        case "PolicyAnnouncement":
+            return PolicyAnnouncement(
+                **{**members, "value": members["value"].encode(), "subjects": tuple(members["subjects"])}
+            )
         case name if name in _LIVE:
             return _LIVE[name](**{**members, "value": raw(members["value"])})
         case "Acknowledgements":

@@ -1,0 +1,156 @@
+"""What a policy says together with the policies that it imports (Ditto protocol, imports).
+
+`resolved` gives a policy with the imported entries among its own, as `policy-view: resolved` shows them: under labels that
+no client may choose. `effective` gives what is enforced, references worked out: an entry that refers to another one shares
+its subjects and resources with it, one level deep.
+
+What is taken of an imported policy: its entries that are `implicit`, and those `explicit` ones that the import names; never
+what that policy imports itself, but of those that `transitiveImports` names. A policy that is missing is skipped, and so is
+one that leads back to where it came from. One import reaches at most `MOST_REACHED` policies, so that no other import
+suffers from what it brings along.
+
+Policies come from a `Lookup`, which also learns that way what the result depends on, missing policies included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+Lookup: TypeAlias = Callable[[str], Mapping[str, Any] | None]
+"""The state of the policy with an id; None where there is no such policy."""
+
+Policy: TypeAlias = Mapping[str, Any]
+
+MOST_REACHED: Final = 10
+"""So many policies are read for one import: the imported one and what it imports itself."""
+
+
+class Taken(NamedTuple):
+    """An entry that is taken of a policy: under which label there, and under which one here."""
+
+    policy_id: str
+    label: str
+    here: str
+    entry: Mapping[str, Any]
+
+
+def taken(policy: Policy, lookup: Lookup) -> Iterator[Taken]:
+    """What a policy takes of those that it imports, references to their entries included."""
+    for imported, wanted in policy["imports"].items():
+        yield from _taken(imported, wanted, lookup, (policy["policyId"],), _Budget())
+    for entry in policy["entries"].values():
+        for reference in entry.get("references", ()):
+            if (found := _referred(policy, reference, lookup)) is not None and "import" in reference:
+                yield Taken(reference["import"], reference["entry"], "", found)
+
+
+class _Budget:
+    """How many policies may still be read for an import."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MOST_REACHED
+
+
+def _taken(
+    imported: str, wanted: Mapping[str, Any], lookup: Lookup, way: tuple[str, ...], budget: _Budget
+) -> Iterator[Taken]:
+    """What one import takes. `way`: the policies that led here."""
+    if imported in way or not budget.left:
+        return
+    budget.left -= 1
+    if (policy := lookup(imported)) is None:
+        return
+    for label, entry in policy["entries"].items():
+        importable = entry["importable"]
+        if importable == "implicit" or (importable == "explicit" and label in wanted["entries"]):
+            yield Taken(imported, label, f"imported-{imported}-{label}", entry)
+    for further in wanted.get("transitiveImports", ()):
+        if (also := policy["imports"].get(further)) is not None:
+            for found in _taken(further, also, lookup, (*way, imported), budget):
+                yield found._replace(here=f"imported-{imported}-{found.here}")
+
+
+def resolved(policy: Policy, lookup: Lookup) -> Policy:
+    """The policy with the imported entries behind its own."""
+    if not policy["imports"]:
+        return policy
+    entries = dict(policy["entries"])
+    entries.update((found.here, found.entry) for found in taken(policy, lookup) if found.here)
+    return {**policy, "entries": entries}
+
+
+def effective(policy: Policy, lookup: Lookup) -> Policy:
+    """The policy with every entry that counts: its own, imported ones, and what entries share by references."""
+    whole = resolved(policy, lookup)
+    shared = [
+        found
+        for entry in policy["entries"].values()
+        for reference in entry.get("references", ())
+        if (other := _referred(policy, reference, lookup)) is not None
+        for found in _shared(entry, other, _allowed(reference, other))
+    ]
+    if not shared:
+        return whole
+    # No label of a client has a slash in it.
+    return {**whole, "entries": {**whole["entries"], **{f"/{number}": found for number, found in enumerate(shared)}}}
+
+
+def _referred(policy: Policy, reference: Mapping[str, str], lookup: Lookup) -> Mapping[str, Any] | None:
+    """The entry that a reference means, if it is there and may be had."""
+    if (imported := reference.get("import")) is None:
+        own: Mapping[str, Any] | None = policy["entries"].get(reference["entry"])
+        return own
+    other = lookup(imported) if imported in policy["imports"] and imported != policy["policyId"] else None
+    entry: Mapping[str, Any] | None = other["entries"].get(reference["entry"]) if other is not None else None
+    return None if entry is None or entry["importable"] == "never" else entry
+
+
+def _allowed(reference: Mapping[str, str], other: Mapping[str, Any]) -> Sequence[str]:
+    """What the referring entry may add to the other one; within a policy everything."""
+    every = ("subjects", "resources")
+    if "import" not in reference:
+        return every
+    found: Sequence[str] | None = other.get("allowedAdditions")
+    return every if found is None else found
+
+
+def _shared(entry: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """What two entries say together that neither says alone."""
+    namespaces = _both(entry.get("namespaces") or [], other.get("namespaces") or [])
+    if namespaces is None:
+        return
+    if "subjects" in allowed:
+        yield {"subjects": entry["subjects"], "resources": other["resources"], "namespaces": namespaces}
+    if "resources" in allowed:
+        yield {"subjects": other["subjects"], "resources": entry["resources"], "namespaces": namespaces}
+
+
+# --- entries for some namespaces only ---
+
+
+def matches(pattern: str, namespace: str) -> bool:
+    """`acme.plant` is that namespace alone; `acme.*` every one below `acme`, but not `acme` itself."""
+    return namespace.startswith(pattern[:-1]) if pattern.endswith(".*") else namespace == pattern
+
+
+def holds_in(entry: Mapping[str, Any], namespace: str) -> bool:
+    """Whether an entry counts for an entity of this namespace."""
+    patterns = entry.get("namespaces")
+    return not patterns or any(matches(pattern, namespace) for pattern in patterns)
+
+
+def _both(one: Sequence[str], other: Sequence[str]) -> list[str] | None:
+    """The patterns for the namespaces that both lists have; an empty list means all, None means none."""
+    if not one or not other:
+        return list(one or other)
+    found = [
+        inner
+        for a in one
+        for b in other
+        for inner, outer in ((a, b), (b, a))
+        if inner == outer or matches(outer, inner)
+    ]
+    return list(dict.fromkeys(found)) or None

@@ -1,0 +1,376 @@
+"""The value of a policy command: is it what its path needs, and how is it stored.
+
+A policy is stored in its full form, with everything that has a default written out and nothing that no policy has (Ditto
+protocol, policy JSON). What is checked here needs nothing but the command; whether somebody can still change the policy,
+and what it imports, is `policy_rules.py`'s to know.
+
+Wrong types: `json.format.invalid` where the addressed value itself has one, `json.invalid` further in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from connectivity.twins import paths, values
+from connectivity.twins.base import Case
+from connectivity.twins.faults import shown
+from connectivity.twins.paths import is_key
+from connectivity.twins.retrieval import shortened
+from mappings.headers import timeout_seconds
+from mappings.ids import MAX_ID_LENGTH, EntityType, is_label, parse_entity_id, utf16_length
+
+EXPIRY_GRANULARITY: Final = timedelta(hours=1)
+"""The expiry of a subject is rounded up to whole ones of these."""
+
+RESERVED: Final = ("imported", "nsimported")
+"""What no label may begin with: so begin those that are made where imports are resolved."""
+
+IMPLICIT, EXPLICIT, NEVER = "implicit", "explicit", "never"
+_IMPORTABLE: Final = (IMPLICIT, EXPLICIT, NEVER)
+_ADDITIONS: Final = frozenset({"subjects", "resources", "namespaces"})
+_RESOURCE: Final = re.compile(r"[^:/]+:/.*", re.DOTALL)
+_CONTROL: Final = re.compile(r"[\x00-\x1F\x7F-\x9F]")
+_PLACEHOLDER: Final = re.compile(r"\{\{\s*(?P<name>.*?)\s*\}\}|\$\{\s*(?P<old>.*?)\s*\}", re.DOTALL)
+_NAMESPACE: Final = re.compile(r"[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*(?:\.\*)?", re.ASCII)
+
+
+def read(case: Case) -> Any:
+    """The command's value in the form in which it is stored. Raises TwinError."""
+    return _READERS[case.address.resource.part](case, values.parse(case))
+
+
+def with_subject(case: Case) -> Case:
+    """The case with the caller in place of the placeholder for him, where its path names a subject so."""
+    if case.address.resource.part != "subject":
+        return case
+    _, label, kind, subject = case.address.segments
+    if _PLACEHOLDER.search(subject) is None:
+        return case
+    return msgspec.structs.replace(case, address=paths.below_entry(label, kind, resolved(case, subject)))
+
+
+def check_subject(case: Case) -> None:
+    """Refuse a path that names a subject which cannot be, or a resource."""
+    if case.address.resource.part == "subject":
+        _subject_id(case, case.address.segments[-1])
+    elif case.address.resource.part == "resource":
+        _resource(case, case.address.segments[-1])
+
+
+# --- whole policies, and their parts ---
+
+
+def policy(case: Case, value: Mapping[str, Any], policy_id: Any) -> dict[str, Any]:
+    """A whole policy of this id. Raises TwinError for what no policy may say."""
+    if not isinstance(policy_id, str) or parse_entity_id(EntityType.POLICY, policy_id) is None:
+        raise case.refuse("policies:id.invalid", shown(policy_id))
+    imports, entries = value.get("imports"), value.get("entries")
+    return {
+        "policyId": policy_id,
+        "imports": {} if imports is None else _imports(case, _inner(case, imports, "imports"), policy_id),
+        "entries": {} if entries is None else _entries(case, _inner(case, entries, "entries")),
+    }
+
+
+def _policy(case: Case, value: Any) -> dict[str, Any]:
+    return policy(case, _outer(case, value), str(case.entity))
+
+
+def _entries(case: Case, value: Any) -> dict[str, Any]:
+    return {_label(case, label): _entry(case, _inner(case, entry, label)) for label, entry in value.items()}
+
+
+def _label(case: Case, label: str) -> str:
+    if label.startswith(RESERVED):
+        raise case.refuse("policies:label.invalid", shown(label))
+    if not is_key(label):
+        raise case.refuse("policies:entry.invalid", f"found the label {shown(label)}")
+    return label
+
+
+def _own_entry(case: Case, value: Any) -> dict[str, Any]:
+    _label(case, case.address.segments[1])
+    return _entry(case, _outer(case, value))
+
+
+def _entry(case: Case, entry: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("subjects", "resources"):
+        if name not in entry:
+            raise case.refuse("json.field.missing", name)
+    full = {
+        "subjects": _subjects(case, _inner(case, entry["subjects"], "subjects")),
+        "resources": _resources(case, _inner(case, entry["resources"], "resources")),
+        "importable": _importable(case, entry.get("importable", IMPLICIT)),
+    }
+    for name in ("allowedAdditions", "namespaces", "references"):
+        if (member := entry.get(name)) is not None:
+            if not isinstance(member, list):
+                raise case.refuse("json.invalid", f"expected an array as {name}")
+            full[name] = _READERS[name](case, member)
+    return full
+
+
+def _subjects(case: Case, value: Mapping[str, Any]) -> dict[str, Any]:
+    return {_subject_id(case, subject): _subject(case, about) for subject, about in value.items()}
+
+
+def _subject(case: Case, about: Any) -> dict[str, Any]:
+    about = _inner(case, about, "a subject")
+    if "type" not in about:
+        raise case.refuse("json.field.missing", "type")
+    if not isinstance(about["type"], str):
+        raise case.refuse("json.invalid", "expected a string as a subject's type")
+    full: dict[str, Any] = {"type": about["type"]}
+    if about.get("expiry") is not None:
+        full["expiry"] = _expiry(case, about["expiry"])
+    if about.get("announcement") is not None:
+        full["announcement"] = _announcement(case, about["announcement"])
+    return full
+
+
+def _own_subject(case: Case, value: Any) -> dict[str, Any]:
+    return _subject(case, _outer(case, value))
+
+
+def _subject_id(case: Case, text: str) -> str:
+    """The id of a subject, with the caller in place of the placeholder for him."""
+    subject = resolved(case, text)
+    scheme = subject.find("://")
+    issuer, colon, name = (
+        subject.partition(":") if scheme < 0 else (subject[: scheme + 3], *subject[scheme + 3 :].partition(":")[1:])
+    )
+    is_valid = issuer and colon and name and _CONTROL.search(subject) is None
+    if not is_valid or utf16_length(subject) > MAX_ID_LENGTH:
+        raise case.refuse("policies:subjectid.invalid", shown(subject))
+    return subject
+
+
+def resolved(case: Case, text: str) -> str:
+    """A subject's id with its placeholders resolved. Raises TwinError for one that is not known."""
+    return _PLACEHOLDER.sub(lambda match: _caller(case, match), text)
+
+
+def _caller(case: Case, placeholder: re.Match[str]) -> str:
+    known = placeholder["name"] == "request:subjectId" or placeholder["old"] == "request.subjectId"
+    if not known or not case.subjects:
+        raise case.refuse("placeholder:unresolved", shown(placeholder[0]))
+    return case.subjects[0]
+
+
+def _expiry(case: Case, text: Any) -> str:
+    """When a subject expires: rounded up, and in the future."""
+    try:
+        instant = datetime.fromisoformat(text)
+        if instant.tzinfo is None:
+            raise ValueError("no time zone")
+        past = (instant - datetime.min.replace(tzinfo=UTC)) % EXPIRY_GRANULARITY
+        rounded = (instant + (EXPIRY_GRANULARITY - past if past else timedelta())).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise case.refuse("policies:subjectexpiry.invalid", "expected an instant in ISO-8601") from error
+    timestamp = rounded.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    if timestamp <= case.now:
+        raise case.refuse("policies:subjectexpiry.invalid", f"found {shown(text)}, which has passed")
+    return shortened(timestamp)
+
+
+def _announcement(case: Case, value: Any) -> dict[str, Any]:
+    """When and how the end of a subject is announced; members that no announcement has are dropped."""
+    if not isinstance(value, dict):
+        raise _no_announcement(case, "expected an object")
+    full: dict[str, Any] = {}
+    for name in ("beforeExpiry", "randomizationInterval"):
+        if value.get(name) is not None:
+            full[name] = _duration(case, value[name], name)
+    if (when_deleted := value.get("whenDeleted")) is not None:
+        if not isinstance(when_deleted, bool):
+            raise _no_announcement(case, "expected a boolean as whenDeleted")
+        full["whenDeleted"] = when_deleted
+    if (requested := value.get("requestedAcks")) is not None:
+        full["requestedAcks"] = _requested(case, requested)
+    return full
+
+
+def _requested(case: Case, value: Any) -> dict[str, Any]:
+    labels = value.get("labels") if isinstance(value, dict) else None
+    if not isinstance(labels, list) or not all(isinstance(label, str) and is_label(label) for label in labels):
+        raise _no_announcement(case, "expected labels of acknowledgements as requestedAcks")
+    full: dict[str, Any] = {"labels": labels}
+    if value.get("timeout") is not None:
+        full["timeout"] = _duration(case, value["timeout"], "timeout")
+    return full
+
+
+def _duration(case: Case, value: Any, name: str) -> str:
+    if not isinstance(value, str) or duration_of(value) is None:
+        raise _no_announcement(case, f"expected a duration such as 1h as {name}")
+    return value
+
+
+def duration_of(text: str) -> timedelta | None:
+    """`1h` as a span of time; None for what is none, or what is longer than any."""
+    seconds = timeout_seconds({"timeout": text})
+    try:
+        return None if seconds is None else timedelta(seconds=seconds)
+    except OverflowError:
+        return None
+
+
+def _no_announcement(case: Case, why: str) -> Exception:
+    return case.refuse("policies:subjectannouncement.invalid", why)
+
+
+def _resources(case: Case, value: Mapping[str, Any]) -> dict[str, Any]:
+    return {_resource(case, key): _permissions(case, _inner(case, found, key)) for key, found in value.items()}
+
+
+def _resource(case: Case, key: str) -> str:
+    if _RESOURCE.fullmatch(key) is None or _CONTROL.search(key) is not None:
+        raise case.refuse("policies:entry.invalid", f"found the resource {shown(key)}, expected 'type:/path'")
+    if "//" in key:
+        raise case.refuse("policies:entry.invalid", f"found the resource {shown(key)}, expected no consecutive slashes")
+    return key
+
+
+def _own_permissions(case: Case, value: Any) -> dict[str, Any]:
+    return _permissions(case, _outer(case, value))
+
+
+def _permissions(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("grant", "revoke"):
+        if name not in found:
+            raise case.refuse("json.field.missing", name)
+    return {name: _strings(case, found[name], name) for name in ("grant", "revoke")}
+
+
+def _importable(case: Case, value: Any) -> str:
+    if value not in _IMPORTABLE:
+        raise case.refuse("policies:entry.invalid", f"expected one of {', '.join(_IMPORTABLE)} as importable")
+    return str(value)
+
+
+def _additions(case: Case, value: Any) -> list[str]:
+    if not _ADDITIONS.issuperset(_strings(case, value, "allowedAdditions")):
+        raise case.refuse("policies:entry.invalid", f"expected some of {', '.join(sorted(_ADDITIONS))}")
+    return list(value)
+
+
+def _namespaces(case: Case, value: Any) -> list[str]:
+    if not all(_NAMESPACE.fullmatch(pattern) for pattern in _strings(case, value, "namespaces")):
+        raise case.refuse("policies:entry.invalid", "expected namespaces such as acme.plant or acme.*")
+    return list(value)
+
+
+def _references(case: Case, value: Sequence[Any]) -> list[dict[str, str]]:
+    """The entries that an entry refers to, of this policy or of one that it imports."""
+    references = []
+    for reference in value:
+        found = _inner(case, reference, "a reference")
+        if not isinstance(found.get("entry"), str):
+            raise case.refuse("policies:entry.invalid", "expected the label of an entry in each reference")
+        imported = found.get("import")
+        if imported is None:
+            references.append({"entry": found["entry"]})
+        elif isinstance(imported, str):
+            references.append({"import": imported, "entry": found["entry"]})
+        else:
+            raise case.refuse("policies:import.invalid", "expected the id of an imported policy in a reference")
+    return references
+
+
+# --- imports ---
+
+
+def _imports(case: Case, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
+    check_number_of_imports(case, value, policy_id)
+    return {
+        _imported(case, imported, policy_id): _import(case, _inner(case, found, imported), policy_id)
+        for imported, found in value.items()
+    }
+
+
+def check_number_of_imports(case: Case, imports: Mapping[str, Any], policy_id: str) -> None:
+    if len(imports) > case.limits.imports:
+        detail = f"found {len(imports)}, expected at most {case.limits.imports}"
+        raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
+
+
+def _imported(case: Case, id: str, policy_id: str) -> str:
+    """The id of a policy that is imported; never the one that imports."""
+    if parse_entity_id(EntityType.POLICY, id) is None:
+        raise case.refuse("policies:id.invalid", shown(id))
+    if id == policy_id:
+        raise case.refuse("policies:import.invalid", "a policy cannot import itself", about=policy_id)
+    return id
+
+
+def _import(case: Case, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
+    labels, transitive = value.get("entries"), value.get("transitiveImports")
+    full: dict[str, Any] = {"entries": [] if labels is None else _strings(case, labels, "entries")}
+    if transitive is not None:
+        full["transitiveImports"] = _transitive(case, _strings(case, transitive, "transitiveImports"), policy_id)
+    return full
+
+
+def _transitive(case: Case, ids: Sequence[str], policy_id: str) -> list[str]:
+    if len(ids) > case.limits.imports:
+        detail = f"found {len(ids)} transitive ones, expected at most {case.limits.imports}"
+        raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
+    return [_imported(case, id, policy_id) for id in ids]
+
+
+def _own_import(case: Case, value: Any) -> dict[str, Any]:
+    _imported(case, case.address.segments[1], str(case.entity))
+    return _import(case, _outer(case, value), str(case.entity))
+
+
+# --- types ---
+
+
+def _outer(case: Case, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise case.refuse("json.format.invalid", "expected an object")
+    return value
+
+
+def _inner(case: Case, value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise case.refuse("json.invalid", f"expected an object as {shown(name)}")
+    return value
+
+
+def _array(case: Case, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise case.refuse("json.format.invalid", "expected an array")
+    return value
+
+
+def _strings(case: Case, value: Any, name: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise case.refuse("json.invalid", f"expected an array of strings as {name}")
+    return value
+
+
+_READERS: Final[Mapping[str, Callable[[Case, Any], Any]]] = {
+    "policy": _policy,
+    "entries": lambda case, value: _entries(case, _outer(case, value)),
+    "entry": _own_entry,
+    "subjects": lambda case, value: _subjects(case, _outer(case, value)),
+    "subject": _own_subject,
+    "resources": lambda case, value: _resources(case, _outer(case, value)),
+    "resource": _own_permissions,
+    "importable": _importable,
+    "allowedAdditions": lambda case, value: _additions(case, _array(case, value)),
+    "namespaces": lambda case, value: _namespaces(case, _array(case, value)),
+    "references": lambda case, value: _references(case, _array(case, value)),
+    "imports": lambda case, value: _imports(case, _outer(case, value), str(case.entity)),
+    "import": _own_import,
+    "labels": lambda case, value: _strings(case, _array(case, value), "entries"),
+    "transitiveImports": lambda case, value: _transitive(
+        case, _strings(case, _array(case, value), "transitiveImports"), str(case.entity)
+    ),
+}

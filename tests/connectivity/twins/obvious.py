@@ -1,0 +1,152 @@
+"""The rule of permissions a second time, slow and obvious: what the enforcer and the imports are compared with.
+
+Every statement of a policy is a row, and every question a search through all rows. Policies here need neither imports nor
+anything else; `flattened` is the obvious way to work those out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from connectivity.twins.enforcer import DROP
+
+Policy = dict[str, Any]
+
+
+def rows(policy: Policy) -> Iterator[tuple[str, str, tuple[str, ...], bool]]:
+    """Subject, permission, segments, whether it grants."""
+    for entry in policy["entries"].values():
+        for subject in entry["subjects"]:
+            for resource, permissions in entry["resources"].items():
+                for permission in permissions["grant"]:
+                    yield subject, permission, segments(resource), True
+                for permission in permissions["revoke"]:
+                    yield subject, permission, segments(resource), False
+
+
+def segments(resource: str) -> tuple[str, ...]:
+    type, _, path = resource.partition(":")
+    return (type, *(part for part in path.split("/") if part))
+
+
+def nearest(policy: Policy, subject: str, permission: str, path: tuple[str, ...]) -> tuple[bool, int] | None:
+    about = [(place, grants) for who, what, place, grants in rows(policy) if (who, what) == (subject, permission)]
+    for depth in range(len(path), 0, -1):
+        here = [grants for place, grants in about if place == path[:depth]]
+        if here:
+            return all(here), depth
+    return None
+
+
+def obvious_has(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
+    states = [state for subject in subjects if (state := nearest(policy, subject, permission, path))]
+    grants = [depth for is_grant, depth in states if is_grant]
+    revokes = [depth for is_grant, depth in states if not is_grant]
+    return bool(grants) and (not revokes or max(revokes) < max(grants))
+
+
+def obvious_unrestricted(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
+    revoked_below = any(
+        who in subjects and what == permission and not grants and place[: len(path)] == path
+        for who, what, place, grants in rows(policy)
+    )
+    return obvious_has(policy, subjects, permission, path) and not revoked_below
+
+
+def obvious_partial(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
+    granted_below = any(
+        who in subjects and what == permission and grants and len(place) > len(path) and place[: len(path)] == path
+        for who, what, place, grants in rows(policy)
+    )
+    return obvious_has(policy, subjects, permission, path) or granted_below
+
+
+def obvious_view(policy: Policy, subjects: Sequence[str], value: Any, path: tuple[str, ...]) -> Any:
+    is_granted = obvious_has(policy, subjects, "READ", path)
+    if isinstance(value, dict):
+        seen = {key: obvious_view(policy, subjects, member, (*path, key)) for key, member in value.items()}
+        seen = {key: member for key, member in seen.items() if member is not DROP}
+        return seen if seen or is_granted else DROP
+    if isinstance(value, list):
+        elements = [obvious_view(policy, subjects, element, path) for element in value]
+        elements = [element for element in elements if element is not DROP]
+        return elements if elements or is_granted else DROP
+    return value if is_granted else DROP
+
+
+def obvious_root(policy: Policy, subjects: Sequence[str], value: dict[str, Any]) -> Any:
+    """What is seen of a whole thing: some members come along for whoever may read any part."""
+    seen = obvious_view(policy, subjects, value, ("thing",))
+    if not obvious_partial(policy, subjects, "READ", ("thing",)):
+        return seen
+    readable = {} if seen is DROP else seen
+    return {key: readable.get(key, value[key]) for key in value if key in readable or key == "thingId"}
+
+
+# --- imports, references, namespaces and expiry ---
+
+
+def flattened(policy_id: str, policies: Mapping[str, Policy], now: str, namespace: str) -> Policy:
+    """One policy with everything in it that counts now for a thing of this namespace."""
+    policy = policies[policy_id]
+    found = [*policy["entries"].values(), *imported(policy, policies, (policy_id,))]
+    for entry in policy["entries"].values():
+        for reference in entry.get("references", []):
+            other = referred(policy, reference, policies)
+            if other is None:
+                continue
+            if not (counts(entry, namespace) and counts(other, namespace)):
+                continue
+            limits = other.get("allowedAdditions") if "import" in reference else None
+            if limits is None or "subjects" in limits:
+                found.append({"subjects": entry["subjects"], "resources": other["resources"]})
+            if limits is None or "resources" in limits:
+                found.append({"subjects": other["subjects"], "resources": entry["resources"]})
+    return {"entries": {str(n): living(each, now) for n, each in enumerate(found) if counts(each, namespace)}}
+
+
+def imported(policy: Policy, policies: Mapping[str, Policy], way: tuple[str, ...]) -> list[Policy]:
+    found = []
+    for id, wanted in policy["imports"].items():
+        if id in policies and id not in way:
+            entries = policies[id]["entries"].items()
+            found += [entry for _, entry in entries if entry["importable"] == "implicit"]
+            found += [
+                entry for label, entry in entries if entry["importable"] == "explicit" and label in wanted["entries"]
+            ]
+            further = {
+                other: policies[id]["imports"][other]
+                for other in wanted.get("transitiveImports", [])
+                if other in policies[id]["imports"]
+            }
+            found += imported({"imports": further}, policies, (*way, id))
+    return found
+
+
+def referred(policy: Policy, reference: Mapping[str, str], policies: Mapping[str, Policy]) -> Policy | None:
+    if "import" not in reference:
+        return policy["entries"].get(reference["entry"])
+    if reference["import"] not in policy["imports"] or reference["import"] not in policies:
+        return None
+    entry = policies[reference["import"]]["entries"].get(reference["entry"])
+    return None if entry is None or entry["importable"] == "never" else entry
+
+
+def counts(entry: Policy, namespace: str) -> bool:
+    patterns = entry.get("namespaces") or [namespace]
+    return any(
+        namespace == pattern or (pattern.endswith(".*") and namespace.startswith(pattern.removesuffix("*")))
+        for pattern in patterns
+    )
+
+
+def living(entry: Policy, now: str) -> Policy:
+    at = datetime.fromisoformat(now)
+    subjects = {
+        subject: about
+        for subject, about in entry["subjects"].items()
+        if "expiry" not in about or datetime.fromisoformat(about["expiry"]) > at
+    }
+    return {**entry, "subjects": subjects}
