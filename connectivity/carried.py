@@ -14,7 +14,7 @@ from connectivity.brokers import load_broker
 from connectivity.model import Connection, Target
 from connectivity.topics import TOPICS, parse_target_topic
 
-_UNPUBLISHED = frozenset({"_/_/things/twin/events", "_/_/policies/announcements"})
+_UNPUBLISHED = frozenset({"_/_/things/twin/events"})
 """Topics whose signals are sent to no target yet."""
 
 

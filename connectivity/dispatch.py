@@ -28,6 +28,7 @@ import msgspec
 import structlog
 
 from connectivity.acknowledgements import NO_TIME, NOTHING, Wish, channel_of, outcome_of_error, says_nothing, wish
+from connectivity.announcing import announce
 from connectivity.arrivals import Arrival, Redeliveries
 from connectivity.brokers.base import Outcome
 from connectivity.collecting import Pending
@@ -55,6 +56,7 @@ from mappings.signals import (
     LiveResponse,
     Message,
     MessageResponse,
+    PolicyAnnouncement,
     Request,
     Response,
     Subscribe,
@@ -114,6 +116,8 @@ class Dispatcher:
         self._replies = Replies(self._members)
         self._exchange = Exchange(self._members, self._replies, decider.world, self._memory, clock)
         self._peer = lru_cache(maxsize=1024)(Peer)
+        self._announced: list[PolicyAnnouncement] = []
+        """What the batch that is being carried out announces, once it is durable."""
 
     def handle(self, arrivals: Sequence[Arrival], postponed: Postponed) -> None:
         """Carry out a batch, in order. Returns at once; answers follow when they are durable."""
@@ -124,6 +128,7 @@ class Dispatcher:
             return
         waiting: _Waiting = []
         changes: list[Change] = []
+        self._announced = []
         left = arrivals
         if self._store.is_available and not any(map(_has_failed, self._submitted)):
             left = self._take_all(arrivals, waiting, changes)
@@ -132,7 +137,8 @@ class Dispatcher:
             must_submit = changes or not self._store.is_available
             stored = self._store.submit(changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
-            stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed))
+            announced = self._announced
+            stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed, announced))
 
     def join(self, member: Member) -> None:
         """A connection is open: it may be sent what others bring in."""
@@ -145,6 +151,13 @@ class Dispatcher:
         self._streams.close_connection(connection_id)
         self._peer.cache_clear()
         self._memory.close_connection(connection_id)
+
+    def announce(self, announcement: PolicyAnnouncement) -> None:
+        """Tell those whom an announcement of a policy is for. A mistake of our own costs nobody else anything."""
+        try:
+            announce(announcement, self._members)
+        except Exception:
+            log.exception("an announcement could not be made", policy=str(announcement.entity))
 
     def held(self, connection_id: str) -> int:
         """How many deliveries of a connection wait for acknowledgements."""
@@ -202,13 +215,20 @@ class Dispatcher:
     # answers to commands
 
     def _answer(
-        self, stored: asyncio.Future[None], waiting: _Waiting, left: Sequence[Arrival], postponed: Postponed
+        self,
+        stored: asyncio.Future[None],
+        waiting: _Waiting,
+        left: Sequence[Arrival],
+        postponed: Postponed,
+        announced: Sequence[PolicyAnnouncement],
     ) -> None:
         self._submitted.discard(stored)
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
         if error is None:
             for step in waiting:
                 self._do(step)
+            for announcement in announced:
+                self.announce(announcement)
         elif isinstance(error, StoreUnavailable):
             self._drop(waiting)
             taken = list(dict.fromkeys(step.arrival for step in waiting))
@@ -373,6 +393,7 @@ class Dispatcher:
             change = Change(decision.events, decision.snapshots, answer)
             self._store.stage(change)
             changes.append(change)
+            self._announced += decision.announcements
         return decision.response
 
     # the past

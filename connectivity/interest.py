@@ -108,6 +108,10 @@ class Interest:
         """Whether signals of a topic such as `_/_/things/twin/events` are of any interest."""
         return topic in self._wishes
 
+    def wants(self, topic: str, namespace: str) -> bool:
+        """Whether signals of a topic that has no filters, such as announcements, are wanted from a namespace."""
+        return any(not wish.namespaces or namespace in wish.namespaces for wish in self._wishes.get(topic, ()))
+
     def judge(self, signal: S, present: Present) -> S | Kept:
         """The signal as the target is sent it, with what is readable of its value and with its extra fields, or why it
         is not sent."""

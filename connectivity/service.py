@@ -31,6 +31,7 @@ from connectivity.client import Pauses
 from connectivity.dispatch import Dispatcher
 from connectivity.erasing import Eraser
 from connectivity.errors import SettingsError
+from connectivity.expiry import Expiry
 from connectivity.feeds import Feed
 from connectivity.history import HistoryFeed
 from connectivity.lock import DataFolderLocked, lock_folder
@@ -115,6 +116,7 @@ class Service:
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
+        self.expiry = Expiry(self.store, self.dispatcher.announce, now)
         self.registry = Registry(Path(settings.connections_dir), self._supervisor, self.monitor.forget)
         self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self.pipeline = Pipeline(settings)
@@ -162,11 +164,12 @@ class Service:
         }
 
     async def sweep_forever(self) -> None:
-        """About once a second: end idle subscriptions, and see whether a connection file has changed."""
+        """About once a second: end idle subscriptions, look after policies, see whether a connection file has changed."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 self.streams.sweep()
+                await self.expiry.look()
                 await self.registry.refresh()
             except Exception:
                 # The next round may go well, and without it nothing would ever end.
