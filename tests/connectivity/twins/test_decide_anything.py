@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from connectivity.errors import TwinError
 from connectivity.twins.decide import Limits, decide
+from connectivity.twins.policy_rules import is_administered
 from mappings.ids import EntityType
 from mappings.signals import Command
 from spark_store.replay import fold
@@ -17,6 +18,7 @@ from tests.connectivity.twins.twin_world import (
     MERGE_PATCH,
     NOW,
     OWNER,
+    OWNERS,
     POLICY,
     THING,
     VIEWER,
@@ -42,9 +44,12 @@ JSON = st.recursive(
 PLACES = (
     "/ /policyId /definition /attributes /attributes/a /attributes/a/b /features /features/f /features/f/definition "
     "/features/f/properties /features/f/properties/p/q /features/f/desiredProperties /features/f/desiredProperties/p "
-    "/entries /entries/A/subjects/x:y // /x a~0b attributes/"
+    "/entries /entries/OWNERS /entries/OWNERS/subjects/x:y /entries/VIEW/subjects /entries/VIEW/resources/thing:/a "
+    "/entries/VIEW/importable /entries/VIEW/namespaces /entries/VIEW/references /entries/VIEW/allowedAdditions /imports "
+    "/imports/acme.plant:boilers /imports/a:b/entries /imports/a:b/transitiveImports // /x a~0b attributes/"
 )
 PATHS = st.sampled_from([*PLACES.split(), "", "/attributes/\0"])
+SHARED = "acme.shared:roles"
 ACTIONS = st.sampled_from(["create", "modify", "merge", "delete", "retrieve", "migrate"])
 HEADER_NAMES = (
     "if-match if-none-match if-equal condition content-type allow-policy-lockout put-metadata delete-metadata "
@@ -170,3 +175,62 @@ def test_the_entity_tag_of_a_part_changes_exactly_when_the_part_does(
         new_tag, new_value = part()
         assert (new_tag == tag) == (new_value == value)
         tag, value = new_tag, new_value
+
+
+POLICY_VALUES = st.sampled_from(
+    [
+        {},
+        [],
+        {"a:b": {"type": "t"}},
+        {"type": "t", "expiry": "2031-01-01T00:00:00Z", "announcement": {"whenDeleted": True}},
+        {"grant": ["READ"], "revoke": []},
+        {"thing:/": {"grant": ["READ", "WRITE"], "revoke": ["EXECUTE"]}},
+        {"subjects": {"a:b": {"type": "t"}}, "resources": {}},
+        {"VIEW": {"subjects": {}, "resources": {}}},
+        {"entries": {"OWNERS": OWNERS, "A": {"subjects": {}, "resources": {}, "importable": "never"}}},
+        "explicit",
+        "never",
+        ["acme.*"],
+        ["subjects"],
+        [{"entry": "VIEW"}],
+        {SHARED: {"entries": ["A"]}},
+    ]
+)
+POLICY_PATHS = st.sampled_from(
+    [
+        "/",
+        "/entries",
+        *("/entries/VIEW" + rest for rest in ("", "/subjects", "/subjects/a:b", "/resources", "/resources/thing:/x")),
+        *("/entries/A/" + rest for rest in ("importable", "namespaces", "allowedAdditions", "references")),
+        "/entries/OWNERS/references",
+        *("/imports" + rest for rest in ("", f"/{SHARED}", f"/{SHARED}/entries", f"/{SHARED}/transitiveImports")),
+    ]
+)
+POLICY_COMMANDS = st.lists(
+    st.tuples(st.sampled_from(["modify", "modify", "delete", "retrieve"]), POLICY_PATHS, POLICY_VALUES), max_size=15
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(POLICY_COMMANDS)
+def test_a_policy_is_what_its_events_replay_to_and_somebody_administers_it(commands: Any) -> None:
+    """Whatever is done to its parts: it has its whole form, and its owner can always change it."""
+    world = TwinWorld()
+    world.write_policy({"A": entry([VIEWER], {})}, to=SHARED)
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})
+    pol = policy(POLICY)
+    for action, path, value in commands:
+        try:
+            world.send(action, path, ... if action in ("delete", "retrieve") else value, to=pol)
+        except TwinError:
+            continue
+    snapshot = world.snapshots[pol]
+    assert fold([event for event in world.events if event.entity == pol]) == snapshot
+    if snapshot.state is None:
+        return
+    assert snapshot.state["policyId"] == POLICY
+    assert isinstance(snapshot.state["imports"], dict)
+    for one in snapshot.state["entries"].values():
+        assert {"subjects", "resources", "importable"} <= one.keys()
+    assert is_administered(snapshot.state)
+    assert world.get(to=pol, policy_view="resolved")["policyId"] == POLICY
