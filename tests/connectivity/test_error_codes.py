@@ -28,8 +28,8 @@ _CODE = re.compile(
     r"|(?:json|headers?|timeout|command|mediatype|rql|streaming|signal|live|entity|namespace)(?:\.[a-z]+){1,4}|internalerror"
 )
 _NO_CODES = frozenset({"things:id", "policies:id"})
-BY_TARGETS = frozenset({"things:field.selection.invalid", "signal.enrichment.failed"})
-"""Codes that come about where events go to targets; the tests there name them."""
+BY_TARGETS = frozenset({"signal.enrichment.failed"})
+"""Told where events go to targets, in the log alone."""
 
 READ = {"grant": ["READ"], "revoke": []}
 READER, STRANGER = "acme:reader", "acme:stranger"
@@ -118,6 +118,7 @@ ELSEWHERE = {
     "placeholder:function.unknown": "tests/vectors/placeholders.txt",
     "streaming.subscription.limit": "tests/connectivity/test_streams.py",
     "streaming.subscription.timeout": "tests/vectors/ditto/said.json",
+    "things:field.selection.invalid": "tests/vectors/connections/shared.yaml",
     "things:thing.history.notfound": "tests/connectivity/test_past.py",
 }
 

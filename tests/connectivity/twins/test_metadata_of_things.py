@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,11 @@ import pytest
 from connectivity.twins.decide import Limits
 from mappings.ids import EntityId, EntityType
 from mappings.metadata import without_changes
+from mappings.signals import Event
 from spark_store.folding import Folding
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change
+from spark_store.replay import fold
 from tests.connectivity.twins.twin_world import (
     POLICY,
     VIEWER,
@@ -250,3 +255,25 @@ def test_the_state_is_made_anew_from_the_events_with_their_metadata() -> None:
         folding.event(event)
     assert folding.snapshot is not None
     assert folding.snapshot.state == world.snapshots[entity].state
+
+
+def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Path) -> None:
+    world = a_world(attributes={"a": 1})
+    entity = thing("acme.plant:boiler-07")
+    before = world.snapshots[entity]
+    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K"), said("x/y", [1.50])])
+    world.send("modify", "/", {"attributes": {"a": 2}})
+    created = Event(entity, 1, before.created, "created", "/", msgspec.json.encode(before.state), b"{}")
+    events = (created, *world.events)
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([Change(events, (world.snapshots[entity],))])
+    journal.close()
+    again = SqliteJournal.open(tmp_path / "journal.db")
+    try:
+        found = again.snapshot(entity)
+        assert found == world.snapshots[entity]
+        assert found is not None
+        assert (found.state or {})["_metadata"] == {"attributes": {"a": {"unit": "K", "x": {"y": [1.5]}}}}
+        assert fold(again.events(entity, 1, 10, 10, 1 << 20)) == found
+    finally:
+        again.close()
