@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import adbc_driver_manager
-import adbc_driver_sqlite.dbapi as adbc
+import adbc_driver_sqlite
 import pyarrow as pa
 import pyarrow.compute as pc
-from adbc_driver_sqlite import StatementOptions
 
 from spark_store.errors import StoreUnavailable
 from spark_store.follower import ENTRIES_BY_ENTITY, Follower
@@ -43,7 +42,7 @@ _TYPED_ENTRIES = ENTRIES_BY_ENTITY.replace("entries.value", "coalesce(entries.va
 _SHORT_ENTRIES = (
     f"{_TYPED_ENTRIES} AND coalesce(length(entries.value), 0) <= {LONG} AND length(entries.headers) <= {LONG}"
 )
-_ROWS = StatementOptions.BATCH_ROWS.value
+_ROWS = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
 _WAITING = "PRAGMA busy_timeout = 10000"
 _FAULTS = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 
@@ -54,16 +53,30 @@ def short_events(path: Path, first: int, last: int) -> Iterator[pa.RecordBatch]:
     Raises StoreUnavailable.
     """
     try:
-        with adbc.connect(f"{path.absolute().as_uri()}?mode=rw") as connection, connection.cursor() as cursor:
-            cursor.execute(_WAITING)
-            cursor.adbc_statement.set_options(**{_ROWS: str(BATCH_ROWS)})
-            cursor.execute(_SHORT_ENTRIES, (first, last))
-            for batch in cursor.fetch_record_batch():
-                if batch.num_rows:
-                    yield _events(batch)
+        # Not by the library's usual interface: to import that takes a second, in every process that Spark starts.
+        with (
+            adbc_driver_sqlite.connect(f"{path.absolute().as_uri()}?mode=rw") as database,
+            adbc_driver_manager.AdbcConnection(database) as connection,
+        ):
+            with adbc_driver_manager.AdbcStatement(connection) as statement:
+                statement.set_sql_query(_WAITING)
+                _rows(statement).close()
+            with adbc_driver_manager.AdbcStatement(connection) as statement:
+                statement.set_options(**{_ROWS: str(BATCH_ROWS)})
+                statement.set_sql_query(_SHORT_ENTRIES)
+                statement.bind(pa.record_batch([[first], [last]], names=["first", "last"]))
+                with _rows(statement) as rows:
+                    for batch in rows:
+                        if batch.num_rows:
+                            yield _events(batch)
     except _FAULTS as error:
         _read_again(path, first, last)
         raise StoreUnavailable(f"{path}: {error}") from error
+
+
+def _rows(statement: adbc_driver_manager.AdbcStatement) -> pa.RecordBatchReader:
+    stream, _ = statement.execute_query()
+    return pa.RecordBatchReader.from_stream(stream)
 
 
 def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
