@@ -23,8 +23,8 @@ from spark_store.watermark import TableSize
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
     """The number of the last transaction of `app` that a table has taken; 0 for none. Raises StoreUnavailable, LakeUnfit."""
-    with _opened(lake, table) as opened:
-        return opened.transaction_version(app) or 0
+    with opened(lake, table) as delta:
+        return delta.transaction_version(app) or 0
 
 
 class Position(NamedTuple):
@@ -36,21 +36,21 @@ class Position(NamedTuple):
 
 def position(lake: Lake) -> Position:
     """Where `events` is now. Raises StoreUnavailable."""
-    with _opened(lake, EVENTS) as opened:
-        return Position(opened.version(), opened.transaction_version(APP) or 0)
+    with opened(lake, EVENTS) as delta:
+        return Position(delta.version(), delta.transaction_version(APP) or 0)
 
 
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
-    with _opened(lake, EVENTS) as opened:
-        rows = opened.to_pyarrow_dataset().to_table(filter=pc.field("seq") == seq).to_pylist()
+    with opened(lake, EVENTS) as delta:
+        rows = delta.to_pyarrow_dataset().to_table(filter=pc.field("seq") == seq).to_pylist()
     return rows[0] if rows else None
 
 
 def newest_time(lake: Lake) -> datetime | None:
     """When the newest row of `events` happened, to the millisecond; None where no file says so. Raises StoreUnavailable."""
-    with _opened(lake, EVENTS) as opened:
-        actions = opened.get_add_actions(flatten=True)
+    with opened(lake, EVENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
         if "max.ts" not in actions.schema.names:
             return None
         found: datetime | None = pc.max(pa.chunked_array(actions["max.ts"])).as_py()
@@ -59,16 +59,16 @@ def newest_time(lake: Lake) -> datetime | None:
 
 def has_gaps(lake: Lake, table: Table, column: str) -> bool:
     """Whether a row has nothing in a column, because it was written before there was one. Raises StoreUnavailable."""
-    with _opened(lake, table) as opened:
+    with opened(lake, table) as delta:
         # Not by a filter: files that lack the column would be passed over, since nothing is known of what they hold in it.
-        batches = opened.to_pyarrow_dataset().to_batches(columns=[column])
+        batches = delta.to_pyarrow_dataset().to_batches(columns=[column])
         return any(batch.column(0).null_count for batch in batches)
 
 
 def size(lake: Lake, table: Table) -> TableSize:
     """What a table consists of now. Raises StoreUnavailable, LakeUnfit."""
-    with _opened(lake, table) as opened:
-        actions = opened.get_add_actions(flatten=True)
+    with opened(lake, table) as delta:
+        actions = delta.get_add_actions(flatten=True)
         return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
 
 
@@ -81,7 +81,8 @@ def check_log(lake: Lake, table: Table) -> None:
 
 
 @contextlib.contextmanager
-def _opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
+def opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
+    """A table at its newest version; what its library says meanwhile is said as StoreUnavailable or LakeUnfit."""
     path = lake.path(table)
     try:
         yield DeltaTable(path)

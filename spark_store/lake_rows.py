@@ -6,21 +6,17 @@ what is asked for are not opened. Nothing is held between two calls, and nothing
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from spark_store.faults import lake_fault
 from spark_store.follower import Entry, State
 from spark_store.instants import as_text
+from spark_store.lake import opened
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 
@@ -49,16 +45,16 @@ def is_there(place: Lake, table: Table) -> bool:
 
 def version(place: Lake, table: Table) -> int:
     """The number of the table's newest version. Raises StoreUnavailable, LakeUnfit."""
-    with _opened(place, table) as opened:
-        return opened.version()
+    with opened(place, table) as delta:
+        return delta.version()
 
 
 def parts(place: Lake, rows: int) -> list[Part]:
     """All entities of `events`, cut into parts of about so many events, as far as the files' statistics tell that."""
     if not is_there(place, EVENTS):
         return [Part(None, None)]
-    with _opened(place, EVENTS) as opened:
-        files = opened.get_add_actions(flatten=True)
+    with opened(place, EVENTS) as delta:
+        files = delta.get_add_actions(flatten=True)
         names = files.schema.names
         if "min.entity" not in names or "num_records" not in names:
             return [Part(None, None)]
@@ -144,10 +140,10 @@ def _entries(place: Lake, condition: ds.Expression | None) -> Iterator[Entry]:
 def _rows(
     place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None
 ) -> Iterator[tuple[Any, ...]]:
-    with _opened(place, table) as opened:
+    with opened(place, table) as delta:
         # A file system of pyarrow's own: its threads need no Python then.
         files = SubTreeFileSystem(place.path(table), LocalFileSystem())
-        dataset = opened.to_pyarrow_dataset(filesystem=files)
+        dataset = delta.to_pyarrow_dataset(filesystem=files)
         for batch in dataset.to_batches(columns=list(columns), filter=condition, batch_size=_BATCH_ROWS):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
@@ -166,12 +162,3 @@ def _state(
 
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
-
-
-@contextlib.contextmanager
-def _opened(place: Lake, table: Table) -> Iterator[DeltaTable]:
-    path = place.path(table)
-    try:
-        yield DeltaTable(path)
-    except (DeltaError, OSError, pa.ArrowException) as error:
-        raise lake_fault(path, error) from error
