@@ -14,9 +14,6 @@ from connectivity.brokers import load_broker
 from connectivity.model import Connection, Target
 from connectivity.topics import TOPICS, parse_target_topic
 
-_UNPUBLISHED = frozenset({"_/_/things/twin/events"})
-"""Topics whose signals are sent to no target yet."""
-
 
 def refusal(connection: Connection) -> str | None:
     """Why a connection cannot be opened by this version; None if it can."""
@@ -38,9 +35,6 @@ def shortfalls(connection: Connection) -> Iterator[str]:
 def _left_out(target: Target) -> Iterator[str]:
     """What of a target is left out."""
     topics = [parse_target_topic(text) for text in target.topics]
-    for topic in dict.fromkeys(topic.topic for topic in topics):
-        if topic in _UNPUBLISHED:
-            yield f"topics: nothing is published of {topic}"
     for name in dict.fromkeys(name for topic in topics for name in topic.ignored):
         near = get_close_matches(name, TOPICS[topics[0].topic], 1)
         yield f"topics: the parameter {name} is unknown and ignored" + (f"; did you mean {near[0]}?" if near else "")

@@ -31,7 +31,9 @@ from connectivity.acknowledgements import NO_TIME, NOTHING, Wish, channel_of, ou
 from connectivity.announcing import announce
 from connectivity.arrivals import Arrival, Redeliveries
 from connectivity.brokers.base import Outcome
+from connectivity.causes import cause_of
 from connectivity.collecting import Pending
+from connectivity.cursors import Cursors, NowWorld
 from connectivity.errors import TwinError
 from connectivity.exchange import Exchange
 from connectivity.inbound import Heard
@@ -114,7 +116,9 @@ class Dispatcher:
         self._memory = Redeliveries()
         self._members = Members()
         self._replies = Replies(self._members)
-        self._exchange = Exchange(self._members, self._replies, decider.world, self._memory, clock)
+        self.cursors = Cursors(store, NowWorld(decider.world, decider.now))
+        """The targets that are sent what is stored here."""
+        self._exchange = Exchange(self._members, self.cursors, self._replies, decider.world, self._memory, clock)
         self._peer = lru_cache(maxsize=1024)(Peer)
         self._announced: list[PolicyAnnouncement] = []
         """What the batch that is being carried out announces, once it is durable."""
@@ -146,6 +150,7 @@ class Dispatcher:
 
     def close_connection(self, connection_id: str) -> None:
         """Nothing more comes from this connection, and nobody there waits for anything."""
+        self.cursors.leave(connection_id)
         self._members.leave(connection_id)
         self._exchange.collecting.close_connection(connection_id)
         self._streams.close_connection(connection_id)
@@ -348,7 +353,7 @@ class Dispatcher:
         if isinstance(asked, Fault):
             told = ErrorResponse(command.entity, command.entity.type.group, asked, command.headers)
         else:
-            told = self._decide(command, heard, arrival, changes)
+            told = self._decide(command, asked.labels if asked is not None else (), heard, arrival, changes)
         pending: Pending | None = None
         if isinstance(told, ErrorResponse):
             has_labels = bool(asked.labels) if isinstance(asked, Wish) else channel_of(command) is not None
@@ -370,8 +375,13 @@ class Dispatcher:
         if is_asking or (told.fault is INTERNAL_ERROR and command.action != "retrieve"):
             self._memory.note(arrival, outcome_of_error(told.fault), is_done=False)
 
-    def _decide(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Told:
-        """What a command comes to; what it changes is staged. Raises StoreUnavailable."""
+    def _decide(
+        self, command: Command, labels: Sequence[str], heard: Heard, arrival: Arrival, changes: list[Change]
+    ) -> _Told:
+        """What a command comes to that asks for these acknowledgements; what it changes is staged.
+
+        Raises StoreUnavailable.
+        """
         name, is_asked = self._memory.name(command, heard, arrival)
         if name is not None and is_asked and (known := self._store.answered(name)) is not None:
             arrival.route.meter.inbound("answered_again")
@@ -390,7 +400,11 @@ class Dispatcher:
             log.exception("a command could not be decided", path=command.path, **_about(arrival, command.headers))
             return ErrorResponse(command.entity, command.entity.type.group, INTERNAL_ERROR, command.headers)
         if decision.events:
-            change = Change(decision.events, decision.snapshots, answer)
+            cause = None
+            if self.cursors.is_wanted:
+                subjects = arrival.received.subjects
+                cause = cause_of(command.headers, labels, arrival.route.connection_id, subjects)
+            change = Change(decision.events, decision.snapshots, answer, cause)
             self._store.stage(change)
             changes.append(change)
             self._announced += decision.announcements

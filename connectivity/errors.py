@@ -8,6 +8,7 @@ ConnectivityError
 │   │   └── Renewed         on purpose: the next link gets again what this one could not take
 │   └── ConnectionRefused   credentials, certificate, rights, configuration: an operator must act
 ├── PublishFailed           the broker did not take a message; `retry` says whether it might later
+│   └── GivenUp             never tried again: links die of it
 ├── ScriptFailed            a mapping script that gave no results; the text says why
 └── TwinError               a twin command that is refused; `fault` is the answer
 """
@@ -104,6 +105,10 @@ class PublishFailed(ConnectivityError):
     def __init__(self, words: str, *, status: int = 503) -> None:
         super().__init__(words)
         self.fault = Fault(status, "connectivity:message.sending.failed", words)
+
+
+class GivenUp(PublishFailed):
+    """A message upon which one link after the other has died: it is not tried again."""
 
 
 class ScriptFailed(ConnectivityError):

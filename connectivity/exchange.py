@@ -8,29 +8,35 @@ to others; here is what each kind of signal means (Ditto connections, requested 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import structlog
 
 from connectivity.acknowledgements import (
+    BUILT_IN,
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
     Wish,
     command_timed_out,
+    is_success,
     outcome_of_error,
     outcome_of_live_response,
     own,
     refusal,
     wish,
 )
-from connectivity.arrivals import Arrival, Redeliveries
+from connectivity.arrivals import Arrival, Redeliveries, digest
 from connectivity.brokers.base import Outcome
+from connectivity.causes import foreign_labels
 from connectivity.collecting import Collecting, Pending
+from connectivity.cursors import Cursors
 from connectivity.live import LiveChannel, fits, forwarded, issued_answer, outgoing, unexpected
 from connectivity.members import Members
 from connectivity.outbound import Route
+from connectivity.promises import Promises
 from connectivity.replies import Replies
 from connectivity.twins.base import World
 from connectivity.twins.enforcer import Enforcer
@@ -51,6 +57,7 @@ from mappings.signals import (
     Message,
     Response,
 )
+from spark_store.errors import StoreUnavailable
 from spark_store.records import Snapshot
 
 log = structlog.get_logger(__name__)
@@ -70,6 +77,11 @@ _TOO_MANY = Fault(
     f"{MOST_UNHELD} live signals of this connection wait for an answer without an acknowledgement, the most there may be.",
     "Leave 'requested-acks' to its default, which holds the delivery back, or give a shorter 'timeout'.",
 )
+_REMEMBERED = 10_000
+"""So many deliveries that come again are remembered with what was acknowledged already."""
+
+_Place: TypeAlias = tuple[tuple[str, int], str]
+
 _FORGET = Wish((), False, 0.0)
 
 
@@ -113,9 +125,18 @@ class Exchange:
     """The one place that knows who waits for whom."""
 
     def __init__(
-        self, members: Members, replies: Replies, world: World, memory: Redeliveries, clock: Callable[[], float]
+        self,
+        members: Members,
+        cursors: Cursors,
+        replies: Replies,
+        world: World,
+        memory: Redeliveries,
+        clock: Callable[[], float],
     ) -> None:
         """`clock` gives monotonic seconds."""
+        self._cursors = cursors
+        self._given: OrderedDict[_Place, tuple[bytes, tuple[Acknowledgement, ...]]] = OrderedDict()
+        """What others have acknowledged of commands whose deliveries come again for the rest: with the payload's digest."""
         self._world = world
         self._memory = memory
         self._replies = replies
@@ -150,7 +171,44 @@ class Exchange:
         pending.ended = self._memory.until_ended(pending.arrival)
         headers = pending.signal.headers
         acks = [own(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
-        self.collecting.done(pending, *acks)
+        given = self._given_before(pending.arrival)
+        self.collecting.done(pending, *acks, *given)
+        if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
+            self._ask(pending, response, labels)
+
+    def _ask(self, pending: Pending, response: Response, labels: Sequence[str]) -> None:
+        """Have others acknowledge the event that a command has led to, now or when it was delivered first."""
+        revision = response.headers.get("entity-revision")
+        try:
+            found = self._cursors.followed(response.entity, revision) if isinstance(revision, int) else None
+            if found is not None:
+                promises = Promises(
+                    found,
+                    labels,
+                    pending.correlation_id,
+                    lambda ack: self.collecting.acknowledge(pending, ack),
+                    lambda: pending.is_over,
+                )
+                promises.collect(self._members, self._cursors, pending.arrival.route.connection_id)
+        except StoreUnavailable as error:
+            # Nobody acknowledges, so the delivery comes again.
+            log.warning("nobody can be asked for acknowledgements", entity=str(response.entity), error=str(error))
+
+    def _given_before(self, arrival: Arrival) -> tuple[Acknowledgement, ...]:
+        """What others have acknowledged when a delivery came before."""
+        if arrival.place is None or not arrival.delivery.redelivered:
+            return ()
+        payload, given = self._given.pop(arrival.place, (b"", ()))
+        return given if payload == digest(arrival.delivery) else ()
+
+    def _remember_given(self, arrival: Arrival, acks: Sequence[Acknowledgement]) -> None:
+        """A delivery comes again, since some acknowledgements have failed: the others are not asked for any more."""
+        given = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
+        if arrival.place is None or not given:
+            return
+        self._given[arrival.place] = digest(arrival.delivery), given
+        if len(self._given) > _REMEMBERED:
+            self._given.popitem(last=False)
 
     # live signals
 
@@ -268,6 +326,8 @@ class Exchange:
         arrival = pending.arrival
         if pending.ended is not None:
             self._memory.note(arrival, outcome, is_done=True)
+            if isinstance(signal, Command) and arrival.outcome is Outcome.REDELIVER:
+                self._remember_given(arrival, collector.acks)
         try:
             self._replies.post(pending.route, answer, pending.ended or _ignore)
         except Exception:

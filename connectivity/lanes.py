@@ -24,7 +24,7 @@ from functools import partial
 from time import monotonic
 
 from connectivity.brokers.base import Link, Outgoing
-from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.errors import ConnectivityError, GivenUp, PublishFailed
 
 MOST_BARREN = 5
 """Links that may die upon the same message."""
@@ -267,7 +267,7 @@ class Lane:
         # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
         status = 413 if size > LARGE else 503
         words = f"the broker ended {MOST_BARREN} links upon this message of {size} bytes"
-        self._end(posting, PublishFailed(words, status=status))
+        self._end(posting, GivenUp(words, status=status))
 
     def _done(self, carrier: Carrier, number: int, error: ConnectivityError | None) -> None:
         if carrier is not self._carrier or (entry := self._in_flight.pop(number, None)) is None:

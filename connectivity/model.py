@@ -284,8 +284,7 @@ class Target(Model):
     )
     topics: Texts = Field(
         description="Which signals: `_/_/things/twin/events` and its like, with `namespaces`, `filter` and "
-        "`extraFields` as percent-encoded parameters. Not carried out yet: twin events; nothing is published "
-        "of them.",
+        "`extraFields` as percent-encoded parameters.",
         examples=[["_/_/things/twin/events?namespaces=acme.depot&filter=gt(attributes/load,10)"]],
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(

@@ -102,6 +102,12 @@ class Monitor:
             "Events that the journal has let go, because the lake has them.",
             registry=self.registry,
         )
+        self.skipped = Counter(
+            "connectivity_target_skipped",
+            "Events that a target misses: the journal had let them go, or its broker can never take them.",
+            ["connection", "target"],
+            registry=self.registry,
+        )
         self.trimming = Gauge(
             "connectivity_journal_trimming_up",
             "0 while the journal cannot be trimmed, because it cannot be told whether the lake has its events.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import structlog
@@ -29,8 +29,18 @@ DRAIN_SECONDS = 2.0
 class Registry:
     """The supervisors of one folder of connection files."""
 
-    def __init__(self, folder: Path, make: Callable[[Connection], Supervisor], ended: Callable[[str], None]) -> None:
-        """`make` builds a supervisor; `ended` is told the id of a connection that is closed for good."""
+    def __init__(
+        self,
+        folder: Path,
+        make: Callable[[Connection], Supervisor],
+        ended: Callable[[str], None],
+        on_known: Callable[[Collection[str]], object] = lambda ids: None,  # noqa: ARG005 - what callers name it
+    ) -> None:
+        """`make` builds a supervisor; `ended` is told the id of a connection that is closed for good.
+
+        `on_known` is told which connections are to be open, whenever every document of the folder could be read.
+        """
+        self._on_known = on_known
         self._folder = folder
         self._make = make
         self._ended = ended
@@ -86,6 +96,9 @@ class Registry:
                 if connection.connection_status == "open":
                     supervisor.open()
         self._seen = files, loaded.secrets
+        if not loaded.problems:
+            open_ones = [id for id, connection in loaded.connections.items() if connection.connection_status == "open"]
+            self._on_known(open_ones)
 
     def _must_end(self, connection_id: str, loaded: LoadedFolder) -> bool:
         """Whether the document differs, or its owner took it away and did not just break it."""

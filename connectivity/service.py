@@ -117,7 +117,12 @@ class Service:
         self.monitor.watch_subscriptions(lambda: self.streams)
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
         self.expiry = Expiry(self.store, self.dispatcher.announce, now)
-        self.registry = Registry(Path(settings.connections_dir), self._supervisor, self.monitor.forget)
+        cursors = self.dispatcher.cursors
+        cursors.on_skip = lambda connection, target, events: self.monitor.skipped.labels(connection, target).inc(events)
+        self.monitor.watch_figures(cursors.figures)
+        self.registry = Registry(
+            Path(settings.connections_dir), self._supervisor, self.monitor.forget, on_known=cursors.keep
+        )
         self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self.pipeline = Pipeline(settings)
         if settings.spark.mode is not SparkMode.OFF:
@@ -145,6 +150,7 @@ class Service:
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("a connection did not close as it should", exc_info=outcome)
+        await self.dispatcher.cursors.close()
         await self.pipeline.close(PIPELINE_SECONDS)
         await self.store.close()
 
@@ -170,6 +176,7 @@ class Service:
             try:
                 self.streams.sweep()
                 await self.expiry.look()
+                self.dispatcher.cursors.sweep()
                 await self.registry.refresh()
             except Exception:
                 # The next round may go well, and without it nothing would ever end.

@@ -40,7 +40,7 @@ from spark_store import history
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import HistoryPage, HistoryRange, Trimmed
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
-from spark_store.records import Answer, Change, DeliveryName, Due, Numbered, Snapshot
+from spark_store.records import Answer, Change, DeliveryName, Due, Numbered, Place, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.cold import Cold
@@ -263,6 +263,16 @@ class Store:
     def look_again(self, policy: Snapshot, at: str | None, note: bytes | None) -> asyncio.Future[None]:
         """As `Journal.look_again`; the future is as that of `submit`."""
         return self.take(lambda: self._journal.look_again(policy.entity, policy.revision, at, note))
+
+    # following
+
+    def follow(self, connection: str, targets: Sequence[str]) -> asyncio.Future[None]:
+        """As the journal's `follow`: durable when the future is done, which is as that of `submit`."""
+        return self.take(lambda: self._journal.follow(connection, targets))
+
+    def move(self, places: Sequence[Place]) -> asyncio.Future[None]:
+        """As the journal's `move`, in the same way."""
+        return self.take(lambda: self._journal.move(places))
 
     # trimming
 

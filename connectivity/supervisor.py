@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,7 +80,9 @@ class Supervisor:
             for index in range(len(connection.targets))
         ]
         declared = frozenset().union(*(reader.route.declared for reader in readers))
+        self._targets = targets
         self._member = Member(connection, targets, declared)
+        self._opening: asyncio.Task[None] | None = None
         holding = Holding(dispatcher, store)
         self.clients = [
             Client(connection, number, readers, holding, self._outbox, pauses=pauses, changed=self._client_changed)
@@ -107,7 +110,7 @@ class Supervisor:
         details = str(error) if error is not None else Detail.CONNECTING.value
         if len(states) > 1:
             details += f" ({states.count(State.OPEN)} of {len(states)} clients connected)"
-        return details
+        return "; ".join((details, *self._dispatcher.cursors.conditions(self.connection.id)))
 
     def _details_of_open(self) -> str:
         if not self._store.is_available:
@@ -117,42 +120,70 @@ class Supervisor:
                 return condition
         held = self._dispatcher.held(self.connection.id)
         besides = [f"{held} deliveries wait for acknowledgements"] if held else []
+        besides += self._dispatcher.cursors.conditions(self.connection.id)
         if self._reservations:
             besides.append(self._reservations)
         return f"{Detail.CONNECTED.value}: {'; '.join(besides)}" if besides else Detail.CONNECTED.value
 
     def open(self) -> None:
-        """Begin to connect."""
+        """Begin to connect, as soon as every target that events go to has a durable place to begin at."""
+        if self._opening is not None:
+            return
+        if self._dispatcher.cursors.has_places(self.connection):
+            self._open()
+        else:
+            self._opening = asyncio.get_running_loop().create_task(self._open_with_places())
+
+    async def _open_with_places(self) -> None:
+        try:
+            await self._dispatcher.cursors.place(self.connection)
+        finally:
+            self._opening = None
+        self._open()
+
+    def _open(self) -> None:
         if not any(client.is_running for client in self.clients):
             for shortfall in shortfalls(self.connection):
                 log.warning(
                     "this version does less than the document says", connection=self.connection.id, left_out=shortfall
                 )
             self._dispatcher.join(self._member)
+            self._dispatcher.cursors.join(self.connection, self._targets)
         for client in self.clients:
             client.open()
 
     async def close(self, drain: float = 0.0) -> None:
         """Stop taking deliveries, give the answers on their way `drain` seconds, leave the broker."""
+        if self._opening is not None:
+            self._opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._opening
         for client in self.clients:
             client.stop_taking()
-        self._dispatcher.close_connection(self.connection.id)
         links = [client.link for client in self.clients if client.link is not None]
+        stopping = self._dispatcher.cursors.stop(self.connection.id)
+        if drain and links:
+            # What is confirmed now is not sent again later. A broker that is silent gets half of the time.
+            started = time.monotonic()
+            await self._wait(stopping, links, drain / 2)
+            drain -= time.monotonic() - started
+        else:
+            stopping.close()
+        self._dispatcher.close_connection(self.connection.id)
         if self._is_announced:
             self._is_announced = False
             if links:
                 # Behind everything else that its targets are sent; nobody hears of it where the link is gone.
                 self._announce("closed", "closedAt")
         if drain and links:
-            await self._drain(links, drain)
+            await self._wait(self._drained(), links, drain)
         await asyncio.gather(*(client.close() for client in self.clients))
         await self._host.close()
 
-    async def _drain(self, links: list[Link], seconds: float) -> None:
+    async def _wait(self, done: Coroutine[Any, Any, None], links: list[Link], seconds: float) -> None:
         """Wait for what is on its way, as long as there is somebody to take it."""
-        drained = asyncio.ensure_future(self._drained())
         abandoned = asyncio.ensure_future(asyncio.wait([link.lost for link in links]))
-        ends: list[asyncio.Future[Any]] = [drained, abandoned]
+        ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(done), abandoned]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
@@ -177,6 +208,9 @@ class Supervisor:
     def _client_changed(self) -> None:
         status = self.status
         self._meter.up.set(status is Status.OPEN)
+        if any(client.lifecycle.state is State.OPEN for client in self.clients):
+            # By then the link is there for whoever has something to publish.
+            self._dispatcher.cursors.wake()
         if status is Status.OPEN and not self._is_announced:
             # Once for each opening: a link that comes and goes in between is no news.
             self._is_announced = True

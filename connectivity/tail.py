@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mappings.ids import EntityId
 from spark_store.journal import Journal
-from spark_store.records import Change, Followed, event_size
+from spark_store.records import Change, Followed, Place, event_size
 
 MOST = 10_000
 MOST_BYTES = 32 << 20
@@ -91,9 +92,21 @@ class Tail:
             found for found in self._journal.follow_on(seq, min(limit, PAGE), PAGE_BYTES) if found.seq <= self.newest
         ]
 
+    def places(self) -> list[Place]:
+        """How far each target has come, as far as that is durable. Raises StoreUnavailable."""
+        return self._journal.places()
+
+    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+        """One durable event. Raises StoreUnavailable."""
+        return self._journal.followed(entity, revision)
+
     def one(self, seq: int) -> Followed | None:
         """The first event with a number from `seq` on. Raises StoreUnavailable."""
         return next(iter(self.after(seq - 1, 1)), None)
+
+    def trimmed(self) -> int:
+        """The number of the last event that the journal has let go; 0 for none. Raises StoreUnavailable."""
+        return self._journal.trimmed()
 
     def _shorten(self) -> None:
         """Let go of more than has to go, so that this is seldom done."""

@@ -39,9 +39,6 @@ EXTRA_FIELDS = (
 )
 """What a selector of `extraFields` may begin with."""
 
-LIVE_TOPICS = frozenset(topic for topic in TOPICS if "/live/" in topic)
-"""Those whose signals are published as they come, and rest nowhere."""
-
 CONNECTION_ANNOUNCEMENTS = "_/_/connections/announcements"
 
 

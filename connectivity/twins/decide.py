@@ -127,7 +127,7 @@ class Decider:
         limits: Limits | None = None,
     ) -> None:
         self.limits = limits or Limits(historical_headers=historical_headers)
-        self._now = now
+        self.now = now
         self.world: World = PresentWorld(snapshots.snapshot, self._timestamp)
 
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
@@ -146,4 +146,4 @@ class Decider:
         return decide(command, subjects, self.world, now, self.limits, past)
 
     def _timestamp(self) -> str:
-        return self._now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        return self.now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Delivery, Outcome
@@ -237,6 +237,12 @@ class Site:
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         fault = may_stream(signal.query.entity, subjects, self.decider.world)
         return fault if fault is not None else HistoryFeed.open(self.store, signal.query, NOW)
+
+    async def follow(self) -> Self:
+        """Have the events of twins go to the targets of this connection, from now on or from where they were."""
+        await self.dispatcher.cursors.place(self.connection)
+        self.dispatcher.cursors.join(self.connection, self.targets)
+        return self
 
     async def close(self) -> None:
         """Let go of the disk and end the store's thread."""

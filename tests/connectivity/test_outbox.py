@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.brokers.base import Outgoing
-from connectivity.errors import PublishFailed
+from connectivity.errors import GivenUp, PublishFailed
 from connectivity.lanes import LARGE, MOST_BARREN, Posting
 from connectivity.outbox import Outbox
 from mappings.envelope import Envelope
@@ -199,7 +199,7 @@ def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it(
         outbox.attach(link)
         assert sent(link) == (["poison", "b", "c"] if number == 0 else ["poison"])
         outbox.detach()
-    assert [type(error) for error in ended] == [PublishFailed]
+    assert [type(error) for error in ended] == [GivenUp]
     link = Link()
     outbox.attach(link)
     link.confirm()
@@ -342,7 +342,7 @@ def test_a_lane_of_whose_messages_links_die_waits_for_its_own_client() -> None:
         outbox.attach(own, 0)
         assert sent(own) == ["poison"]
         outbox.detach(0)
-    assert [type(error) for error in ended] == [PublishFailed]
+    assert [type(error) for error in ended] == [GivenUp]
     assert sent(third) == ["o"]
 
 

@@ -30,6 +30,11 @@ def written(folder: Path, name: str = "depot.json", **more: Any) -> Path:
     return file
 
 
+def announced() -> list[dict[str, Any]]:
+    """A target for what no target is told yet."""
+    return [{**base_document("shared")["targets"][0], "topics": ["_/_/policies/announcements"]}]
+
+
 def test_design_8_08_good_files_end_with_0(tmp_path: Path) -> None:
     result = run("validate", written(tmp_path), "--json")
     assert (result.exit_code, json.loads(result.stdout)) == (0, [])
@@ -47,13 +52,13 @@ def test_what_is_not_carried_out_yet_is_no_problem_and_is_told_all_the_same(tmp_
         "validateHost": False,
         "uri": "ssh://bastion.acme.example:22",
     }
-    file = written(tmp_path, sshTunnel=tunnel)
+    file = written(tmp_path, sshTunnel=tunnel, targets=announced())
     result = run("validate", tmp_path)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         f"{file}: depot-7_rabbit will not be opened: this version of the service has no sshTunnel",
         f"{file}: depot-7_rabbit: not carried out yet: "
-        "targets[0].topics: nothing is published of _/_/things/twin/events",
+        "targets[0].topics: nothing is published of _/_/policies/announcements",
         "1 connection in 1 file, no problems",
     ]
     result = run("validate", tmp_path, "--json")
@@ -61,7 +66,7 @@ def test_what_is_not_carried_out_yet_is_no_problem_and_is_told_all_the_same(tmp_
 
 
 def test_what_is_not_carried_out_yet_is_told_beside_the_problems_of_other_files(tmp_path: Path) -> None:
-    written(tmp_path)
+    written(tmp_path, targets=announced())
     written(tmp_path, "site.json", id="site", clientCount=0)
     result = run("validate", tmp_path)
     assert result.exit_code == 1
