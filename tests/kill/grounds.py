@@ -90,6 +90,19 @@ class Ground(ABC):
         }
 
 
+def hearing(ground: Ground, trial: str, address: str) -> dict[str, Any]:
+    """A connection with a target for everything, which says what its broker has confirmed."""
+    document = ground.connection(f"{trial}-heard")
+    target = {
+        "address": ground.reply_address(address),
+        "topics": ["_/_/things/twin/events"],
+        "authorizationContext": [SUBJECT],
+        "issuedAcknowledgementLabel": f"{document['id']}:sent",
+        "qos": 1,
+    }
+    return {**document, "targets": [target]}
+
+
 class MosquittoGround(Ground):
     kind = "mqtt"
 

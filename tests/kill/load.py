@@ -1,10 +1,11 @@
 """The load: modifies things and replays their past over one broker, and logs what it is told, synced.
 
-    python -m tests.kill.load URI ASK ANSWERS LOG FIRST keyed|bare
+    python -m tests.kill.load URI ASK ANSWERS LOG FIRST keyed|bare [LABEL]
 
 Each modify writes a number that is written never again (they begin at FIRST) to `/attributes/n` of one of several things.
 With `keyed`, each command carries an `idempotency-key`, so what the client's own library sends twice is one command all the
 same; without, only the broker's marks tell what comes again.
+With a LABEL, each command asks for this acknowledgement beside `twin-persisted`, and is told both together.
 Meanwhile several replays run, one after the other for each of some things. `tests.kill.log` says what is logged.
 
 SIGTERM stops the sending; the process ends when everything that was sent is answered and every replay has ended.
@@ -35,6 +36,9 @@ AT_ONCE = 100
 LOOKS = 0.5
 ANSWERED_WITHIN = 90.0
 NAMESPACE = "acme.kill"
+PERSISTED = "twin-persisted"
+PATIENT = "3s"
+"""How long a command waits for acknowledgements."""
 
 
 def thing_of(number: int) -> str:
@@ -48,8 +52,9 @@ def streaming(thing: str, what: str) -> str:
 class Load:
     """What one party sends and is told."""
 
-    def __init__(self, party: Party, log: LogWriter, first: int, *, is_keyed: bool) -> None:
+    def __init__(self, party: Party, log: LogWriter, first: int, *, is_keyed: bool, label: str | None = None) -> None:
         self._party, self._log, self._is_keyed = party, log, is_keyed
+        self._label = label
         self._run = f"{os.getpid()}-{first}"
         self._next = first
         self._open: set[int] = set()
@@ -75,7 +80,10 @@ class Load:
             self._lines.append({"sent": number, "thing": thing})
             self._open.add(number)
             self._next += 1
-            self._send(f"{NAMESPACE}/{thing}/things/twin/commands/modify", "/attributes/n", number, str(number))
+            asked = {"requested-acks": [PERSISTED, self._label], "timeout": PATIENT} if self._label is not None else {}
+            self._send(
+                f"{NAMESPACE}/{thing}/things/twin/commands/modify", "/attributes/n", number, str(number), **asked
+            )
         running = {replay.thing for replay in self._replays.values() if not replay.is_over}
         for thing in map(thing_of, range(REPLAYED)):
             if thing not in running and thing in self._newest:
@@ -88,8 +96,8 @@ class Load:
     def _ask(self, thing: str, replay: int, what: str, value: dict[str, Any]) -> None:
         self._send(streaming(thing, what), "/", value, f"r{replay}")
 
-    def _send(self, topic: str, path: str, value: Any, correlation: str) -> None:
-        headers = {"correlation-id": correlation}
+    def _send(self, topic: str, path: str, value: Any, correlation: str, **asked: Any) -> None:
+        headers = {"correlation-id": correlation, **asked}
         if self._is_keyed:
             self._keys += 1
             headers["idempotency-key"] = f"{self._run}-{self._keys}"
@@ -101,8 +109,14 @@ class Load:
         if correlation.startswith("r"):
             self._replays[int(correlation[1:])].take(document)
             return
-        number, revision = int(correlation), headers.get("entity-revision")
-        self._lines.append({"answered": number, "status": document["status"], "revision": revision})
+        number, status = int(correlation), document["status"]
+        if self._label is not None and document["topic"].endswith("/acks"):
+            promised = document["value"][self._label]
+            headers, status = (document["value"][PERSISTED][name] for name in ("headers", "status"))
+            if promised["status"] < 300 and "ditto-weak-ack" not in promised["headers"]:
+                self._lines.append({"promised": number})
+        revision = headers.get("entity-revision")
+        self._lines.append({"answered": number, "status": status, "revision": revision})
         self._open.discard(number)
         if revision is not None:
             self._newest[thing_of(number)] = max(revision, self._newest.get(thing_of(number), 0))
@@ -148,15 +162,25 @@ def run(load: Load, party: Party, stopping: threading.Event) -> None:
     load.flush()
 
 
-def main(uri: str, ask: str, answers: str, log_path: Path, first: int, *, is_keyed: bool) -> int:
+def main(
+    uri: str, ask: str, answers: str, log_path: Path, first: int, *, is_keyed: bool, label: str | None = None
+) -> int:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     log = LogWriter(log_path)
     with join(uri, ask, answers) as party:
-        run(Load(party, log, first, is_keyed=is_keyed), party, stopping)
+        run(Load(party, log, first, is_keyed=is_keyed, label=label), party, stopping)
     log.close()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4], Path(sys.argv[4]), int(sys.argv[5]), is_keyed=sys.argv[6] == "keyed"))
+    sys.exit(
+        main(
+            *sys.argv[1:4],
+            Path(sys.argv[4]),
+            int(sys.argv[5]),
+            is_keyed=sys.argv[6] == "keyed",
+            label=sys.argv[7] if len(sys.argv) > 7 else None,
+        )
+    )

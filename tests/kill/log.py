@@ -4,6 +4,8 @@ One JSON object a line:
 
     {"sent": n, "thing": …}                                       before a modify is sent
     {"answered": n, "status": …, "revision": …}                   its answer, each time that it comes
+    {"promised": n}                                               a target has acknowledged that its broker has the event
+    {"heard": thing, "revision": …, "n": …}                       an event at a target, each time that it comes
     {"replay": k, "thing": …, "from": …, "known": …}              before a subscribe is sent; `known` is answered already
     {"replay": k, "demanded": …}                                  before a request is sent
     {"replay": k, "item": revision, "n": …, "digest": …}          an event, each time that it comes
@@ -53,14 +55,28 @@ class Replay:
     ends: list[tuple[int, str]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An event that came at a target."""
+
+    thing: str
+    revision: int
+    n: Any
+
+
 @dataclass(slots=True)
 class Log:
-    """What was sent (number → thing), what was answered with success (number → revisions) and what with an error."""
+    """What was sent (number → thing), what was answered with success (number → revisions) and what with an error.
+
+    `promised`: what a target has acknowledged; `heard`: what came at one, in order.
+    """
 
     sent: dict[int, str] = field(default_factory=dict)
     answered: dict[int, set[int]] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
     replays: dict[str, Replay] = field(default_factory=dict)
+    promised: set[int] = field(default_factory=set)
+    heard: list[Heard] = field(default_factory=list)
 
     @classmethod
     def read(cls, *paths: Path) -> Log:
@@ -79,6 +95,10 @@ class Log:
         """Take one line; `owner` tells the replays of several loads apart."""
         if "sent" in line:
             self.sent[line["sent"]] = line["thing"]
+        elif "promised" in line:
+            self.promised.add(line["promised"])
+        elif "heard" in line:
+            self.heard.append(Heard(line["heard"], line["revision"], line["n"]))
         elif "answered" in line and line["status"] < 300:
             self.answered.setdefault(line["answered"], set()).add(line["revision"])
         elif "answered" in line:

@@ -20,8 +20,9 @@ from typing import Self
 from tests.brokers.proxy import ProxyThread
 from tests.helpers import wait_until_sync
 from tests.integration.documents import policy_for
-from tests.kill.grounds import SUBJECT, Ground
+from tests.kill.grounds import SUBJECT, Ground, hearing
 from tests.kill.load import NAMESPACE, THINGS
+from tests.kill.log import Log
 from tests.kill.parties import join
 from tests.service import ServiceProcess
 
@@ -38,7 +39,8 @@ PAUSES = {"min": "0.1s", "max": "1s"}
 
 class Trial:
     """`proxies`: what stands between the service and a broker. `is_keyed`: commands carry an `idempotency-key`, which those
-    need whose own link to the broker breaks (see `Ground.client_resends`)."""
+    need whose own link to the broker breaks (see `Ground.client_resends`). `hearer`: where somebody hears of all events at a
+    target, which every command then wants to be acknowledged."""
 
     def __init__(
         self,
@@ -46,21 +48,32 @@ class Trial:
         *grounds: Ground,
         proxies: Mapping[Ground, ProxyThread] | None = None,
         is_keyed: bool = False,
+        hearer: Ground | None = None,
     ) -> None:
         self.grounds = grounds
+        self.hearer = hearer
         self._keyed = "keyed" if is_keyed else "bare"
         name = f"trial-{secrets.token_hex(4)}"
         self._name = name
         self._logs = {ground: folder / f"{ground.kind}.log" for ground in grounds}
+        self._heard = folder / "heard.log"
+        self._listener: subprocess.Popen[bytes] | None = None
         self._words = folder / "loads.txt"
         self._loads: list[subprocess.Popen[bytes]] = []
         for ground in grounds:
             ground.prepare(name, MAKE, LOAD, CHECK)
-        self.service = ServiceProcess.start(
-            folder,
-            [ground.connection(name, MAKE, LOAD, CHECK, proxy=(proxies or {}).get(ground)) for ground in grounds],
-            reconnect=PAUSES,
-        )
+        documents = [
+            ground.connection(name, MAKE, LOAD, CHECK, proxy=(proxies or {}).get(ground)) for ground in grounds
+        ]
+        if hearer is not None:
+            address = hearer.addresses(name, "heard")[1]
+            hearer.prepare(name, "heard")
+            documents.append(hearing(hearer, name, address))
+            command = [sys.executable, "-m", "tests.kill.hearing", hearer.uri, address, str(self._heard)]
+            self._listener = subprocess.Popen(command)
+            wait_until_sync(self._heard.exists, PATIENCE)
+        self._hearing = documents[-1]
+        self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()
         except BaseException:
@@ -77,6 +90,8 @@ class Trial:
         for position, ground in enumerate(self.grounds):
             command = [ground.uri, *ground.addresses(self._name, LOAD), str(self._logs[ground])]
             command += [str(position * APART), self._keyed]
+            if self.hearer is not None:
+                command.append(self._hearing["targets"][0]["issuedAcknowledgementLabel"])
             with self._words.open("ab") as words:
                 self._loads.append(subprocess.Popen([sys.executable, "-m", "tests.kill.load", *command], stderr=words))
 
@@ -109,10 +124,29 @@ class Trial:
             code = load.wait(2 * PATIENCE)
             words = self._words.read_text(encoding="utf-8")
             assert code == 0, f"a load ended with {code}:\n{words}\n{self.service.log()}"
+        if self._listener is not None:
+            self._hear_out(self._listener)
+
+    def _hear_out(self, listener: subprocess.Popen[bytes]) -> None:
+        """Let the listener hear of everything that was answered, which is everything that was sent."""
+        log = Log.read(*self._logs.values())
+        newest: dict[str, int] = {}
+        for number, revisions in log.answered.items():
+            newest[log.sent[number]] = max(newest.get(log.sent[number], 0), *revisions)
+
+        def has_heard() -> bool:
+            heard = {(event.thing, event.revision) for event in Log.read(self._heard).heard}
+            return heard.issuperset(newest.items())
+
+        wait_until_sync(has_heard, PATIENCE)
+        listener.send_signal(signal.SIGTERM)
+        assert listener.wait(PATIENCE) == 0
 
     def check(self) -> subprocess.CompletedProcess[str]:
         ground = self.grounds[0]
         logs = [str(log) for log in self._logs.values()]
+        if self.hearer is not None:
+            logs.append(str(self._heard))
         command = ["tests.kill.checker", ground.uri, *ground.addresses(self._name, CHECK), *logs]
         return subprocess.run(
             [sys.executable, "-m", *command], capture_output=True, text=True, timeout=CHECKED_WITHIN, check=False
@@ -129,10 +163,10 @@ class Trial:
         return checked.stdout.strip()
 
     def close(self) -> None:
-        for load in self._loads:
-            if load.poll() is None:
-                load.kill()
-                load.wait()
+        for process in (*self._loads, *([self._listener] if self._listener is not None else [])):
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         self.service.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
