@@ -17,13 +17,15 @@ T = TypeVar("T")
 
 
 class AmqpParty(Party):
-    """Publishes to the queue `speaks`, and listens at a queue of its own that is gone with it."""
+    """Publishes to the queue `speaks`, and listens at `listens`, or else at a queue of its own that is gone with it."""
 
     transport = "AMQP"
 
-    def __init__(self, name: str, broker: Broker, *, speaks: str, show: Show = quiet) -> None:
+    def __init__(
+        self, name: str, broker: Broker, *, speaks: str, listens: str | None = None, show: Show = quiet
+    ) -> None:
         super().__init__(name, show)
-        self._speaks = speaks
+        self._speaks, self._listens = speaks, listens
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -36,7 +38,8 @@ class AmqpParty(Party):
     async def _open(self, uri: str) -> None:
         self._connection = await aio_pika.connect(uri)
         self._channel = await self._connection.channel()
-        self._answers = await self._channel.declare_queue(exclusive=True)
+        own = self._listens is None
+        self._answers = await self._channel.declare_queue(self._listens, exclusive=own, durable=not own)
         await self._answers.consume(self._on_message, no_ack=True)
 
     async def _on_message(self, message: AbstractIncomingMessage) -> None:

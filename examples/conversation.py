@@ -17,6 +17,8 @@ READ = {"grant": ["READ"], "revoke": []}
 READERS = ("demo:clients", "demo:gateways", "demo:back-end", "demo:analytics")
 NAMESPACE = "acme.plant"
 HOT = 30
+ALARM = 90
+"""What the example for AMQP takes for overheating."""
 EVERYTHING = 1_000
 SILENCE = 0.7
 
@@ -61,6 +63,44 @@ def report(devices: Sequence[Party], rounds: int, pause: float) -> None:
         for _ in range(rounds):
             if (answer := device.hear()).get("status") != 204:
                 raise NotAsPromised(f"{device.name} could not report: {answer}")
+
+
+def create(device: Party, *, is_open: bool) -> None:
+    """A device makes its twin."""
+    device.say(topic(device.name, "commands/create"), value={"_policy": policy(is_open=is_open), "attributes": {}})
+    if (answer := device.hear()).get("status") != 201:
+        raise NotAsPromised(f"{device.name} could not create its twin: {answer}")
+
+
+def overheat(device: Party) -> float:
+    """A device reports that it is hot, and then that it is too hot; when it did, on the monotonic clock."""
+    reported = 0.0
+    for temperature in (ALARM - 10, ALARM + 5):
+        reported = time.monotonic()
+        device.say(topic(device.name, "commands/modify"), "/attributes/temperature", temperature)
+    return reported
+
+
+def expect_alarm(listener: Party, device: Party) -> float:
+    """One alarm comes, of this device; when it did."""
+    alarm = listener.hear()
+    heard = time.monotonic()
+    expected = (topic(device.name, "events/modified"), ALARM + 5)
+    if (alarm["topic"], alarm.get("value")) != expected:
+        raise NotAsPromised(f"an alarm of {device.name} was expected, {alarm} came")
+    if not listener.hears_nothing(SILENCE):
+        raise NotAsPromised("more alarms came than devices that overheated and may be heard of")
+    return heard
+
+
+def ask_about_neighbour(device: Party, neighbour: Party) -> None:
+    """A device asks about another one, which alone is told that somebody did."""
+    device.say(topic(neighbour.name, "commands/retrieve"))
+    refused = neighbour.hear()
+    while not refused["topic"].endswith("/errors"):
+        refused = neighbour.hear()
+    if refused["status"] != 400 or "enforcement" not in refused["value"]["error"]:
+        raise NotAsPromised(f"a refusal of the command was expected, {refused} came")
 
 
 class Replay:

@@ -20,7 +20,18 @@ from pathlib import Path
 from examples import lake, shown
 from examples.amqp_party import AmqpParty
 from examples.brokers import Found, NoBroker, brokers
-from examples.conversation import HOT, NotAsPromised, Replay, report, twin
+from examples.conversation import (
+    ALARM,
+    HOT,
+    NotAsPromised,
+    Replay,
+    ask_about_neighbour,
+    create,
+    expect_alarm,
+    overheat,
+    report,
+    twin,
+)
 from examples.kafka_party import KafkaParty
 from examples.lake import Replayed
 from examples.mqtt_party import MqttParty
@@ -139,6 +150,8 @@ def converse(story: Story) -> None:
         with AmqpParty("back end", amqp, speaks="back-end.ask", show=shown.WithoutTheMiddle()) as back_end:
             replay_everything(story, back_end)
             replay_what_is_private(story, back_end)
+        with AmqpParty("alarms", amqp, speaks="back-end.ask", listens="back-end.alarms", show=shown.show) as alarms:
+            hear_of_alarms(story, alarms)
     if (kafka := story.found.carrying("kafka")) is not None:
         topics = {"speaks": "analytics.ask", "listens": "analytics.answers"}
         with KafkaParty("analytics", kafka, **topics, show=shown.WithoutTheMiddle()) as analytics:
@@ -168,6 +181,36 @@ def replay_what_is_private(story: Story, back_end: Party) -> None:
     shown.heading(f"{story.devices[-1]} keeps its past to itself")
     Replay(back_end, story.devices[-1], {}).expect_refusal()
     story.add(f"{back_end.transport}: a replay without permission", "failed with 404, as it should")
+
+
+def hear_of_alarms(story: Story, alarms: Party) -> None:
+    shown.heading(
+        f"a stove above {ALARM} degrees is an alarm on {alarms.transport} at once; a safe keeps its own to itself"
+    )
+    with ExitStack() as stack:
+        stove, safe = (
+            stack.enter_context(
+                MqttParty(
+                    name,
+                    story.found.running["mosquitto"],
+                    speaks=f"devices/{name}/up",
+                    listens=f"devices/{name}/down",
+                    show=shown.show,
+                )
+            )
+            for name in (f"stove-{story.run}", f"safe-{story.run}")
+        )
+        create(stove, is_open=True)
+        create(safe, is_open=False)
+        overheat(safe)
+        reported = overheat(stove)
+        alarm_after = expect_alarm(alarms, stove) - reported
+        story.add(f"{alarms.transport}: a device overheated", f"heard of after {alarm_after * 1000:.0f} ms")
+        shown.tell(
+            "the safe overheated, too; who may not read it has heard nothing. Nor may a device ask for its neighbour:"
+        )
+        ask_about_neighbour(stove, safe)
+        story.add("MQTT: a device that asks for its neighbour", "refused, as it should be")
 
 
 def replay_in_pages(story: Story, analytics: Party) -> None:

@@ -64,14 +64,17 @@ def prepare(folder: Path) -> list[str]:
 
 
 def queues(connection: Connection) -> set[str]:
-    """The queues that a connection consumes."""
-    return {address for source in connection.sources for address in source.addresses}
+    """The queues that a connection consumes, and those that its targets publish to without an exchange."""
+    published = {target.address for target in connection.targets if target.address.startswith("/")}
+    told = {address.removeprefix("/") for address in published if "{" not in address}
+    return {address for source in connection.sources for address in source.addresses} | told
 
 
 def topics(connection: Connection) -> set[str]:
     """The topics that a connection consumes, and those that it answers to wherever the answer goes to."""
     answers = {source.reply_target.address.partition("/")[0] for source in connection.sources}
-    return queues(connection) | {topic for topic in answers if "{" not in topic}
+    consumed = {address for source in connection.sources for address in source.addresses}
+    return consumed | {topic for topic in answers if "{" not in topic}
 
 
 async def _declare(connection: Connection, names: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import cold, judging, lake, twins
+from tests.bench import cold, judging, lake, targets, twins
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -278,6 +278,8 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "million": twins.a_million_things,
     "first": first_next,
     "idle": idle_subscriptions,
+    "target": targets.heard,
+    "targets": targets.filtered,
     "amqp-next": next_over_amqp,
     "amqp-drain": drained_over_amqp,
     "kafka-next": next_over_kafka,

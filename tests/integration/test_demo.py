@@ -78,7 +78,10 @@ def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
     assert counted == [
         (str(count), transport) for count, transport in zip(replayed, ("AMQP", "Kafka", "MQTT 5", "MQTT"), strict=True)
     ]
+    heard = re.fullmatch(r"heard of after (\d+) ms", told.pop("AMQP: a device overheated"))
+    assert heard is not None
     assert told == {
+        "MQTT: a device that asks for its neighbour": "refused, as it should be",
         "MQTT: 10 devices reported": f"{demo.DEVICES * demo.ROUNDS} times",
         "AMQP: all of it, 5 events first": f"{demo.EVENTS} events",
         "AMQP: a replay without permission": "failed with 404, as it should",
