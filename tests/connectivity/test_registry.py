@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ class FakeSupervisor:
 class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.told = folder, list[str]()
+        self.known: list[Collection[str]] = []
         self.registry = Registry(
             folder,
             lambda connection: FakeSupervisor(connection, self.told),  # type: ignore[arg-type, return-value]
             lambda connection_id: self.told.append(f"ended {connection_id}"),
+            self.known.append,
         )
 
     def write(self, name: str, text: str) -> None:
@@ -77,6 +80,19 @@ async def test_every_open_connection_of_the_folder_is_opened(bench: Bench) -> No
     bench.write("two.json", document(connectionStatus="closed"))
     assert await bench.changes() == ["open one"]
     assert sorted(supervisor.connection.id for supervisor in bench.registry) == ["one", "two"]
+
+
+async def test_what_is_to_be_open_is_told_when_every_document_can_be_read(bench: Bench) -> None:
+    """A file that is broken may hold a connection that nobody knows of just now."""
+    bench.write("one.json", document())
+    bench.write("two.json", document(connectionStatus="closed"))
+    await bench.changes()
+    bench.write("three.json", "{")
+    with capture_logs():
+        await bench.changes()
+    bench.write("three.json", document())
+    await bench.changes()
+    assert bench.known == [["one"], ["one", "three"]]
 
 
 async def test_an_unchanged_folder_changes_nothing(bench: Bench) -> None:

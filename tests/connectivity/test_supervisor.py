@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from connectivity import cursors
 from connectivity.client import Pauses
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.lifecycle import Status
@@ -48,6 +49,53 @@ async def test_several_sources_share_one_link_and_answer_each_for_itself() -> No
     assert await running.answered(2, "there") == ["3", "4"]
     assert len(running.broker.links) == 1
     await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
+
+
+async def test_a_connection_whose_targets_want_events_is_opened_when_their_places_are_durable() -> None:
+    running = Running(id="other", targets=[target("_/_/things/twin/events")])
+    await running.site.has_lamp()
+    running.site.disk.hold()
+    running.supervisor.open()
+    running.supervisor.open()
+    running.site.deliver(turn(1))
+    await pause()
+    assert running.broker.links == []
+    assert running.supervisor.status is Status.CLOSED
+    running.site.disk.release()
+    await running.open_again()
+    running.site.deliver(turn(2))
+    await until(lambda: running.answers("events"))
+    assert [event["value"] for event in running.answers("events")][-1:] == [2]
+    assert running.site.journal.places()[0][:2] == ("other", "0:events")
+
+
+async def test_a_connection_that_is_closed_while_its_places_wait_is_not_opened() -> None:
+    running = Running(id="other", targets=[target("_/_/things/twin/events")])
+    running.site.disk.hold()
+    running.supervisor.open()
+    await pause()
+    await asyncio.wait_for(running.supervisor.close(), 5)
+    running.site.disk.release()
+    await pause()
+    assert running.broker.links == []
+
+
+async def test_status_details_say_what_a_target_has_missed_and_how_far_it_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cursors, "BEHIND_EVENTS", 2)
+    running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")], pauses=Pauses(60, 60))
+    (cursor,) = running.site.dispatcher.cursors.of("other")
+    cursor.skipped = 3
+    assert running.supervisor.status_details == "connected: targets[0] has missed 3 events"
+    with capture_logs():
+        running.broker.cut("the cable was cut")
+        await until(lambda: running.supervisor.status is Status.FAILED)
+    running.site.deliver(turn(1), turn(2))
+    await until(lambda: "behind" in running.supervisor.status_details)
+    assert running.supervisor.status_details == (
+        "connecting: the cable was cut; targets[0] is 2 events behind, for 0 s; targets[0] has missed 3 events"
+    )
 
 
 async def test_a_connection_without_sources_is_open_too() -> None:

@@ -16,7 +16,7 @@ from connectivity.errors import Detail, NotConnected
 from connectivity.lifecycle import State, Status
 from connectivity.model import Connection
 from tests.connectivity.running import Running, numbered, with_broker
-from tests.connectivity.site import pause, streaming, until
+from tests.connectivity.site import pause, streaming, target, turn, until
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -47,6 +47,23 @@ async def test_closing_waits_for_what_is_decided_to_be_durable_and_answered() ->
     assert running.correlations() == ["1", "2"]
     assert running.site.values() == [1, 2]
     assert running.unsettled() == 1
+
+
+async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_again() -> None:
+    running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
+    running.broker.withheld_confirms = 1
+    running.site.deliver(turn(1), turn(2))
+    await until(lambda: len(running.answers("events")) == 2)
+    newest = running.site.journal.newest_seq()
+    await asyncio.wait_for(running.supervisor.close(0.05), 5)
+    await running.site.dispatcher.cursors.close()
+    assert running.site.journal.places()[0].seq == newest - 2, "the first one was never confirmed"
+    again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
+    again.site.deliver(turn(1), turn(2))
+    await until(lambda: len(again.answers("events")) == 2)
+    await asyncio.wait_for(again.supervisor.close(5), 5)
+    await again.site.dispatcher.cursors.close()
+    assert again.site.journal.places()[0].seq == again.site.journal.newest_seq()
 
 
 async def test_closing_waits_for_the_brokers_confirmation_but_not_forever() -> None:
