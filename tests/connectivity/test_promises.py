@@ -84,10 +84,14 @@ async def test_case_103_nobody_is_excused_for_the_connection_that_caused_the_eve
 
 async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
     site, other = await followed(NOT_THESE, {**ISSUING, "address": "b"})
+    other.link.confirms = False
     site.deliver(asking(SENT, SEEN))
     await sent(other, 1)
     await pause()
     other.deliver(acknowledgement())
+    await pause()
+    assert site.outcomes == []
+    other.link.confirm()
     assert await site.ended(1) == [SETTLED]
     assert not is_weak(site, SENT)
     assert not is_weak(site, SEEN)

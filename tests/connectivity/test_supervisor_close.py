@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.brokers.base import Link
+from connectivity.brokers.base import Done, Link
 from connectivity.brokers.memory import BROKER
 from connectivity.client import Pauses
 from connectivity.errors import Detail, NotConnected
@@ -49,7 +49,9 @@ async def test_closing_waits_for_what_is_decided_to_be_durable_and_answered() ->
     assert running.unsettled() == 1
 
 
-async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_again() -> None:
+async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     running.broker.withheld_confirms = 1
     running.site.deliver(turn(1), turn(2))
@@ -59,11 +61,20 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
     await running.site.dispatcher.cursors.close()
     assert running.site.journal.places()[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
+    held: list[Done] = []
+    monkeypatch.setattr(again.supervisor.clients[0].link, "_confirm", lambda done, _error: held.append(done))
     again.site.deliver(turn(1), turn(2))
-    await until(lambda: len(again.answers("events")) == 2)
-    await asyncio.wait_for(again.supervisor.close(5), 5)
+    await until(lambda: len(held) == 2)
+    closing = asyncio.create_task(again.supervisor.close(10))
+    await pause()
+    again.site.deliver(turn(3))
+    await pause()
+    assert not closing.done()
+    for done in held:
+        done(None)
+    await asyncio.wait_for(closing, 5)
     await again.site.dispatcher.cursors.close()
-    assert again.site.journal.places()[0].seq == again.site.journal.newest_seq()
+    assert again.site.journal.places()[0].seq == again.site.journal.newest_seq() - 1, "the third waits in the journal"
 
 
 async def test_closing_waits_for_the_brokers_confirmation_but_not_forever() -> None:
