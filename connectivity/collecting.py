@@ -101,6 +101,8 @@ class Collecting:
         self._heap: list[tuple[float, int, Pending]] = []
         self._number = self._over = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the timer is due, on the loop's clock: one that is due at once does not say so itself, on every loop."""
         self._held: Counter[str] = Counter()
         self._unheld: Counter[str] = Counter()
 
@@ -222,10 +224,10 @@ class Collecting:
         loop = asyncio.get_running_loop()
         due = loop.time() + max(0.0, self._heap[0][0] - self._clock())
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._due <= due:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(due, self._expire)
+        self._timer, self._due = loop.call_at(due, self._expire), due
 
     def _expire(self) -> None:
         self._timer = None

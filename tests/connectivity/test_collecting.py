@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from connectivity.acknowledgements import Wish
@@ -102,3 +103,21 @@ async def test_a_closed_connection_lets_go_of_its_own_alone() -> None:
     assert len(waiting.collecting) == 1
     waiting.collecting.close_connection("site")
     assert (len(waiting.collecting), waiting.collecting.held("site")) == (0, 0)
+
+
+def test_a_timer_that_is_due_at_once_is_no_obstacle_on_the_services_own_loop() -> None:
+    """That loop has other timers than asyncio's for what is due at once: they do not say when they are."""
+
+    async def wait() -> list[str | None]:
+        waiting = Waiting()
+        waiting.begin("a", 9.0)
+        waiting.clock.advance(10)
+        waiting.begin("b", -5.0)
+        waiting.begin("c", 0.0)
+        await until(lambda: len(waiting.finished) == 3)
+        for made in Site.made:
+            await made.close()
+        Site.made.clear()
+        return waiting.finished
+
+    assert uvloop.run(wait()) == ["b", "a", "c"]
