@@ -19,7 +19,6 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic
 from typing import Final, TypeAlias
 
 import structlog
@@ -27,9 +26,7 @@ import structlog
 from connectivity.errors import ConnectivityError, GivenUp, PublishFailed
 from connectivity.interest import Happening, Kept
 from connectivity.lifecycle import back_off
-from connectivity.tail import Tail
 from connectivity.targets import TargetRoute
-from mappings.ids import EntityType
 from mappings.signals import TwinEvent
 from spark_store.records import Followed, Place
 
@@ -41,10 +38,6 @@ WINDOW: Final = 200
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before what the broker did not take is tried again."""
 
-_TURN_EVENTS: Final = 64
-_TURN_SECONDS: Final = 0.002
-"""What a cursor judges before others have their turn."""
-
 _LATER: Final = frozenset({408, 424, 429})
 _OWN_FAULT: Final = 500
 
@@ -52,8 +45,6 @@ Result: TypeAlias = ConnectivityError | Kept | None
 """What became of an event at a target: the broker has it (None), or did not take it, or it was kept from the target."""
 
 Told = Callable[[Result], None]
-Happenings = Callable[[Followed], Happening[TwinEvent]]
-"""The happening of an event, shared by all cursors that come by it in the same turn."""
 
 
 class Cursor:
@@ -124,48 +115,48 @@ class Cursor:
 
     # the way
 
-    def run(self, tail: Tail, happening: Happenings) -> bool:
-        """Go on as far as may be in one turn; whether there is more to do at once. Raises StoreUnavailable."""
-        until = monotonic() + _TURN_SECONDS
-        while self.taken < tail.newest and self._may_go_on():
-            events = tail.after(self.taken, _TURN_EVENTS)
-            if not events:
-                self._skip(tail.newest, tail)
-                return False
-            for found in events:
-                if not self._may_go_on():
-                    return False
-                if found.seq > self.taken + 1:
-                    self._skip(found.seq - 1, tail)
-                self._take(found, happening)
-                if monotonic() > until:
-                    return True
-        return False
-
-    def _may_go_on(self) -> bool:
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the target may be sent something now."""
         if self._is_stopped or self._failed is not None or self._timer is not None or not self.route.outbox.is_attached:
             return False
         self._is_full = len(self._open) >= (1 if self.taken < self._careful_until else self._window)
         return not self._is_full
 
-    def _take(self, found: Followed, happening: Happenings) -> None:
+    def take(self, found: Followed, happening: Happening[TwinEvent]) -> None:
+        """The next event, which is behind `taken`; nothing but gaps lies between. Raises StoreUnavailable."""
         seq = found.seq
-        if found.event.entity.type is not EntityType.THING:
-            self.taken = seq
-            return
         if found.cause is not None and found.cause.origin == self.route.connection_id:
             # Nobody is told: to whoever caused it, nothing is acknowledged for its own connection.
             self.taken = seq
             self._listeners.pop(seq, None)
             return
-        judged = self.route.interest.judge_shared(happening(found))
+        judged = self.route.interest.judge_shared(happening)
         self.taken = seq
         if isinstance(judged, Kept):
-            self._tell(seq, judged)
+            if self._listeners:
+                self._tell(seq, judged)
             return
         self._open[seq] = judged
         if self.route.post(judged, partial(self._ended, seq), partial(self._over, seq, Kept.EMPTY)) is None:
             self._over(seq, Kept.EMPTY)
+
+    def fail(self, seq: int) -> None:
+        """The next event cannot be judged: it is missed, like one that can never be sent."""
+        self.taken = seq
+        self.skipped += 1
+        self._tell(seq, PublishFailed("the event could not be judged", status=_OWN_FAULT))
+
+    def skip(self, last: int, trimmed: int) -> None:
+        """There are no events behind `taken` up to `last`: those up to the number `trimmed` were trimmed, which is a miss;
+        the others are nothing that a target is sent, or were erased."""
+        missed = min(last, trimmed) - self.taken
+        if missed > 0:
+            self.skipped += missed
+            self._log("events are skipped", "the journal has let them go", events=missed)
+        for seq in [seq for seq in self._listeners if self.taken < seq <= last]:
+            self._tell(seq, PublishFailed("the journal has let it go", status=424))
+        self.taken = max(self.taken, last)
 
     def _ended(self, seq: int, error: ConnectivityError | None) -> None:
         if self._is_closed or seq not in self._open:
@@ -205,16 +196,6 @@ class Cursor:
     def _try_again(self) -> None:
         self._timer = None
         self._wake()
-
-    def _skip(self, last: int, tail: Tail) -> None:
-        """The events up to `last` are not there: those that were trimmed are missed, those that were erased are not."""
-        missed = min(last, tail.trimmed()) - self.taken
-        if missed > 0:
-            self.skipped += missed
-            self._log("events are skipped", "the journal has let them go", events=missed)
-        for seq in [seq for seq in self._listeners if self.taken < seq <= last]:
-            self._tell(seq, PublishFailed("the journal has let it go", status=424))
-        self.taken = max(self.taken, last)
 
     def again(self, event: TwinEvent, told: Told) -> None:
         """Send an event once more that is passed, and tell what becomes of it."""

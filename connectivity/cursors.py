@@ -16,6 +16,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Final, NamedTuple
 
 import structlog
@@ -29,7 +30,7 @@ from connectivity.store import Store
 from connectivity.targets import TargetRoute
 from connectivity.twins.base import World
 from connectivity.twins.enforcer import Enforcer
-from mappings.ids import EntityId
+from mappings.ids import EntityId, EntityType
 from mappings.signals import TwinEvent
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Followed, Place, Snapshot
@@ -38,6 +39,10 @@ log = structlog.get_logger(__name__)
 
 WRITE_SECONDS: Final = 0.2
 """So long a place may have moved before that is written down: what was sent since then is sent again after a crash."""
+
+TURN_EVENTS: Final = 64
+TURN_SECONDS: Final = 0.002
+"""So much is judged before others have their turn on the loop."""
 
 MOST_LISTENERS: Final = 1000
 """So many events of a cursor may be listened for before it is looked who still does."""
@@ -179,27 +184,63 @@ class Cursors:
 
     def _run(self) -> None:
         self._is_due = False
-        happenings: dict[int, Happening[TwinEvent]] = {}
-
-        def happening(found: Followed) -> Happening[TwinEvent]:
-            known = happenings.get(found.seq)
-            if known is None:
-                known = happenings[found.seq] = self.happening(found)
-            return known
-
-        is_more = False
         tail = self._store.tail
-        for cursors in list(self._cursors.values()):
+        newest = tail.newest
+        # Those that are at the same event go on together: nearly always all of them.
+        groups: dict[int, list[Cursor]] = {}
+        for cursors in self._cursors.values():
             for cursor in cursors:
-                try:
-                    is_more = cursor.run(tail, happening) or is_more
-                except StoreUnavailable as error:
-                    log.warning("a target waits for the store", connection=cursor.route.connection_id, error=str(error))
-                except Exception:
-                    log.exception("an event could not be judged", connection=cursor.route.connection_id)
+                if cursor.taken < newest and cursor.can_go_on:
+                    groups.setdefault(cursor.taken, []).append(cursor)
+        is_more = False
+        for taken, group in groups.items():
+            try:
+                is_more = self._advance(taken, group, monotonic() + TURN_SECONDS / len(groups)) or is_more
+            except StoreUnavailable as error:
+                log.warning("targets wait for the store", error=str(error))
         if is_more:
             self.wake()
         self._write_soon()
+
+    def _advance(self, taken: int, group: list[Cursor], until: float) -> bool:
+        """Have cursors that are at the same event go on for a while; whether one could go on further at once.
+
+        Raises StoreUnavailable.
+        """
+        tail = self._store.tail
+        events = tail.after(taken, TURN_EVENTS)
+        if not events:
+            trimmed = tail.trimmed()
+            for cursor in group:
+                cursor.skip(tail.newest, trimmed)
+            return False
+        for found in events:
+            if found.seq > taken + 1:
+                trimmed = tail.trimmed()
+                for cursor in group:
+                    cursor.skip(found.seq - 1, trimmed)
+            taken = found.seq
+            if found.event.entity.type is not EntityType.THING:
+                for cursor in group:
+                    cursor.skip(taken, 0)
+                continue
+            happening = self.happening(found)
+            group = [cursor for cursor in group if cursor.can_go_on and self._offer(cursor, found, happening)]
+            if not group or monotonic() > until:
+                break
+        return any(cursor.can_go_on for cursor in group)
+
+    def _offer(self, cursor: Cursor, found: Followed, happening: Happening[TwinEvent]) -> bool:
+        """Whether the cursor has passed the event, be it by a mistake of ours. One that has not is tried again later."""
+        try:
+            cursor.take(found, happening)
+        except StoreUnavailable as error:
+            log.warning("a target waits for the store", connection=cursor.route.connection_id, error=str(error))
+            return False
+        except Exception:
+            log.exception("an event could not be judged", connection=cursor.route.connection_id, seq=found.seq)
+            cursor.fail(found.seq)
+        return True
 
     def sweep(self) -> None:
         """Once in a while: whoever has stopped for a reason that nobody will tell goes on."""

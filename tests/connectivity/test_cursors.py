@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity import cursor as cursor_module
 from connectivity import cursors as module
@@ -205,6 +206,44 @@ async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> 
     site.disk.unreadable = False
     site.dispatcher.cursors.sweep()
     assert await sent(other, 1) == [2]
+
+
+async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, other = await followed(target(EVENTS), target(EVENTS, address="b"))
+    one = cursor(other).route.interest
+    judge = one.judge_shared
+
+    def judged(happening: Any) -> Any:
+        return 1 // 0 if happening.signal.value == b"1" else judge(happening)
+
+    monkeypatch.setattr(one, "judge_shared", judged)
+    with capture_logs() as lines:
+        await turned(site, 1, 2)
+        await sent(other, 3)
+    assert sorted(message.address for message in other.link.published) == ["b", "b", "events"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["an event could not be judged"]
+    assert [each.skipped for each in site.dispatcher.cursors.of("other")] == [1, 0]
+
+
+async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after one of them was behind."""
+    site, other = await followed(target(EVENTS), target(EVENTS, address="b"))
+    third = await beside(other, id="third")
+    made: list[int] = []
+    happening = site.dispatcher.cursors.happening
+    monkeypatch.setattr(
+        site.dispatcher.cursors, "happening", lambda found: made.append(found.event.revision) or happening(found)
+    )
+    third.outbox.detach()
+    await turned(site, 1)
+    await sent(other, 2)
+    third.outbox.attach(third.link)
+    site.dispatcher.cursors.wake()
+    await sent(third, 1)
+    await turned(site, 2)
+    await sent(third, 2)
+    await sent(other, 4)
+    assert made == [2, 2, 3]
 
 
 async def test_places_wait_for_a_disk_that_is_full() -> None:
