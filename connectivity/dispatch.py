@@ -135,7 +135,13 @@ class Dispatcher:
         self._announced = []
         left = arrivals
         if self._store.is_available and not any(map(_has_failed, self._submitted)):
-            left = self._take_all(arrivals, waiting, changes)
+            try:
+                left = self._take_all(arrivals, waiting, changes)
+            except BaseException:
+                # Others may have been decided upon what was decided until now. Whoever brings it again is answered from it.
+                self._drop(waiting)
+                self._store.submit(changes)
+                raise
         if waiting or left:
             # Also without changes: no answer overtakes another one, and what is handed back comes back in order.
             must_submit = changes or not self._store.is_available

@@ -268,3 +268,26 @@ async def test_a_mistake_in_a_subscription_is_answered_and_the_next_command_is_s
     await site.settled(2)
     assert site.statuses() == [500, 200]
     assert [(line["connection"], line["correlation_id"]) for line in lines] == [("site", "c-1")]
+
+
+async def test_a_mistake_amid_a_batch_leaves_nothing_decided_that_is_not_stored(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link ends, and the next one brings the batch again: it is answered, and so is what comes behind it."""
+    hold = site.dispatcher._exchange.hold
+
+    def failing(*_arguments: object) -> None:
+        monkeypatch.setattr(site.dispatcher._exchange, "hold", hold)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(site.dispatcher._exchange, "hold", failing)
+    asking = turn(2, requested_acks=["twin-persisted", "other:seen"], timeout="5s")
+    batch = [turn(1), asking]
+    with pytest.raises(ZeroDivisionError):
+        site.handle(*(site.delivery(payload, f"d{n}") for n, payload in enumerate(batch, 1)))
+    await until(lambda: site.values() == [1, 2])
+    site.handle(*(site.delivery(payload, f"d{n}", redelivered=True) for n, payload in enumerate(batch, 1)))
+    site.deliver(turn(3))
+    await until(lambda: len(site.answers()) == 2)
+    assert site.values() == [1, 2, 3]
+    assert site.dispatcher.held("site") == 1
