@@ -15,7 +15,7 @@ A filter sees what its target may read and nothing else, or what is delivered wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,18 +41,22 @@ class _Wish:
     operands: tuple[tuple[str, Template], ...]
     has_times: bool
     extra: ExtraFields | None
+    test: Callable[[Mapping[str, Any]], bool] | None = None
+    """The predicate, compiled, unless it asks the clock."""
 
     @classmethod
     def of(cls, topic: TargetTopic) -> _Wish:
         predicate = rql.parse(topic.filter, is_operand) if topic.filter is not None else None
         fields = rql.fields(predicate) if predicate is not None else ()
         names = dict.fromkeys(field.path[0] for field in fields if field.kind is FieldKind.OPERAND)
+        has_times = predicate is not None and rql.names_times(predicate)
         return cls(
             frozenset(topic.namespaces),
             predicate,
             tuple((name, parse_operand(name)) for name in names),
-            predicate is not None and rql.names_times(predicate),
+            has_times,
             ExtraFields(topic.extra_fields) if topic.extra_fields is not None else None,
+            rql.compiled(predicate) if predicate is not None and not has_times else None,
         )
 
     @property
@@ -64,6 +68,8 @@ class _Wish:
         """The signal as this topic has it, or why it is kept."""
         extra = self.extra
         predicate = self.predicate
+        if extra is None and self.test is not None:
+            return seen.signal if self.test(seen.document(self.operands)) else Kept.FILTER
         if predicate is None and extra is None:
             return seen.signal
         if predicate is not None and self.has_times:

@@ -4,12 +4,14 @@ predicate = resolve_times(parse(text), now)
 evaluate(predicate, document)
 foresee(predicate, document, is_open)
 weight(predicate)
+compiled(predicate)(document)
 """
 
 from spark_store.rql.ast import Predicate
 from spark_store.rql.bind import resolve_times
+from spark_store.rql.compiled import compiled
 from spark_store.rql.evaluate import evaluate, weight
 from spark_store.rql.foresee import fields, foresee, names_times
 from spark_store.rql.parser import parse
 
-__all__ = ["Predicate", "evaluate", "fields", "foresee", "names_times", "parse", "resolve_times", "weight"]
+__all__ = ["Predicate", "compiled", "evaluate", "fields", "foresee", "names_times", "parse", "resolve_times", "weight"]

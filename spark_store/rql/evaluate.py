@@ -111,15 +111,25 @@ def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> b
     """Whether the comparison holds for one of the values. Of many, those that need no coercion are compared by Python."""
     if len(values) > _FEW and operator in _PLAIN:
         wanted = literal.value
-        is_plain = not isinstance(wanted, str) or wanted.isascii()
-        alike = _ALIKE.get(literal.kind, frozenset()) if is_plain else frozenset()
-        others = [] if alike.issuperset(map(type, values)) else [value for value in values if type(value) not in alike]
-        plain = [value for value in values if type(value) in alike] if others else values
+        types = alike(literal)
+        others = [] if types.issuperset(map(type, values)) else [value for value in values if type(value) not in types]
+        plain = [value for value in values if type(value) in types] if others else values
         if any(map(_PLAIN[operator], plain, repeat(wanted))):
             return True
         values = others
     holds = _COMPARISONS[operator]
     return any(holds(value, literal) for value in values)
+
+
+def alike(literal: Literal) -> frozenset[type]:
+    """The types of values that Python compares with this literal as this language does, uncoerced; none for some."""
+    is_plain = not isinstance(literal.value, str) or literal.value.isascii()
+    return _ALIKE.get(literal.kind, frozenset()) if is_plain else frozenset()
+
+
+def plain_test(predicate: Compare) -> Callable[[Any, Any], bool] | None:
+    """What a comparison comes to for a value that is `alike` its literal, if it is one that a missing field fails."""
+    return _PLAIN.get(predicate.operator) if _is_shown(predicate.field) else None
 
 
 def _in(predicate: In, document: Document) -> bool:

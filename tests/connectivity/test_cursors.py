@@ -24,6 +24,12 @@ def service(journal: Disk) -> Site:
     return Site(source(), journal=journal)
 
 
+async def forgotten(site: Site) -> None:
+    """Nothing is in memory any more of what was stored."""
+    await until(lambda: site.store.tail.newest == site.journal.newest_seq())
+    site.store.tail.forget()
+
+
 def places(site: Site) -> list[tuple[str, str, int]]:
     return [place[:3] for place in site.journal.places()]
 
@@ -147,7 +153,7 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
     other.outbox.detach()
     await turned(site, *range(10))
     site.dispatcher.close_connection("other")
-    site.store.tail.forget()
+    await forgotten(site)
     assert await site.store.trim(8, LATER) == 8
     other = await beside(site)
     assert await sent(other, 4) == [8, 9, 10, 11]
@@ -163,7 +169,7 @@ async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:
     site, other = await followed()
     other.outbox.detach()
     await turned(site, 1, 2)
-    site.store.tail.forget()
+    await forgotten(site)
     assert await site.store.trim(99, LATER) == 4
     other.outbox.attach(other.link)
     site.dispatcher.cursors.wake()

@@ -68,6 +68,9 @@ class Trial:
         if hearer is not None:
             address = hearer.addresses(name, "heard")[1]
             hearer.prepare(name, "heard")
+            for document in documents:
+                for source in document["sources"]:
+                    source["replyTarget"]["expectedResponseTypes"] = ["response", "error", "nack"]
             documents.append(hearing(hearer, name, address))
             command = [sys.executable, "-m", "tests.kill.hearing", hearer.uri, address, str(self._heard)]
             self._listener = subprocess.Popen(command)
