@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from connectivity.carried import refusal, reservations, shortfalls
 from connectivity.model import Connection
 from connectivity.spec import parse

@@ -193,6 +193,9 @@ PRODUCED: dict[str, How] = {
     "protocoladapter:illegal.adaptable": How(_text(f"{LAMP}/retrieve", ',"status":200')),
     "placeholder:unresolved": How(command("retrieve"), group="unknown", site="unresolved"),
     "placeholder:placeholder.reference.notsupported": How(
+        command("create", value={"_copyPolicyFrom": "{{ ref:lamp-7 }}"}, name="new"), group="new"
+    ),
+    "placeholder:placeholder.reference.unknown.field": How(
         command("create", value={"_copyPolicyFrom": "{{ ref:things/acme.site:lamp-7/attributes }}"}, name="new"),
         group="new",
     ),

@@ -31,8 +31,8 @@ def written(folder: Path, name: str = "depot.json", **more: Any) -> Path:
 
 
 def announced() -> list[dict[str, Any]]:
-    """A target for what no target is told yet."""
-    return [{**base_document("shared")["targets"][0], "topics": ["_/_/policies/announcements"]}]
+    """A target with a parameter that its topic does not know."""
+    return [{**base_document("shared")["targets"][0], "topics": ["_/_/policies/announcements?filter=exists(a)"]}]
 
 
 def test_design_8_08_good_files_end_with_0(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_is_not_carried_out_yet_is_no_problem_and_is_told_all_the_same(tmp_
     assert result.stdout.splitlines() == [
         f"{file}: depot-7_rabbit will not be opened: this version of the service has no sshTunnel",
         f"{file}: depot-7_rabbit: not carried out yet: "
-        "targets[0].topics: nothing is published of _/_/policies/announcements",
+        "targets[0].topics: the parameter filter is unknown and ignored",
         "1 connection in 1 file, no problems",
     ]
     result = run("validate", tmp_path, "--json")
