@@ -33,10 +33,11 @@ def listen(party: Party, log: LogWriter, stopping: threading.Event) -> None:
 def main(uri: str, address: str, log_path: Path) -> int:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    log = LogWriter(log_path)
     with join(uri, f"{address}-none", address) as party:
+        # Whoever sees the log knows that somebody listens.
+        log = LogWriter(log_path)
         listen(party, log, stopping)
-    log.close()
+        log.close()
     return 0
 
 
