@@ -1,8 +1,8 @@
 """What the example connections find at their brokers: their documents pointed there, their queues and topics made.
 
 The service declares nothing at a broker: queues and topics belong to those who run it. For the examples, that is us. So
-`python -m examples.prepare FOLDER` makes the queues and topics that the connections of a folder consume from, and topics
-that their answers go to. One that is there stays as it is.
+`python -m examples.prepare FOLDER` makes the queues and topics that the connections of a folder consume from, topics that
+their answers go to, and queues that their targets publish to. One that is there stays as it is.
 """
 
 from __future__ import annotations

@@ -225,7 +225,12 @@ def test_queues_and_topics_are_made_once_and_stay(tmp_path: Path, rabbitmq: Rabb
     document = yaml.safe_load(file.read_text(encoding="utf-8")) | {"uri": rabbitmq.uri()}
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     made = prepare(folder)
-    assert sorted(made) == ["queue back-end.ask", "topic analytics.answers", "topic analytics.ask"]
+    assert sorted(made) == [
+        "queue back-end.alarms",
+        "queue back-end.ask",
+        "topic analytics.answers",
+        "topic analytics.ask",
+    ]
     assert prepare(folder) == made
     assert {"analytics.ask", "analytics.answers"} <= set(kafka.admin.list_topics(timeout=30).topics)
 
