@@ -45,6 +45,10 @@ class Target:
         """Makes the journal readable for the session, too."""
         for source in SOURCES:
             spark.dataSource.register(source)
+        if (spark.sparkContext.master or "").startswith("local"):
+            # Each stage would be a job of its own, so that the next one can be planned by what it gave: that takes longer
+            # than there is to gain. (Wide queries have sessions of their own.)
+            spark.conf.set("spark.sql.adaptive.enabled", "false")
         return cls(spark, Lake(data_dir), spark.sparkContext.defaultParallelism)
 
     def name(self, table: Table) -> str:

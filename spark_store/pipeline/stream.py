@@ -115,15 +115,20 @@ class Stream:
         Raises StoreError, also for Spark's errors; after LakeUnfit trying again does not help.
         """
         try:
-            self._catch_up()
-            self._follow()
+            newest = self._catch_up()
+            if self._options.once and newest <= self._watermark.seq:
+                # A query would take a second to find that out.
+                self._erase()
+                self._keep_up()
+            else:
+                self._follow()
         except _Stopping:
             return
         except (PySparkException, Py4JError, OSError) as error:
             raise translated(error) from error
 
-    def _catch_up(self) -> None:
-        """Make the tables, finish what was begun, and find out where to go on."""
+    def _catch_up(self) -> int:
+        """Make the tables, finish what was begun, and find out where to go on. The number of the journal's newest event."""
         target = self._target
         if mended := durable.mend(target.lake):
             self._say("log mended", commits=[str(commit.relative_to(target.lake.folder)) for commit in mended])
@@ -146,6 +151,7 @@ class Stream:
         self._count_files()
         self._say("following", seq=decided.last, newest=found.newest)
         forget_failure(target.lake.failure)
+        return found.newest
 
     def _last_watermark(self) -> Watermark:
         """What was published last. One that cannot be read is as good as none: the tables know what they hold."""
@@ -169,8 +175,7 @@ class Stream:
         query, ahead = self._start(), self._clock() - time.monotonic()
         jump: _ClockWentBack | None = None
         try:
-            while query.isActive:
-                time.sleep(_POLL_SECONDS)
+            while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # parts of seconds are taken too
                 before, ahead = ahead, self._clock() - time.monotonic()
                 if before - ahead > _JUMP_SECONDS:
                     jump = _ClockWentBack(before - ahead)
@@ -181,7 +186,6 @@ class Stream:
                     query.stop()
                 self._erase()
                 self._keep_up()
-            query.awaitTermination()
             self._erase()
             self._keep_up()
         except PySparkException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,3 +110,26 @@ def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
     monkeypatch.setattr(stream.shutil, "rmtree", refuses)
     with pytest.raises(PermissionError):
         running(target)._start()
+
+
+@pytest.mark.parametrize(("newest", "expected"), [(0, ["erase", "keep up"]), (3, ["follow"])])
+def test_a_run_that_finds_nothing_new_starts_no_query(
+    newest: int, expected: list[str], target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stream, "_catch_up", lambda _: newest)
+    for name in ("_follow", "_erase", "_keep_up"):
+        monkeypatch.setattr(Stream, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
+    Stream(target, lambda *_, **__: None, StreamOptions(once=True), threading.Event()).run()
+    assert done == expected
+
+
+@pytest.mark.parametrize(("master", "planned"), [("local[2]", {"spark.sql.adaptive.enabled": "false"}), ("yarn", {})])
+def test_stages_are_planned_one_by_one_on_a_cluster_alone(master: str, planned: dict[str, str], tmp_path: Path) -> None:
+    found: dict[str, str] = {}
+    spark: Any = SimpleNamespace(
+        dataSource=SimpleNamespace(register=lambda _: None),
+        sparkContext=SimpleNamespace(master=master, defaultParallelism=2),
+        conf=SimpleNamespace(set=found.__setitem__),
+    )
+    Target.of(spark, tmp_path)
+    assert found == planned
