@@ -35,8 +35,9 @@ def latest_rows(states: DataFrame) -> DataFrame:
         sql.col("policy").alias("policy_id"),
         "revision",
         "seq",
-        "created",
-        "modified",
+        # Those that a rebuild has folded are texts; what is no time is an error, not a null.
+        sql.col("created").cast("timestamp").alias("created"),
+        sql.col("modified").cast("timestamp").alias("modified"),
         is_deleted.alias("deleted"),
         "state",
     ).select(*LATEST.column_names)
