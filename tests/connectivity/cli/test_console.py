@@ -57,8 +57,7 @@ def test_what_is_not_carried_out_yet_is_no_problem_and_is_told_all_the_same(tmp_
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         f"{file}: depot-7_rabbit will not be opened: this version of the service has no sshTunnel",
-        f"{file}: depot-7_rabbit: not carried out yet: "
-        "targets[0].topics: the parameter filter is unknown and ignored",
+        f"{file}: depot-7_rabbit: not carried out yet: targets[0].topics: the parameter filter is unknown and ignored",
         "1 connection in 1 file, no problems",
     ]
     result = run("validate", tmp_path, "--json")
