@@ -172,7 +172,9 @@ async def test_answers_that_become_ready_without_a_link_wait_for_the_next_one() 
         await until(lambda: running.site.values() == [1])
         assert running.answers() == []
         running.broker.refusal = None
-        assert await running.answered(2) == ["1", "1"]
+        # The delivery comes again; whether its answer is still on its way then is a matter of who is faster.
+        assert set(await running.answered(1)) == {"1"}
+        await until(lambda: running.unsettled() == 0)
     assert running.site.values() == [1]
 
 
