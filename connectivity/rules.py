@@ -149,10 +149,11 @@ def check_template(path: str, text: str, scope: Scope, *, shown: str | None = No
         parse(text, scope)
     except PlaceholderError as error:
         fault = error.fault
+        reason = fault.message.removesuffix(".")
         nearest = _NEAREST.search(fault.description or "")
         hint = f"did you mean {nearest[1]}?" if nearest else None
         written = text if shown is None else shown
-        found = f"{show(written)}: {fault.message}" if len(written) < _SHOWN_LENGTH else fault.message
+        found = f"{show(written)}: {reason}" if len(written) < _SHOWN_LENGTH else reason
         yield Problem(path, found, f"what is known in {scope.place}", hint, fault.error)
 
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectivity.rules import did_you_mean, has_expression, json_path, show, with_connection_id, with_dummies
+from connectivity.rules import (
+    check_template,
+    did_you_mean,
+    has_expression,
+    json_path,
+    show,
+    with_connection_id,
+    with_dummies,
+)
+from mappings.placeholders import Scope
 
 
 @pytest.mark.parametrize(
@@ -75,3 +84,9 @@ def test_dummies_stand_for_expressions() -> None:
 @pytest.mark.parametrize("text", ["{{connection:id}}:a", "{{ connection:id }}:a", "${connection:id}:a"])
 def test_5_6_the_connections_id_is_put_into_labels(text: str) -> None:
     assert with_connection_id(text, r"de\1pot") == r"de\1pot:a"
+
+
+def test_what_is_wrong_with_a_template_reads_as_one_sentence() -> None:
+    (problem,) = check_template("address", "alarms/{{ thing:nam }}", Scope.COMMON)
+    assert "id, namespace, name, expected what is known" in str(problem)
+    assert str(problem).endswith("(did you mean name?)")
