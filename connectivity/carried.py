@@ -1,7 +1,7 @@
 """What of a connection document this version carries out.
 
 A document may say more than is done today. What would be unsafe to leave out is refused: then the connection is not opened,
-and its status says why. What is merely missing is told in the log when the connection is opened. Whoever checks documents
+and its status says why. What merely has no effect is told in the log when the connection is opened. Whoever checks documents
 is told both, before anything is opened.
 """
 
@@ -12,7 +12,8 @@ from difflib import get_close_matches
 
 from connectivity.brokers import load_broker
 from connectivity.model import Connection, Target
-from connectivity.topics import TOPICS, parse_target_topic
+from connectivity.topics import TOPICS, TargetTopic, parse_target_topic
+from mappings.ids import is_namespace
 
 
 def refusal(connection: Connection) -> str | None:
@@ -27,24 +28,33 @@ def refusal(connection: Connection) -> str | None:
 
 
 def shortfalls(connection: Connection) -> Iterator[str]:
-    """What the document asks for and this version leaves out."""
+    """What the document says and nothing comes of."""
     for index, target in enumerate(connection.targets):
         yield from (f"targets[{index}].{what}" for what in _left_out(target))
 
 
 def _left_out(target: Target) -> Iterator[str]:
-    """What of a target is left out."""
-    topics = [parse_target_topic(text) for text in target.topics]
-    for name in dict.fromkeys(name for topic in topics for name in topic.ignored):
-        near = get_close_matches(name, TOPICS[topics[0].topic], 1)
+    """What of a target is left out, each once."""
+    yield from dict.fromkeys(what for text in target.topics for what in _left_out_of(parse_target_topic(text)))
+
+
+def _left_out_of(topic: TargetTopic) -> Iterator[str]:
+    for name in topic.ignored:
+        near = get_close_matches(name, TOPICS[topic.topic], 1)
         yield f"topics: the parameter {name} is unknown and ignored" + (f"; did you mean {near[0]}?" if near else "")
+    for name in topic.repeated:
+        yield f"topics: the parameter {name} is there more than once, and only the first one counts"
+    for name in topic.namespaces:
+        if not is_namespace(name):
+            # As a problem it would refuse documents that other services take; in silence, nobody hears anything.
+            yield f"topics: nothing is in the namespace {name}, as namespaces are whole names such as acme.plant"
 
 
 def notes(connection: Connection) -> Iterator[str]:
-    """What this version does not do of a document, as whoever checks it reads that."""
+    """What nothing comes of, as whoever checks the document reads that."""
     if (reason := refusal(connection)) is not None:
         yield f"{connection.id} will not be opened: {reason}"
-    yield from (f"{connection.id}: not carried out yet: {shortfall}" for shortfall in shortfalls(connection))
+    yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in shortfalls(connection))
 
 
 def reservations(connection: Connection) -> Iterator[str]:

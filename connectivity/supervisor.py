@@ -144,9 +144,7 @@ class Supervisor:
     def _open(self) -> None:
         if not any(client.is_running for client in self.clients):
             for shortfall in shortfalls(self.connection):
-                log.warning(
-                    "this version does less than the document says", connection=self.connection.id, left_out=shortfall
-                )
+                log.warning("a part of the document is without effect", connection=self.connection.id, part=shortfall)
             self._dispatcher.join(self._member)
             self._dispatcher.cursors.join(self.connection, self._targets)
         for client in self.clients:

@@ -1,8 +1,9 @@
 """Which signals a target receives: `topic?namespaces=a,b&filter=<RQL>&extraFields=<selector>`.
 
 The parameters are split at `&`, then at the first `=`, and each side is URL-decoded, so `&`, `+` and `%` inside a filter
-are percent-encoded. Parameters that a topic does not know are ignored, as clients of other services write them too; which
-they were is told. The filter stays text here: `connectivity.spec` checks it, and whoever publishes parses it once.
+are percent-encoded. Parameters that a topic does not know are ignored, as clients of other services write them too, and of
+one that is there twice the first counts; which they were is told. The filter stays text here: `connectivity.spec` checks it,
+and whoever publishes parses it once.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class TargetTopic(NamedTuple):
     extra_fields: str | None = None
     ignored: tuple[str, ...] = ()
     """Names of parameters that the topic does not know."""
+    repeated: tuple[str, ...] = ()
+    """Names of parameters that the topic knows and that were given before: the first one counts."""
 
 
 class UnknownTopic(ValueError):
@@ -68,10 +71,13 @@ def parse_target_topic(text: str) -> TargetTopic:
         raise UnknownTopic(topic)
     parameters: dict[str, str] = {}
     ignored: list[str] = []
+    repeated: list[str] = []
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        if (name := unquote_plus(name)) in TOPICS[topic]:
-            parameters.setdefault(name, unquote_plus(value))
+        if (name := unquote_plus(name)) in parameters:
+            repeated.append(name)
+        elif name in TOPICS[topic]:
+            parameters[name] = unquote_plus(value)
         elif name:
             ignored.append(name)
     namespaces = parameters.get("namespaces", "").split(",")
@@ -81,4 +87,5 @@ def parse_target_topic(text: str) -> TargetTopic:
         filter=parameters.get("filter"),
         extra_fields=parameters.get("extraFields"),
         ignored=tuple(ignored),
+        repeated=tuple(repeated),
     )

@@ -82,6 +82,11 @@ def _parse(type: EntityType, text: str) -> EntityId | None:
 _known = lru_cache(maxsize=8192)(_parse)
 
 
+def is_namespace(text: str) -> bool:
+    """Whether entities may be in a namespace that is called so."""
+    return ":" not in text and _parse(EntityType.THING, f"{text}:x") is not None
+
+
 def is_label(text: str) -> bool:
     """Whether an acknowledgement may be labelled so: 3 to 100 letters, digits and the characters - _ :"""
     return _LABEL.fullmatch(text) is not None

@@ -39,7 +39,7 @@ def validate(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")],
     as_json: AsJson = False,
 ) -> None:
-    """Name the problems of connection files (JSON or YAML), and what of them is not carried out yet."""
+    """Name the problems of connection files (JSON or YAML), and what of them has no effect."""
     missing = [path for path in paths if not _exists(path)]
     for path in missing:
         complain(f"{path}: found nothing, expected a file or a folder")

@@ -60,6 +60,29 @@ def test_an_unknown_parameter_is_told_with_the_nearest_known_one() -> None:
     assert told == "targets[0].topics: the parameter namespace is unknown and ignored; did you mean namespaces?"
 
 
+def told(*topics: str) -> list[str]:
+    return list(shortfalls(document(targets=[{**TARGET, "topics": list(topics)}])))
+
+
+def test_the_nearest_parameter_is_one_of_the_same_topic() -> None:
+    known = "_/_/connections/announcements"
+    (line,) = told(known, "_/_/things/twin/events?filters=exists(attributes/on)")
+    assert line == "targets[0].topics: the parameter filters is unknown and ignored; did you mean filter?"
+
+
+def test_a_parameter_that_is_there_twice_is_told() -> None:
+    (line,) = told("_/_/things/twin/events?filter=exists(attributes/on)&filter=exists(attributes/off)")
+    assert line == "targets[0].topics: the parameter filter is there more than once, and only the first one counts"
+
+
+def test_a_namespace_that_nothing_can_be_in_is_told() -> None:
+    assert told("_/_/things/twin/events?namespaces=acme.plant,acme-depot.east") == []
+    (line,) = told("_/_/things/twin/events?namespaces=acme.*,acme.plant")
+    assert line == (
+        "targets[0].topics: nothing is in the namespace acme.*, as namespaces are whole names such as acme.plant"
+    )
+
+
 def test_8_13_8_24_what_a_connection_is_not_stands_in_its_status() -> None:
     assert list(reservations(document())) == []
     assert list(reservations(document({"qos": 2}))) == ["sources with QoS 2 are consumed with QoS 1"]

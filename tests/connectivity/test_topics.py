@@ -21,6 +21,7 @@ EVENTS = "_/_/things/twin/events"
         (f"{EVENTS}?filter=a=b", TargetTopic(EVENTS, filter="a=b")),
         (f"{EVENTS}?%66ilter=x", TargetTopic(EVENTS, filter="x")),
         (f"{EVENTS}?nonsense=1&filter=x", TargetTopic(EVENTS, filter="x", ignored=("nonsense",))),
+        (f"{EVENTS}?filter=x&filter=y", TargetTopic(EVENTS, filter="x", repeated=("filter",))),
         (
             "_/_/policies/announcements?namespaces=a&filter=x",
             TargetTopic("_/_/policies/announcements", ("a",), ignored=("filter",)),

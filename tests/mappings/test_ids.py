@@ -6,7 +6,15 @@ import uuid
 
 import pytest
 
-from mappings.ids import EntityId, EntityType, new_correlation_id, new_subscription_id, parse_entity_id, utf16_length
+from mappings.ids import (
+    EntityId,
+    EntityType,
+    is_namespace,
+    new_correlation_id,
+    new_subscription_id,
+    parse_entity_id,
+    utf16_length,
+)
 
 THING = EntityType.THING
 
@@ -31,6 +39,11 @@ def test_an_id_is_split_at_its_first_colon(text: str, namespace: str, name: str)
 )
 def test_what_is_no_id_is_none(text: str) -> None:
     assert parse_entity_id(THING, text) is None
+
+
+def test_a_namespace_is_what_may_stand_before_the_colon() -> None:
+    assert all(map(is_namespace, ("acme", "acme.plant", "a-b.c_d", "")))
+    assert not any(map(is_namespace, ("acme.*", "acme plant", "acme.7x", "acme:plant", "acme.")))
 
 
 def test_an_id_has_at_most_256_utf_16_units() -> None:

@@ -45,7 +45,7 @@ def test_design_8_08_good_files_end_with_0(tmp_path: Path) -> None:
     assert run("validate", tmp_path).stdout == "2 connections in 2 files, no problems\n"
 
 
-def test_what_is_not_carried_out_yet_is_no_problem_and_is_told_all_the_same(tmp_path: Path) -> None:
+def test_what_has_no_effect_is_no_problem_and_is_told_all_the_same(tmp_path: Path) -> None:
     tunnel = {
         "enabled": True,
         "credentials": {"type": "plain", "username": "tunnel", "password": SECRET},
@@ -57,21 +57,21 @@ def test_what_is_not_carried_out_yet_is_no_problem_and_is_told_all_the_same(tmp_
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         f"{file}: depot-7_rabbit will not be opened: this version of the service has no sshTunnel",
-        f"{file}: depot-7_rabbit: not carried out yet: targets[0].topics: the parameter filter is unknown and ignored",
+        f"{file}: depot-7_rabbit: without effect: targets[0].topics: the parameter filter is unknown and ignored",
         "1 connection in 1 file, no problems",
     ]
     result = run("validate", tmp_path, "--json")
     assert (result.exit_code, json.loads(result.stdout)) == (0, [])
 
 
-def test_what_is_not_carried_out_yet_is_told_beside_the_problems_of_other_files(tmp_path: Path) -> None:
+def test_what_has_no_effect_is_told_beside_the_problems_of_other_files(tmp_path: Path) -> None:
     written(tmp_path, targets=announced())
     written(tmp_path, "site.json", id="site", clientCount=0)
     result = run("validate", tmp_path)
     assert result.exit_code == 1
     problem, note = result.stdout.splitlines()
     assert "clientCount: found 0, expected at least 1" in problem
-    assert "depot-7_rabbit: not carried out yet" in note
+    assert "depot-7_rabbit: without effect" in note
 
 
 def test_design_8_08_problems_go_to_standard_output_and_end_with_1(tmp_path: Path) -> None:
