@@ -38,7 +38,7 @@ _FAULTS: dict[str, _Words] = {
     "json.key.invalid": _Words(
         400,
         "The key {detail} is not valid.",
-        "A key has 1 to 256 characters, none of them a slash or a control character.",
+        "A key has 1 to 256 characters, none of them a slash, a control character or one from U+007F to U+00FF.",
     ),
     "json.pointer.invalid": _Words(
         400, "The JSON pointer '{path}' is not valid.", "Check that it has no consecutive slashes."

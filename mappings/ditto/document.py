@@ -17,11 +17,9 @@ from typing import Any
 import msgspec
 
 from mappings.ditto import faults
+from mappings.ditto.faults import MAX_NESTING
 from mappings.ditto.topics import entity_of
 from mappings.errors import DecodeError, Fault
-
-MAX_NESTING = 200
-"""The deepest that the value of a message may be nested; the message around it is one more."""
 
 _LONG = 1 << 63
 
@@ -54,7 +52,7 @@ def read_message(payload: bytes) -> Message:
     except NOT_JSON:
         raise _refused(payload) from None
     if not is_sound(payload):
-        raise _error(faults.not_json(payload), message.topic, message.headers)
+        raise _error(faults.not_sound(payload), message.topic, message.headers)
     return message
 
 
@@ -82,7 +80,7 @@ def _refused(payload: bytes) -> DecodeError:
         return DecodeError(faults.not_json(payload))
     if not isinstance(document, dict):
         return DecodeError(faults.not_json(payload))
-    fault = wrong_member(document) if is_sound(payload) else None
+    fault = wrong_member(document) if is_sound(payload) else faults.not_sound(payload)
     return _error(fault or faults.not_json(payload), document.get("topic"), document.get("headers"))
 
 

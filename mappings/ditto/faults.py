@@ -16,6 +16,14 @@ from mappings.texts import LONGEST_QUOTE, shortened
 
 JSON_HINT = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
 
+MAX_NESTING = 200
+"""The deepest that the value of a message may be nested; the message around it is one more."""
+
+SOUND_HINT = (
+    f"A message is text in UTF-8, its value nested at most {MAX_NESTING} deep, its integers have 64 bits at most, and its "
+    "other numbers are those of a double."
+)
+
 _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"
 _encode = msgspec.json.Encoder().encode
 
@@ -45,10 +53,17 @@ def not_convertible(value: Any, expected: str) -> Fault:
     return Fault(400, "json.format.invalid", f"This JSON value is not {expected}: {quoted(value)}")
 
 
-def not_json(payload: bytes) -> Fault:
-    """Bytes that are no JSON object, or hold what cannot be kept: too deep, too large a number, half a character."""
+def not_json(payload: bytes, description: str = JSON_HINT) -> Fault:
+    """Bytes that are no JSON object."""
     start = payload[: 4 * LONGEST_QUOTE + 4].decode("utf-8", "replace")
-    return Fault(400, "json.invalid", f"Failed to parse JSON string '{shortened(start)}'!", JSON_HINT)
+    return Fault(400, "json.invalid", f"Failed to parse JSON string '{shortened(start)}'!", description)
+
+
+def not_sound(payload: bytes) -> Fault:
+    """JSON that holds what cannot be kept: too deep, too large a number, bytes that are no text. A validator of JSON
+    finds nothing wrong with most of it, so the description says what is expected.
+    """
+    return not_json(payload, SOUND_HINT)
 
 
 def nul_in_key(key: str) -> Fault:

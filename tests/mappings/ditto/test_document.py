@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mappings.ditto.document import MAX_NESTING, compact, is_sound, parse_value, read_message
+from mappings.ditto.document import compact, is_sound, parse_value, read_message
+from mappings.ditto.faults import MAX_NESTING, SOUND_HINT
 from mappings.errors import DecodeError
 
 
@@ -88,3 +89,19 @@ def test_an_unreadable_message_tells_what_was_read_of_it() -> None:
     error = caught.value
     assert (str(error.entity), error.group) == ("acme.site:pol-7", "policies")
     assert error.headers == {"correlation-id": "c-1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ('"/"', "9223372036854775808"),
+        ('"/"', "1e400"),
+        ('"/"', "[" * 201 + "]" * 201),
+        ("5", "9223372036854775808"),
+    ],
+)
+def test_json_that_cannot_be_kept_is_told_what_could_be(path: str, value: str) -> None:
+    with pytest.raises(DecodeError) as raised:
+        read_message(f'{{"topic": "a/b/things/twin/commands/modify", "path": {path}, "value": {value}}}'.encode())
+    assert raised.value.fault.error == "json.invalid"
+    assert raised.value.fault.description == SOUND_HINT

@@ -19,6 +19,13 @@ def test_the_texts_are_the_protocol_s_own() -> None:
     assert faults.not_json(b"{").message == "Failed to parse JSON string '{'!"
 
 
+def test_json_that_cannot_be_kept_is_told_what_could_be() -> None:
+    fault = faults.not_sound(b'{"value": 9223372036854775808}')
+    assert fault.message == faults.not_json(b'{"value": 9223372036854775808}').message
+    assert "integers have 64 bits at most" in (fault.description or "")
+    assert "200 deep" in (fault.description or "")
+
+
 @pytest.mark.parametrize(
     "fault",
     [
