@@ -81,6 +81,8 @@ class TargetRoute:
         self._must_finish = any(mapper.must_finish for mapper in self._mappers)
         self._has_topic = any(mapper.needs_topic for mapper in self._mappers)
         self._has_features = any(mapper.needs_features for mapper in self._mappers)
+        self._address = target.address
+        self._has_told = False
         self._publication = Publication(target.address, target.header_mapping, connection.id, now)
         self._open: dict[int, tuple[Posting, Ended]] = {}
         self._number = 0
@@ -107,6 +109,7 @@ class TargetRoute:
             resolved = self._publication.resolve(context)
             if resolved is None:
                 self.meter.outbound("address_unresolved")
+                self._tell_unresolved(signal)
                 return None
             parts = [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
         except Exception as error:
@@ -115,6 +118,12 @@ class TargetRoute:
             self.meter.outbound("unwritten")
             return None
         return resolved, parts
+
+    def _tell_unresolved(self, signal: Outbound) -> None:
+        """Loud the first time: with a slip in the address the target gets nothing at all."""
+        tell = log.debug if self._has_told else log.warning
+        self._has_told = True
+        tell("a signal has no address", address=self._address, **self._about(signal))
 
     async def _finish(
         self, signal: Outbound, written: _Written, messages: list[Outgoing], posting: Posting

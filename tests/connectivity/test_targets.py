@@ -99,6 +99,18 @@ def test_without_an_address_nothing_is_published() -> None:
     assert (way.link.published, way.ended, way.count("address_unresolved")) == ([], [], 1)
 
 
+def test_a_target_whose_address_has_no_value_is_told_once_and_then_for_those_who_look_closely() -> None:
+    way = Way(MESSAGES, address="{{ header:no }}")
+    with capture_logs() as lines:
+        way.route.post(BLINK, way.ended.append)
+        way.route.post(BLINK, way.ended.append)
+    assert [(line["log_level"], line["event"]) for line in lines] == [
+        ("warning", "a signal has no address"),
+        ("debug", "a signal has no address"),
+    ]
+    assert (lines[0]["target"], lines[0]["address"]) == (0, "{{ header:no }}")
+
+
 def test_an_address_that_a_sender_has_spoiled_is_a_failure() -> None:
     way = Way(MESSAGES, address="{{ header:desk }}/x")
     with capture_logs() as lines:
