@@ -13,7 +13,9 @@ from connectivity import logs
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # A server without an access log, as a test of the service starts one, takes the voice of this logger for good.
+    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in ("uvicorn.access", "asyncio")}
