@@ -121,7 +121,9 @@ _FAULTS: dict[str, _Words] = {
         409, "The thing '{id}' exists already.", "Choose another id, or modify the thing that exists."
     ),
     "things:thing.notcreatable": _Words(
-        400, "The thing '{id}' cannot be created: its policy '{detail}' could not be created.", "Check the policy's id."
+        400,
+        "The thing '{id}' cannot be created: its policy '{detail}' could not be created.",
+        "Its id must be free, its size allowed, and you must be able to change it: grant yourself WRITE on 'policy:/'.",
     ),
     "things:event.notallowed": _Words(
         403, "The live event at '{path}' of the thing '{id}' is not allowed.", _WRITE_HINT

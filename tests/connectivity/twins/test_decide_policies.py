@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from connectivity.twins.decide import Limits
+from connectivity.twins.faults import refusal
 from tests.connectivity.twins.twin_world import (
     ALL,
     OWNER,
@@ -394,3 +395,10 @@ def test_entity_tags_and_if_equal_hold_for_policies_and_conditions_do_not() -> N
     assert world.refused("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:9"')[0] == 412
     assert world.refused("retrieve", to=P, if_none_match='"rev:1"') == (304, "policies:precondition.notmodified")
     assert world.status("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:1"', condition="eq(") == 204
+
+
+def test_what_is_said_of_a_refused_policy_of_a_new_thing_and_of_a_key_is_all_that_may_be_wrong() -> None:
+    description = refusal("things:thing.notcreatable", policy(THING), detail=THING).fault.description or ""
+    assert "'policy:/'" in description
+    assert "size" in description
+    assert "U+00FF" in (refusal("json.key.invalid", policy(THING), detail="'\u00e4'").fault.description or "")
