@@ -142,7 +142,8 @@ class Cursor:
             self._over(seq, Kept.EMPTY)
 
     def fail(self, seq: int) -> None:
-        """The next event cannot be judged: it is missed, like one that can never be sent."""
+        """The next event cannot be judged or posted: it is missed, like one that can never be sent."""
+        self._open.pop(seq, None)
         self.taken = seq
         self.skipped += 1
         self._tell(seq, PublishFailed("the event could not be judged", status=_OWN_FAULT))

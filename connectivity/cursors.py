@@ -212,9 +212,13 @@ class Cursors:
         if not events:
             trimmed = tail.trimmed()
             for cursor in group:
-                cursor.skip(tail.newest, trimmed)
+                if cursor.can_go_on:
+                    cursor.skip(tail.newest, trimmed)
             return False
         for found in events:
+            # What was posted may have failed within the call: then a cursor has gone back, and must skip nothing.
+            if not (group := [cursor for cursor in group if cursor.can_go_on]):
+                break
             if found.seq > taken + 1:
                 trimmed = tail.trimmed()
                 for cursor in group:
@@ -225,8 +229,8 @@ class Cursors:
                     cursor.skip(taken, 0)
                 continue
             happening = self.happening(found)
-            group = [cursor for cursor in group if cursor.can_go_on and self._offer(cursor, found, happening)]
-            if not group or monotonic() > until:
+            group = [cursor for cursor in group if self._offer(cursor, found, happening)]
+            if monotonic() > until:
                 break
         return any(cursor.can_go_on for cursor in group)
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Delivery, Outcome
 from connectivity.dispatch import Dispatcher
+from connectivity.errors import ConnectivityError
 from connectivity.feeds import Feed
 from connectivity.history import HistoryFeed
 from connectivity.inbound import Reader
@@ -337,17 +338,18 @@ class Site:
 
 
 class ConfirmingLink(Link):
-    """Confirms in the same turn, in order, unless told to wait."""
+    """Confirms in the same turn, in order, unless told to wait, or refuses what it is given with `refuses`."""
 
     def __init__(self, window: int = 100) -> None:
         super().__init__(window)
         self.confirms = True
+        self.refuses: ConnectivityError | None = None
         self.lost: asyncio.Future[Any] | None = None
 
     def publish(self, message: Any, done: Any) -> None:
         super().publish(message, done)
         if self.confirms:
-            self.confirm()
+            self.confirm(error=self.refuses)
 
 
 async def until(condition: Callable[[], object]) -> None:

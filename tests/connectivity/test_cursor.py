@@ -11,7 +11,7 @@ from connectivity import cursor as module
 from connectivity.cursor import is_final
 from connectivity.errors import ConnectivityError, Detail, GivenUp, NotConnected, PublishFailed
 from tests.connectivity.followers import EVENTS, beside, cursor, followed, revisions, sent, turned
-from tests.connectivity.site import command, pause, target, until
+from tests.connectivity.site import command, creation, pause, target, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -167,3 +167,37 @@ async def test_a_closed_cursor_says_nothing() -> None:
     site.dispatcher.close_connection("other")
     other.link.confirm()
     assert (heard, one.seq) == ([], one.taken - 1)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_what_is_refused_within_the_call_is_not_skipped_with_an_event_of_a_policy_behind_it() -> None:
+    site, other = await followed()
+    other.link.refuses = BUSY
+    site.deliver(creation("lamp-8"), creation("lamp-9"))
+    await until(lambda: site.store.tail.newest == 6)
+    await until(lambda: len(other.link.published) >= 2)
+    other.link.refuses = None
+    await until(lambda: cursor(other).seq == 6)
+    names = [said["topic"].split("/")[1] for said in other.answers()]
+    assert list(dict.fromkeys(names)) == ["lamp-8", "lamp-9"]
+    assert names[-2:] == ["lamp-8", "lamp-9"]
+
+
+async def test_an_event_that_fails_while_it_is_posted_is_missed_and_holds_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site, other = await followed()
+    route = cursor(other).route
+    post = route.post
+
+    def posted(signal: Any, *more: Any) -> Any:
+        if signal.value == b"1":
+            raise ValueError("a mistake")
+        return post(signal, *more)
+
+    monkeypatch.setattr(route, "post", posted)
+    with capture_logs():
+        await turned(site, 1, 2)
+        await sent(other, 1)
+    await until(lambda: cursor(other).seq == site.store.tail.newest)
+    assert (cursor(other).skipped, cursor(other).is_underway) == (1, False)
