@@ -38,6 +38,8 @@ WINDOW: Final = 200
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before what the broker did not take is tried again."""
 
+ENRICHMENT_FAILED: Final = "signal.enrichment.failed"
+
 _LATER: Final = frozenset({408, 424, 429})
 _OWN_FAULT: Final = 500
 
@@ -134,6 +136,12 @@ class Cursor:
         judged = self.route.interest.judge_shared(happening)
         self.taken = seq
         if isinstance(judged, Kept):
+            if judged is Kept.ENRICHMENT:
+                self.skipped += 1
+                self.route.meter.outbound("failed")
+                self._log(
+                    ENRICHMENT_FAILED, judged.value, entity=str(found.event.entity), revision=found.event.revision
+                )
             if self._listeners:
                 self._tell(seq, judged)
             return

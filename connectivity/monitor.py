@@ -104,7 +104,7 @@ class Monitor:
         )
         self.skipped = Counter(
             "connectivity_target_skipped",
-            "Events that a target misses: the journal had let them go, or its broker can never take them.",
+            "Events that a target misses: the journal had let them go, or they cannot be made, or never be taken.",
             ["connection", "target"],
             registry=self.registry,
         )

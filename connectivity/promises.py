@@ -20,10 +20,13 @@ from connectivity.acknowledgements import weak
 from connectivity.cursor import Cursor, Result
 from connectivity.cursors import Cursors
 from connectivity.errors import PublishFailed
+from connectivity.happening import TWIN_EVENTS
 from connectivity.interest import Happening, Kept
 from connectivity.members import Member
 from mappings.signals import Acknowledgement, TwinEvent
 from spark_store.records import Followed
+
+_NOT_ENRICHED = PublishFailed(Kept.ENRICHMENT.value, status=500)
 
 Acknowledge = Callable[[Acknowledgement], object]
 
@@ -74,6 +77,12 @@ class Promises:
     ) -> list[tuple[Cursor, Sequence[str], TwinEvent]]:
         """The cursors of a connection that the event is for, with the labels that depend on each, and what it is sent."""
         declared = [label for label in self._labels if label in member.declared]
+        # A target without a topic of events is kept from this one, like one whose filter does not let it through.
+        self._kept += [
+            label
+            for target in member.targets
+            if TWIN_EVENTS not in target.interest and (label := target.label) is not None and label in self._labels
+        ]
         if declared and not cursors:
             # It hears of events in another way than by its targets.
             self._promised.update(declared)
@@ -84,7 +93,11 @@ class Promises:
             if not issued and not declared:
                 continue
             judged = cursor.route.interest.judge_shared(happening)
-            if isinstance(judged, Kept):
+            if judged is Kept.ENRICHMENT:
+                # It is meant to have the event, and cannot: that is no success.
+                self._promised.update([*issued, *declared])
+                self.tell(cursor, issued, _NOT_ENRICHED)
+            elif isinstance(judged, Kept):
                 self._kept += issued
             else:
                 reached.append((cursor, [*issued, *declared], judged))
@@ -131,7 +144,7 @@ class _Told:
 
     def __call__(self, result: Result) -> None:
         if result is Kept.ENRICHMENT:
-            result = PublishFailed(result.value)
+            result = _NOT_ENRICHED
         self._promises.tell(self._cursor, self._labels, result)
 
     @property

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.brokers.base import Outcome
 from connectivity.errors import PublishFailed
-from tests.connectivity.followers import EVENTS, SEEN, SENT, beside, events, followed, revisions, sent
+from connectivity.happening import Seen
+from tests.connectivity.followers import EVENTS, SEEN, SENT, beside, cursor, events, followed, revisions, sent
 from tests.connectivity.neighbours import acknowledgement
 from tests.connectivity.site import Site, command, pause, target, turn, until
 
@@ -69,6 +71,15 @@ async def test_case_103_a_connection_that_the_event_is_kept_from_is_excused(kept
     assert is_weak(site, SENT)
     assert is_weak(site, SEEN)
     assert other.answers() == []
+
+
+@pytest.mark.parametrize("besides", [(), (target(EVENTS, address="b"),)], ids=["alone", "beside another target"])
+async def test_case_103_a_target_without_a_topic_of_events_is_excused(besides: tuple[dict[str, Any], ...]) -> None:
+    live = target("_/_/things/live/messages", issuedAcknowledgementLabel="{{ connection:id }}:sent")
+    site, _other = await followed(live, *besides)
+    site.deliver(asking(SENT))
+    assert await site.ended(1) == [SETTLED]
+    assert is_weak(site, SENT)
 
 
 async def test_case_103_nobody_is_excused_for_the_connection_that_caused_the_event() -> None:
@@ -203,3 +214,18 @@ async def test_a_target_whose_broker_is_away_fails_when_the_time_is_over_and_get
     site.dispatcher.cursors.wake()
     assert await sent(other, 1) == [2]
     await until(lambda: not other.dispatcher.cursors.of("other")[0].listeners)
+
+
+async def test_an_event_whose_extra_fields_cannot_be_had_is_missed_logged_and_no_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = target(f"{EVENTS}?extraFields=attributes/on", issuedAcknowledgementLabel="{{ connection:id }}:sent")
+    site, other = await followed(extra)
+    monkeypatch.setattr(Seen, "readable_thing", lambda _seen, _selection: None)
+    with capture_logs() as lines:
+        site.deliver(asking(SENT))
+        await until(lambda: cursor(other).skipped == 1)
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["signal.enrichment.failed"]
+    assert (other.answers(), other.count("out", "failed")) == ([], 1)
+    assert await site.ended(1) == [REDELIVER]
+    assert (is_weak(site, SENT), statuses(site)[SENT]) == (False, 500)
