@@ -40,6 +40,9 @@ log = structlog.get_logger(__name__)
 WRITE_SECONDS: Final = 0.2
 """So long a place may have moved before that is written down: what was sent since then is sent again after a crash."""
 
+AGAIN_SECONDS: Final = 0.5
+"""The pause before a store is asked again that could not say where targets are."""
+
 TURN_EVENTS: Final = 64
 TURN_SECONDS: Final = 0.002
 """So much is judged before others have their turn on the loop."""
@@ -127,7 +130,10 @@ class Cursors:
                         place[:2]: place for place in self._store.tail.places() if place.connection == connection.id
                     }
                     break
-                except StoreUnavailable:
+                except StoreUnavailable as error:
+                    log.warning("targets wait for the store", connection=connection.id, error=str(error))
+                    # A store that can write, but cannot be read, counts as available.
+                    await asyncio.sleep(AGAIN_SECONDS)
                     await self._store.wait_available()
             for key in [key for key in self._places if key[0] == connection.id and key not in found]:
                 del self._places[key], self._written[key]

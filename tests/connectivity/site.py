@@ -172,6 +172,10 @@ class Disk(MemoryJournal):
         self._check_readable()
         return super().snapshot(entity)
 
+    def newest_seq(self) -> int:
+        self._check_readable()
+        return super().newest_seq()
+
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         self._check_readable()
         return super().answer(name, since)

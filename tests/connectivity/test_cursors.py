@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -266,6 +267,20 @@ async def test_places_wait_for_a_disk_that_is_full() -> None:
     await until(lambda: site.store.is_available)
     await turned(site, 2)
     assert await sent(other, 1) == [len(site.history())]
+
+
+async def test_places_wait_for_a_store_that_cannot_be_read_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.001)
+    site = Site(source())
+    await site.has_lamp()
+    other = Site(beside=site, id="other", targets=[target(EVENTS)])
+    site.disk.unreadable = True
+    with capture_logs() as lines:
+        following = asyncio.create_task(other.follow())
+        await until(lambda: len(lines) > 2)
+    site.disk.unreadable = False
+    await following
+    assert [place[0] for place in places(site)] == ["other"]
 
 
 async def test_things_with_policies_of_their_own_are_sent_once_each() -> None:
