@@ -3,15 +3,19 @@
 The journal says which policies are due (`Journal.due`); what that means is decided by `connectivity.twins.expiring`. Here it
 is carried out, in short rounds: events are stored like those of a command, announcements made when what they say is durable,
 and the journal is told when to look again. Everything that is due is known to the journal alone, so a service that was
-killed finds it at its next round; somebody may then be told a second time, and nobody is left out.
+killed finds it at its next round; somebody may then be told a second time. Left out is only who was to be told of his end
+between the moment when that was durable and the announcement, as with every announcement of what a command has done.
+
+What goes wrong with one policy costs the others nothing: it is looked at again a little later, behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -20,12 +24,18 @@ from connectivity.store import Store
 from connectivity.twins.expiring import Judged, Told, judge
 from mappings.signals import PolicyAnnouncement
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Change, Due
+from spark_store.records import Change, Due, Snapshot
 
 log = structlog.get_logger(__name__)
 
 MOST_POLICIES = 50
-"""So many policies are looked at in one round: some milliseconds."""
+"""So many policies are looked at in one round."""
+
+TURN_SECONDS: Final = 0.001
+"""After so long others have their turn on the loop."""
+
+AGAIN: Final = timedelta(minutes=1)
+"""When a policy is looked at again that something went wrong with."""
 
 _ROUNDS = 10
 
@@ -36,6 +46,8 @@ _decode = msgspec.json.Decoder(list[Told]).decode
 class _Working(NamedTuple):
     """What was decided about a policy, and the future that says when it is stored."""
 
+    due: Due
+    policy: Snapshot
     judged: Judged
     stored: asyncio.Future[None]
 
@@ -61,16 +73,32 @@ class Expiry:
         """How many policies were due."""
         if not self._store.is_available:
             return 0
+        now = _text(self._now())
+        working: list[_Working] = []
         try:
-            now = f"{self._now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
             found = self._store.due(now, MOST_POLICIES)
-            working = [self._begin(due, now) for due in found]
-            for each in working:
-                await self._finish(each)
         except StoreUnavailable as error:
-            log.warning("policies could not be looked after", reason=str(error))
-            return 0
-        return len(found)
+            return _postponed(error)
+        began = monotonic()
+        trouble: StoreUnavailable | None = None
+        for due in found:
+            if monotonic() - began > TURN_SECONDS:
+                await asyncio.sleep(0)
+                began = monotonic()
+            try:
+                if (begun := self._begin(due, now)) is not None:
+                    working.append(begun)
+            except StoreUnavailable as error:
+                # What has begun goes on: its announcements follow from what is stored.
+                trouble = error
+                break
+        # Together, so that they share the commits.
+        for outcome in await asyncio.gather(*map(self._finish, working), return_exceptions=True):
+            if isinstance(outcome, StoreUnavailable):
+                trouble = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        return len(found) if trouble is None else _postponed(trouble)
 
     def _begin(self, due: Due, now: str) -> _Working | None:
         """Decide and store, in one turn of the loop: no command comes between. Raises StoreUnavailable."""
@@ -78,21 +106,26 @@ class Expiry:
         if policy is None or policy.is_deleted:
             # What says so to the journal is on its way.
             return None
-        judged = judge(policy, now, frozenset(_decode(due.note)) if due.note else frozenset())
-        change = [Change(judged.events, (judged.snapshot,))] if judged.events else []
-        return _Working(judged, self._store.submit(change) if change else self._store.barrier())
-
-    async def _finish(self, working: _Working | None) -> None:
-        if working is None:
-            return
-        judged = working.judged
         try:
-            await working.stored
+            judged = judge(policy, now, frozenset(_decode(due.note)) if due.note else frozenset())
+        except Exception as error:
+            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return _Working(due, policy, Judged((), policy, (), None, frozenset()), failed)
+        change = [Change(judged.events, (judged.snapshot,))] if judged.events else []
+        return _Working(due, policy, judged, self._store.submit(change) if change else self._store.barrier())
+
+    async def _finish(self, working: _Working) -> None:
+        """Raises StoreUnavailable."""
+        due, policy, judged, stored = working
+        try:
+            await stored
         except StoreUnavailable:
             raise
         except Exception as error:
-            # Something was written between, or cannot be; the policy stays due.
-            log.error("an expiry could not be stored", policy=str(judged.snapshot.entity), reason=str(error))
+            # Something was written between, then the policy is due anyway; or it cannot be judged or stored.
+            log.error("an expiry could not be carried out", policy=str(policy.entity), reason=repr(error))
+            await self._store.look_again(policy, _text(self._now() + AGAIN), due.note)
             return
         for event in judged.events:
             log.info("a subject has expired", policy=str(event.entity), path=event.path, revision=event.revision)
@@ -100,3 +133,14 @@ class Expiry:
             self._announce(announcement)
         note = _encode(sorted(judged.told)) if judged.told else None
         await self._store.look_again(judged.snapshot, judged.next, note)
+
+
+def _text(time: datetime) -> str:
+    """A time as in `Event.timestamp`."""
+    return f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def _postponed(error: StoreUnavailable) -> int:
+    """What could not be done stays due."""
+    log.warning("policies could not be looked after", reason=str(error))
+    return 0

@@ -170,17 +170,25 @@ class Service:
         }
 
     async def sweep_forever(self) -> None:
-        """About once a second: end idle subscriptions, look after policies, see whether a connection file has changed."""
+        """About once a second: end idle subscriptions, and see whether a connection file has changed."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 self.streams.sweep()
-                await self.expiry.look()
                 self.dispatcher.cursors.sweep()
                 await self.registry.refresh()
             except Exception:
                 # The next round may go well, and without it nothing would ever end.
                 log.exception("the round of once a second failed")
+
+    async def expire_forever(self) -> None:
+        """About once a second: look after policies. This waits for the disk, so it has a round of its own."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                await self.expiry.look()
+            except Exception:
+                log.exception("policies could not be looked after")
 
     def _supervisor(self, connection: Connection) -> Supervisor:
         return Supervisor(
@@ -243,6 +251,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     await service.registry.refresh()
     tasks = [
         asyncio.create_task(service.sweep_forever()),
+        asyncio.create_task(service.expire_forever(), name="expiring"),
         asyncio.create_task(service.trim_forever()),
         asyncio.create_task(service.eraser.run_forever(), name="erasing"),
     ]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from connectivity import expiry as module
 from connectivity.expiry import MOST_POLICIES, Expiry
 from connectivity.store import Store
 from connectivity.twins.decide import Decider
@@ -19,7 +20,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, Event, PolicyAnnouncement
 from spark_store.errors import Unstorable
 from spark_store.journal import SqliteJournal
-from spark_store.records import Change
+from spark_store.records import Change, Snapshot
 from tests.connectivity.site import HASTY, Disk
 
 OWNER, GUEST = "edge:owner", "edge:guest"
@@ -194,6 +195,56 @@ async def test_an_event_that_is_wrong_costs_its_own_policy_alone(monkeypatch: py
     monkeypatch.setattr(house.journal, "write", refuse)
     with capture_logs() as logs:
         await house.expiry.look()
-    assert "an expiry could not be stored" in [each["event"] for each in logs]
+    assert "an expiry could not be carried out" in [each["event"] for each in logs]
     assert (len(house.history()), len(house.history(named("bad"))), house.announced) == (2, 1, [])
+    await house.store.close()
+
+
+async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as one round takes; they are looked at again a minute later."""
+    house = House(Disk())
+    bad = [named(f"bad{number}") for number in range(MOST_POLICIES)]
+    await asyncio.gather(*(house.write(policy) for policy in [*bad, POLICY]))
+    await house.expiry.look()
+    house.at(8, 0)
+    judge = module.judge
+    tried: list[EntityId] = []
+
+    def judged(policy: Snapshot, *more: Any) -> Any:
+        if policy.entity in bad:
+            tried.append(policy.entity)
+            raise ZeroDivisionError("a mistake of our own")
+        return judge(policy, *more)
+
+    monkeypatch.setattr(module, "judge", judged)
+    with capture_logs():
+        await house.expiry.look()
+        await house.expiry.look()
+        assert house.history()[-1].action == "deleted"
+        assert len(tried) == len(bad)
+        house.at(8, 1)
+        await house.expiry.look()
+    assert len(tried) == 2 * len(bad)
+    await house.store.close()
+
+
+@pytest.mark.parametrize(("turn", "commits", "turns"), [(60.0, 10, 0), (0.0, 60, 20)])
+async def test_what_is_due_together_shares_its_commits_and_gives_others_their_turn(
+    turn: float, commits: int, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most so many commits, and at least so many turns for others, for twenty policies."""
+    monkeypatch.setattr(module, "TURN_SECONDS", turn)
+    house = House(disk := Disk())
+    await asyncio.gather(*(house.write(named(f"p{number}")) for number in range(20)))
+    await house.expiry.look()
+    house.at(8, 0)
+    before, passed = disk.commits, 0
+    looking = asyncio.create_task(house.expiry.look())
+    while not looking.done():
+        await asyncio.sleep(0)
+        passed += 1
+    assert disk.commits - before < commits
+    assert passed > turns
     await house.store.close()

@@ -228,6 +228,25 @@ async def test_a_round_that_fails_is_told_and_the_next_one_comes(site: Site, mon
     assert [line["event"] for line in lines] == ["the round of once a second failed"]
 
 
+async def test_the_round_goes_on_while_the_disk_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking after policies waits for the disk; idle subscriptions and connection files do not."""
+    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
+    rounds: list[int] = []
+    looks: list[int] = []
+
+    async def look() -> None:
+        looks.append(1)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(site.service.streams, "sweep", lambda: rounds.append(1))
+    monkeypatch.setattr(site.service.expiry, "look", look)
+    tasks = [asyncio.create_task(site.service.sweep_forever()), asyncio.create_task(site.service.expire_forever())]
+    await until(lambda: len(rounds) > 5 and looks)
+    assert len(looks) == 1
+    for task in tasks:
+        task.cancel()
+
+
 async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: Site) -> None:
     await site.opened()
     await site.ask(creation())
