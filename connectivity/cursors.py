@@ -93,6 +93,8 @@ class Cursors:
         self._written = dict(self._places)
         self._joining: Counter[str] = Counter()
         self._is_due = False
+        self._served = 0
+        """How many times cursors that lag have had their turn."""
         self._writing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[None]] = set()
         if self._places:
@@ -199,14 +201,27 @@ class Cursors:
                 if cursor.taken < newest and cursor.can_go_on:
                     groups.setdefault(cursor.taken, []).append(cursor)
         is_more = False
-        for taken, group in groups.items():
+        end = monotonic() + TURN_SECONDS
+        for number, taken in enumerate(self._in_turn(list(groups))):
+            if number > 1 and monotonic() > end:
+                is_more = True
+                break
+            self._served += number > 0
             try:
-                is_more = self._advance(taken, group, monotonic() + TURN_SECONDS / len(groups)) or is_more
+                is_more = self._advance(taken, groups[taken], monotonic() + TURN_SECONDS / 2) or is_more
             except StoreUnavailable as error:
                 log.warning("targets wait for the store", error=str(error))
         if is_more:
             self.wake()
         self._write_soon()
+
+    def _in_turn(self, places: list[int]) -> list[int]:
+        """Those that are up to date first; of those that lag, and have to be read for, one after the other is the next."""
+        if len(places) < 2:
+            return places
+        places.remove(first := max(places))
+        start = self._served % len(places)
+        return [first, *places[start:], *places[:start]]
 
     def _advance(self, taken: int, group: list[Cursor], until: float) -> bool:
         """Have cursors that are at the same event go on for a while; whether one could go on further at once.

@@ -253,6 +253,40 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
     assert made == [2, 2, 3]
 
 
+async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are: a turn of the loop takes no longer for it, and who is up to date does not wait for them."""
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    site, other = await followed()
+    lagging = [await beside(other, id=f"lagging-{number}") for number in range(4)]
+    present = [other, *lagging]
+    for number, each in enumerate(lagging):
+        await turned(site, number)
+        await until(lambda: {cursor(one).taken for one in present} == {site.store.tail.newest})
+        present.remove(each)
+        each.outbox.detach()
+    await turned(site, 5, 6, 7)
+    await until(lambda: cursor(other).taken == site.store.tail.newest)
+    cursors = site.dispatcher.cursors
+    advanced: list[int] = []
+    turns: list[list[int]] = []
+    advance, run = cursors._advance, cursors._run
+    monkeypatch.setattr(cursors, "_advance", lambda taken, *more: advanced.append(taken) or advance(taken, *more))
+
+    def noted() -> None:
+        before = len(advanced)
+        run()
+        turns.append(advanced[before:])
+
+    monkeypatch.setattr(cursors, "_run", noted)
+    for each in lagging:
+        each.outbox.attach(each.link)
+    cursors.wake()
+    await until(lambda: all(cursor(each).seq == site.store.tail.newest for each in lagging))
+    assert [revisions(each) for each in lagging] == [list(range(2, 9))] * 4
+    assert max(map(len, turns)) == 2
+    assert all(turn[0] == max(turn) for turn in turns if turn)
+
+
 async def test_places_wait_for_a_disk_that_is_full() -> None:
     site = Site(source())
     await site.has_lamp()
