@@ -74,7 +74,7 @@ S = TypeVar("S", bound=TwinEvent | Live)
 class Seen(Generic[S]):
     """A signal as certain subjects see it. `document` is what a filter sees: the thing as far as the signal tells it."""
 
-    __slots__ = ("_document", "_happening", "_part", "_readable", "_signal", "subjects")
+    __slots__ = ("_context", "_document", "_happening", "_part", "_readable", "_signal", "subjects")
 
     def __init__(self, happening: Happening[S], subjects: tuple[str, ...], part: Any) -> None:
         """`part`: what is readable of the value, parsed; MISSING where the value is seen as it is."""
@@ -82,6 +82,7 @@ class Seen(Generic[S]):
         self._happening = happening
         self._part = part
         self._signal: S | None = happening.signal if part is MISSING else None
+        self._context: PlaceholderContext | None = None
         self._document: dict[str, Any] | None = None
         self._readable: Mapping[str, Any] | None = None
 
@@ -92,6 +93,18 @@ class Seen(Generic[S]):
             self._signal = _with(self._happening.signal, value=_encode(self._part))
         return self._signal
 
+    @property
+    def context(self) -> PlaceholderContext:
+        """What expressions may read of the signal, which is nothing that these subjects may not."""
+        if self._part is MISSING:
+            return self._happening.context
+        if self._context is None:
+            self._context = context_of(self.signal, self._happening.present.now)
+        return self._context
+
+    def _operand(self, name: str, template: Template) -> Any:
+        return self._happening.operand(name, template) if self._part is MISSING else _value_of(template, self.context)
+
     def document(self, operands: tuple[tuple[str, Template], ...] = ()) -> Mapping[str, Any]:
         """Not to be changed. The `operands` that have a value stand in it under their names."""
         document = self._document
@@ -99,7 +112,7 @@ class Seen(Generic[S]):
             value = self._happening.value if self._part is MISSING else self._part
             document = self._document = self._happening.told(value)
         for name, template in operands:
-            if name not in document and (found := self._happening.operand(name, template)) is not MISSING:
+            if name not in document and (found := self._operand(name, template)) is not MISSING:
                 document[name] = found
         return document
 
@@ -171,7 +184,7 @@ class Happening(Generic[S]):
 
     @property
     def context(self) -> PlaceholderContext:
-        """What expressions may read of the signal."""
+        """What expressions read of the whole signal."""
         if self._context is None:
             self._context = context_of(self.signal, self.present.now)
         return self._context
@@ -180,9 +193,7 @@ class Happening(Generic[S]):
         """The value of an operand of filters: a text, or several; MISSING for none."""
         found = self._operands.get(name)
         if found is None:
-            values = template.resolve(self.context).values
-            found = MISSING if not values else values[0] if len(values) == 1 else list(values)
-            self._operands[name] = found
+            found = self._operands[name] = _value_of(template, self.context)
         return found
 
     def told(self, value: Any) -> dict[str, Any]:
@@ -217,6 +228,12 @@ class Happening(Generic[S]):
             return Seen(self, subjects, MISSING)
         part = readable(enforcer, subjects, signal.path, self.value)
         return Kept.EMPTY if part is DROP else Seen(self, subjects, part)
+
+
+def _value_of(template: Template, context: PlaceholderContext) -> Any:
+    """A text, or several; MISSING for none."""
+    values = template.resolve(context).values
+    return MISSING if not values else values[0] if len(values) == 1 else list(values)
 
 
 def _with(signal: S, **members: bytes | None) -> S:

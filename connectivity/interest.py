@@ -77,7 +77,7 @@ class _Wish:
         if extra is None or _is_end(happening.signal):
             passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
             return seen.signal if passes else Kept.FILTER
-        selection = extra.selection(lambda: happening.context)
+        selection = extra.selection(lambda: seen.context)
         if predicate is not None and self._is_hopeless(predicate, seen, selection):
             return Kept.FILTER
         thing = seen.readable_thing(selection)

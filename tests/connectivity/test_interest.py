@@ -263,6 +263,21 @@ def test_a_filter_sees_only_what_its_target_may_read() -> None:
     assert interest(hidden, "attributes/secret", subjects=[VIEWER]).judge(event, plant) is Kept.FILTER
 
 
+def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> None:
+    """Neither in a filter nor in what it is sent beside the event."""
+    plant = Plant(a_world())
+    resources = {"thing:/": granting("READ"), "thing:/features/secret": {"grant": [], "revoke": ["READ"]}}
+    plant.world.write_policy({"VIEW": entry([VIEWER], resources)})
+    event = plant.tell("modify", "/features", {"open": {}, "secret": {}})
+    hidden, seen = "eq(feature:id,'secret')", "eq(feature:id,'open')"
+    assert isinstance(interest(hidden).judge(event, plant), TwinEvent)
+    assert interest(hidden, subjects=[VIEWER]).judge(event, plant) is Kept.FILTER
+    assert isinstance(interest(seen, subjects=[VIEWER]).judge(event, plant), TwinEvent)
+    named = interest(extra="attributes/{{ feature:id }}", subjects=[VIEWER])
+    plant.tell("modify", "/attributes", {"open": 1, "secret": 2})
+    assert extra_of(named.judge(event, plant)) == {"attributes": {"open": 1}}
+
+
 def test_extra_fields_are_read_with_the_permissions_of_the_target() -> None:
     plant = a_plant(
         {"thing:/": granting("READ"), "thing:/attributes/secret": revoking("READ")}, attributes={"secret": 7, "open": 1}
