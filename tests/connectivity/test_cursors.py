@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from connectivity import cursor as cursor_module
 from connectivity import cursors as module
 from connectivity.cursors import keys
 from connectivity.errors import PublishFailed
+from spark_store.journal import SqliteJournal
 from spark_store.records import Cause, Place
 from tests.behaviours.journal import LATER
 from tests.connectivity.followers import EVENTS, beside, cursor, followed, revisions, sent, turned
@@ -164,6 +166,25 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
     assert skipped == [("other", "0", 6)]
     again = await beside(service(site.disk))
     assert list(again.dispatcher.cursors.conditions("other")) == ["targets[0] has missed 6 events"]
+
+
+async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(tmp_path: Path) -> None:
+    """Trimmed events are skipped and counted, also after a restart"""
+    path = tmp_path / "journal.db"
+    site = Site(source(), journal=SqliteJournal.open(path))
+    await site.has_lamp()
+    other = await beside(site)
+    other.outbox.detach()
+    await turned(site, *range(10))
+    await forgotten(site)
+    assert await site.store.trim(8, LATER) == 8
+    await site.dispatcher.cursors.close()
+    await site.store.close()
+    again = Site(source(), journal=SqliteJournal.open(path))
+    other = await beside(again)
+    assert await sent(other, 4) == [8, 9, 10, 11]
+    await again.dispatcher.cursors.close()
+    assert again.journal.places() == [Place("other", "0:events", 12, 6)]
 
 
 async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:

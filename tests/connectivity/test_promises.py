@@ -11,11 +11,12 @@ from connectivity.brokers.base import Outcome
 from connectivity.errors import PublishFailed
 from connectivity.happening import Seen
 from tests.connectivity.followers import EVENTS, SEEN, SENT, beside, cursor, events, followed, revisions, sent
-from tests.connectivity.neighbours import acknowledgement
-from tests.connectivity.site import Site, command, pause, target, turn, until
+from tests.connectivity.neighbours import NACKS, acknowledgement
+from tests.connectivity.site import Site, command, document, pause, source, target, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
+READ = {"grant": ["READ"], "revoke": []}
 SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
 ISSUING = target(EVENTS, issuedAcknowledgementLabel="{{ connection:id }}:sent")
 NOT_THESE = target(f"{EVENTS}?filter=eq(attributes/on,77)", issuedAcknowledgementLabel="{{ connection:id }}:sent")
@@ -33,6 +34,19 @@ def statuses(site: Site) -> dict[str, int]:
 
 def is_weak(site: Site, label: str) -> bool:
     return bool(site.answers()[-1]["value"][label]["headers"].get("ditto-weak-ack", False))
+
+
+async def test_case_97_an_ordinary_change_is_settled_when_it_is_on_disk() -> None:
+    """Its answer is the usual one, whoever else is sent the event."""
+    site, other = await followed(ISSUING)
+    other.link.confirms = False
+    site.disk.hold()
+    site.deliver(turn(True, correlation_id="c-1"))
+    await pause()
+    assert (site.answers(), site.outcomes) == ([], [])
+    site.disk.release()
+    assert await site.ended(1) == [SETTLED]
+    assert (site.answers()[0]["topic"].rpartition("/")[2], site.answers()[0]["status"]) == ("modify", 201)
 
 
 async def test_case_98_a_subscriber_acknowledges_the_event_that_it_was_sent() -> None:
@@ -163,6 +177,45 @@ async def test_case_100_a_refusal_of_the_subscriber_is_no_reason_to_come_again()
     other.deliver(acknowledgement(status=400))
     assert await site.ended(1) == [DROPPED]
     assert site.answers()[0]["status"] == 424
+
+
+async def test_case_102_a_label_that_its_sender_does_not_declare_is_refused() -> None:
+    site, other = await followed()
+    site.deliver(asking(SEEN))
+    await sent(other, 1)
+    other.deliver(acknowledgement("other:unseen"))
+    await until(lambda: len(other.answers()) == 2)
+    answer = other.answers()[1]
+    assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
+    await pause()
+    assert site.outcomes == []
+
+
+async def test_case_104_who_is_refused_waits_for_nobody() -> None:
+    site = Site(source("in", "acme:stranger", **NACKS))
+    owner = Site(beside=site, id="owner")
+    await owner.has_lamp()
+    policy_of_a_reader = {"subjects": {"acme:stranger": {"type": "t"}}, "resources": {"thing:/": READ}}
+    payload = document("acme.site/lamp-7/policies/commands/modify", "/entries/READER", policy_of_a_reader)
+    assert (await owner.ask(payload))["status"] == 201
+    await beside(site)
+    site.deliver(asking(SEEN))
+    assert await site.ended(1) == [DROPPED]
+    (answer,) = site.answers()
+    assert (answer["topic"].rpartition("/")[2], answer["status"]) == ("errors", 403)
+
+
+async def test_case_105_who_expects_only_responses_is_told_of_no_failure() -> None:
+    only = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response"]}}
+    site = Site(source(**only))
+    await site.has_lamp()
+    other = await beside(site)
+    site.deliver(asking(SEEN))
+    await sent(other, 1)
+    other.deliver(acknowledgement(status=400))
+    site.deliver(command("retrieve", name="nowhere"))
+    assert await site.ended(2) == [DROPPED, SETTLED]
+    assert site.answers() == []
 
 
 async def test_an_event_that_is_on_its_way_is_not_sent_again_for_a_redelivery() -> None:

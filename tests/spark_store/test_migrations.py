@@ -111,3 +111,24 @@ def test_entities_that_were_erased_earlier_learn_up_to_which_revision(file: sqli
         ("acme:lamp", 0),
         ("acme:doubtful", 0),
     ]
+
+
+def test_events_of_an_earlier_journal_have_no_cause_and_its_policies_are_looked_at_if_something_in_them_expires(
+    file: sqlite3.Connection,
+) -> None:
+    """Those that are gone are not, and what is written later counts like what was there."""
+    entity = "INSERT INTO entities (key, type, id, revision, created, modified, state) VALUES (?, ?, ?, 1, '', '', ?)"
+    entry = "INSERT INTO entries VALUES (1, 1, 1, '', 'created', '/', NULL, '')"
+    expiring, lasting = b'{"entries":{"G":{"subjects":{"x:g":{"expiry":"2030"}}}}}', b'{"entries":{}}'
+    before = [("policy", expiring), ("policy", lasting), ("policy", None), ("thing", expiring), ("policy", expiring)]
+    migrate(file, "journal.db", STEPS[:5])
+    file.executemany(entity, [(key, type, f"acme:{key}", state) for key, (type, state) in enumerate(before, 1)])
+    file.execute(entry)
+    migrate(file, "journal.db")
+    assert file.execute("SELECT origin, cause FROM entries").fetchall() == [(None, None)]
+    assert file.execute("SELECT * FROM places").fetchall() == []
+    assert file.execute("SELECT entity, due, note FROM policy_due").fetchall() == [(1, "", None), (5, "", None)]
+    file.execute("UPDATE entities SET state = NULL WHERE key = 1")
+    file.execute("UPDATE entities SET state = ? WHERE key = 2", (expiring,))
+    file.execute(entity, (6, "policy", "acme:6", expiring))
+    assert file.execute("SELECT entity FROM policy_due ORDER BY entity").fetchall() == [(2,), (5,), (6,)]
