@@ -91,6 +91,8 @@ class Cursors:
         self._places: dict[tuple[str, str], Place] = {place[:2]: place for place in store.tail.places()}
         """As they are worth writing down."""
         self._written = dict(self._places)
+        self._dropped: set[str] = set()
+        """Connections whose places are not worth anything any more, but are still in the journal."""
         self._joining: Counter[str] = Counter()
         self._is_due = False
         self._served = 0
@@ -127,6 +129,8 @@ class Cursors:
             while True:
                 try:
                     self._store.tail.follow(self.wake)
+                    if connection.id in self._dropped:
+                        await self._drop(connection.id)
                     await self._store.follow(connection.id, wanted)
                     found = {
                         place[:2]: place for place in self._store.tail.places() if place.connection == connection.id
@@ -175,8 +179,13 @@ class Cursors:
             for key in [key for key in self._places if key[0] == connection_id]:
                 del self._places[key], self._written[key]
             log.info("targets lose their places, since their connection is not to be open", connection=connection_id)
-            self._watch(self._store.follow(connection_id, ()))
+            self._dropped.add(connection_id)
+            self._watch(self._drop(connection_id))
         self._look_whether_wanted()
+
+    async def _drop(self, connection_id: str) -> None:
+        await self._store.follow(connection_id, ())
+        self._dropped.discard(connection_id)
 
     def _look_whether_wanted(self) -> None:
         if not self.is_wanted:
@@ -273,6 +282,9 @@ class Cursors:
             for cursor in cursors:
                 if cursor.listeners > MOST_LISTENERS:
                     cursor.forget_listeners(lambda told: getattr(told, "is_vain", False))
+        if self._store.is_available:
+            for connection_id in self._dropped - self._joining.keys():
+                self._watch(self._drop(connection_id))
         if self._cursors:
             self.wake()
 

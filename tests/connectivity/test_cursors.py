@@ -142,6 +142,28 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
     assert await sent(anew, 1) == [5]
 
 
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full_then(is_swept: bool) -> None:
+    """Opened again, it is not sent what has happened meanwhile."""
+    site, _other = await followed()
+    cursors = site.dispatcher.cursors
+    site.disk.full = True
+    site.deliver(turn(1))
+    await until(lambda: not site.store.is_available)
+    site.dispatcher.close_connection("other")
+    cursors.keep(["site"])
+    await pause()
+    site.disk.full = False
+    await site.store.wait_available()
+    if is_swept:
+        cursors.sweep()
+        await until(lambda: not places(site))
+    await turned(site, 2)
+    anew = await beside(site)
+    await turned(site, 3)
+    assert await sent(anew, 1) == [len(site.history())]
+
+
 async def test_an_open_connection_keeps_its_places_whatever_is_known_of_documents() -> None:
     site, _other = await followed()
     site.dispatcher.cursors.keep([])
