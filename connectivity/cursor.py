@@ -35,6 +35,9 @@ log = structlog.get_logger(__name__)
 WINDOW: Final = 200
 """So many events of a target may wait for its broker."""
 
+WINDOW_BYTES: Final = 4 << 20
+"""With so much in what waits, no further event joins it."""
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before what the broker did not take is tried again."""
 
@@ -63,6 +66,7 @@ class Cursor:
         self._window = window
         self._open: dict[int, TwinEvent] = {}
         """By number, those that the broker has not confirmed."""
+        self._open_bytes = 0
         self._listeners: dict[int, list[Told]] = {}
         self._failed: int | None = None
         """The number of the first event, among those on their way, that has to be sent again."""
@@ -122,7 +126,8 @@ class Cursor:
         """Whether the target may be sent something now."""
         if self._is_stopped or self._failed is not None or self._timer is not None or not self.route.outbox.is_attached:
             return False
-        self._is_full = len(self._open) >= (1 if self.taken < self._careful_until else self._window)
+        window = 1 if self.taken < self._careful_until else self._window
+        self._is_full = len(self._open) >= window or self._open_bytes >= WINDOW_BYTES
         return not self._is_full
 
     def take(self, found: Followed, happening: Happening[TwinEvent]) -> None:
@@ -146,12 +151,13 @@ class Cursor:
                 self._tell(seq, judged)
             return
         self._open[seq] = judged
+        self._open_bytes += _size(judged)
         if self.route.post(judged, partial(self._ended, seq), partial(self._over, seq, Kept.EMPTY)) is None:
             self._over(seq, Kept.EMPTY)
 
     def fail(self, seq: int) -> None:
         """The next event cannot be judged or posted: it is missed, like one that can never be sent."""
-        self._open.pop(seq, None)
+        self._shut(seq)
         self.taken = seq
         self.skipped += 1
         self._tell(seq, PublishFailed("the event could not be judged", status=_OWN_FAULT))
@@ -183,7 +189,7 @@ class Cursor:
             self._over(seq, error)
 
     def _over(self, seq: int, result: Result) -> None:
-        self._open.pop(seq, None)
+        self._shut(seq)
         self._tell(seq, result)
         if not self._open and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -192,6 +198,10 @@ class Cursor:
                 self._go_back()
         elif self._is_full:
             self._wake()
+
+    def _shut(self, seq: int) -> None:
+        if (event := self._open.pop(seq, None)) is not None:
+            self._open_bytes -= _size(event)
 
     def _go_back(self) -> None:
         """Everything that was on its way has ended, not all of it well: wait, then send from the first failure on."""
@@ -235,6 +245,10 @@ class Cursor:
 
     def _log(self, what: str, why: str, **more: object) -> None:
         log.warning(what, connection=self.route.connection_id, target=self.route.index, error=why, **more)
+
+
+def _size(event: TwinEvent) -> int:
+    return len(event.value or b"") + len(event.extra or b"")
 
 
 def is_final(error: ConnectivityError) -> bool:

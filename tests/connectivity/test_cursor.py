@@ -60,6 +60,24 @@ async def test_a_target_that_takes_nothing_holds_back_nobody_and_gets_everything
     assert await sent(other, module.WINDOW + 50) == list(range(2, module.WINDOW + 52))
 
 
+async def test_what_waits_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event of any size goes through."""
+    monkeypatch.setattr(module, "WINDOW_BYTES", 100)
+    site, other = await followed()
+    other.link.confirms = False
+    await turned(site, "x" * 60, "y" * 60, "z" * 200, 4)
+    await sent(other, 2)
+    await pause()
+    assert len(other.link.published) == 2
+    for number in (3, 3, 4):
+        other.link.confirm(1)
+        await sent(other, number)
+        await pause()
+        assert len(other.link.published) == number
+    other.link.confirm()
+    assert cursor(other).seq == site.store.tail.newest
+
+
 async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is() -> None:
     site, other = await followed()
     other.outbox.detach()
