@@ -149,7 +149,7 @@ class Cursors:
         finally:
             self._joining[connection.id] -= 1
             self._joining += Counter()
-        self._look_whether_wanted()
+            self._look_whether_wanted()
 
     def join(self, connection: Connection, targets: Sequence[TargetRoute]) -> None:
         """A connection is being opened, whose targets have places: events go to them from there on."""

@@ -360,6 +360,20 @@ async def test_places_wait_for_a_store_that_cannot_be_read_and_hold_up_nobody(mo
     assert [place[0] for place in places(site)] == ["other"]
 
 
+async def test_who_gives_up_waiting_for_places_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.001)
+    site = Site(source())
+    await site.has_lamp()
+    other = Site(beside=site, id="other", targets=[target(EVENTS)])
+    site.disk.full = True
+    following = asyncio.create_task(other.follow())
+    await until(lambda: not site.store.is_available)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert (site.dispatcher.cursors.is_wanted, site.store.tail.is_followed) == (False, False)
+
+
 async def test_things_with_policies_of_their_own_are_sent_once_each() -> None:
     """The event of the policy goes to nobody."""
     site, other = await followed()
