@@ -55,7 +55,7 @@ _BATCH_ROWS = 1000
 _BATCH_BYTES = 8 << 20
 _FOLDABLE = {type.value for type in EntityType}
 _ORDER = ("entity_type", "entity", "revision", "rank", "seq")
-_ITEM = (*_ORDER, "at", "action", "path", "text", "policy", "created")
+_ITEM = (*_ORDER, "at", "action", "path", "text", "headers", "policy", "created")
 
 Say = Callable[..., None]
 
@@ -180,7 +180,7 @@ def event_items(events: DataFrame) -> DataFrame:
     nothing = sql.lit(None).cast("string")
     return events.select(
         "entity_type", "entity", "revision", sql.lit(0).alias("rank"), "seq", _text("ts", "at"), "action", "path",
-        sql.col("value").alias("text"), nothing.alias("policy"), nothing.alias("created"),
+        sql.col("value").alias("text"), "headers", nothing.alias("policy"), nothing.alias("created"),
     )  # fmt: skip
 
 
@@ -189,7 +189,8 @@ def known_items(rows: DataFrame) -> DataFrame:
     return rows.select(
         "entity_type", "entity", "revision", sql.lit(1).alias("rank"), "seq",
         _text("modified", "at"), sql.lit(_KNOWN).alias("action"), sql.lit("/").alias("path"),
-        sql.col("state").alias("text"), sql.col("policy_id").alias("policy"), _text("created", "created"),
+        sql.col("state").alias("text"), sql.lit("{}").alias("headers"), sql.col("policy_id").alias("policy"),
+        _text("created", "created"),
     )  # fmt: skip
 
 
@@ -227,12 +228,12 @@ def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
             if current is not None:
                 yield _row(current, folding, last)
             current, folding, last = item[:2], Folding(), 0
-        type, id, revision, _, seq, at, action, path, text, policy, created = item
+        type, id, revision, _, seq, at, action, path, text, headers, policy, created = item
         last = max(last, seq)
         if action == _KNOWN:
             folding.known(as_snapshot(State(type, id, policy, revision, seq, created, at, _bytes(text))))
         elif type in _FOLDABLE:
-            folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), b"{}"))
+            folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), headers.encode()))
     if current is not None:
         yield _row(current, folding, last)
 

@@ -260,4 +260,4 @@ def _snapshot(row: Mapping[str, Any]) -> Snapshot:
 def _event(row: Mapping[str, Any]) -> Event:
     value = None if row["value"] is None else row["value"].encode()
     entity = entity_of(row["entity_type"], row["entity"])
-    return Event(entity, int(row["revision"]), row["ts"], row["action"], row["path"], value, b"{}")
+    return Event(entity, int(row["revision"]), row["ts"], row["action"], row["path"], value, row["headers"].encode())

@@ -26,12 +26,14 @@ class Past:
         self._seconds = 0
         self._changes: list[Change] = []
 
-    def happens(self, entity: EntityId, action: str, path: str = "/", value: Any = None) -> None:
+    def happens(
+        self, entity: EntityId, action: str, path: str = "/", value: Any = None, headers: bytes = b"{}"
+    ) -> None:
         before = self._states.get(entity)
         self._seconds += 1
         raw = None if action == "deleted" else msgspec.json.encode(value)
         revision = 1 if before is None else before.revision + 1
-        event = Event(entity, revision, timestamp(self._seconds), action, path, raw, b"{}")
+        event = Event(entity, revision, timestamp(self._seconds), action, path, raw, headers)
         self._states[entity] = evolve(before, event)
         self._changes.append(Change((event,), (self._states[entity],)))
 
@@ -42,7 +44,7 @@ class Past:
 
 
 def eventful(site: Site, entities: int = 8) -> Past:
-    """Things that come, change, lose parts, go and come again, and a policy: stored."""
+    """Things that come, change, lose parts, have something said about them, go and come again, and a policy: stored."""
     past = Past(site)
     policy = EntityId(EntityType.POLICY, "acme.site", "owner")
     past.happens(policy, "created", "/", {"entries": {"DEFAULT": {"subjects": {}, "resources": {}}}})
@@ -52,7 +54,8 @@ def eventful(site: Site, entities: int = 8) -> Past:
         past.happens(thing, "modified", "/features/lamp/properties/big", 9007199254740993)
         past.happens(thing, "merged", "/attributes", {"n": None, "note": "ü" * 40})
         past.happens(thing, "deleted", "/features/lamp")
-        past.happens(thing, "modified", "/attributes/n", [True, 1, 1.0, None])
+        said = b'{"_metadata":[["/attributes/n/unit","W"]]}'
+        past.happens(thing, "modified", "/attributes/n", [True, 1, 1.0, None], said)
     past.happens(lamp(0), "deleted")
     past.happens(lamp(1), "deleted")
     past.happens(lamp(1), "created", "/", {"policyId": "acme.site:other"})

@@ -146,12 +146,12 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
 
 def item(entity: str, revision: int, seq: int) -> tuple[Any, ...]:
     at = f"2030-01-15T07:30:{revision:02}.000000Z"
-    return ("thing", entity, revision, 0, seq, at, "modified", "/attributes/n", str(revision), None, None)
+    return ("thing", entity, revision, 0, seq, at, "modified", "/attributes/n", str(revision), "{}", None, None)
 
 
 def known(entity: str, revision: int, state: str | None) -> tuple[Any, ...]:
     at = f"2030-01-15T07:30:{revision:02}.000000Z"
-    return ("thing", entity, revision, 1, 0, at, "known", "/", state, "a:policy", at)
+    return ("thing", entity, revision, 1, 0, at, "known", "/", state, "{}", "a:policy", at)
 
 
 def test_rows_of_one_entity_after_the_other_become_one_state_each() -> None:
@@ -176,6 +176,14 @@ def test_rows_of_one_entity_after_the_other_become_one_state_each() -> None:
         ("a:4", "a:policy", 7, None, 0, "known"),
     ]
     assert list(fold_rows([])) == []
+
+
+def test_what_is_said_about_a_thing_is_folded_with_its_values() -> None:
+    """Metadata rests in the stored headers of an event; a rebuild that passed over them would take it from every thing."""
+    *event, _, _, _ = item("a:1", 1, 10)
+    said = '{"_metadata":[["/attributes/n/unit","kg"]]}'
+    (row,) = fold_rows([(*event, said, None, None)])
+    assert row[6] == '{"attributes":{"n":1},"_metadata":{"attributes":{"n":{"unit":"kg"}}}}'
 
 
 def kill_when(site: Site, seen: str, version: int) -> None:

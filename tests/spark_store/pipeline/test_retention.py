@@ -77,6 +77,14 @@ def test_folding_goes_on_from_a_snapshot_and_ends_where_something_is_missing() -
     assert fold(None, []) is None
 
 
+def test_a_snapshot_that_stands_for_events_has_what_they_said_about_the_thing() -> None:
+    said = {"headers": '{"_metadata":[["/attributes/n/unit","kg"]]}'}
+    created = row(1, '{"attributes":{"n":1}}', "created", "/")
+    made = fold(None, [created | said, row(2)])
+    assert made is not None
+    assert made["state"] == '{"attributes":{"n":1},"_metadata":{"attributes":{"n":{"unit":"kg"}}}}'
+
+
 def test_a_creation_needs_nothing_before_it() -> None:
     """An entity that was erased and made again: what is left of it begins with a creation."""
     made = fold(None, [row(7, '{"attributes":{"n":5}}', "created", "/"), row(8)])
