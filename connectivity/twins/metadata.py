@@ -152,7 +152,10 @@ def changes(
             found.append(("/", _checked_inline(case, inline)))
     path = case.address.segments
     for put in asked.put:
-        found.extend((format_pointer((*path, *place)), put.value) for place in _written_places(written, put.key))
+        for place in _written_places(written, put.key):
+            if not values.fits(put.value, len(path) + len(place)):
+                raise case.refuse("header.invalid", PUT)
+            found.append((format_pointer((*path, *place)), put.value))
     if asked.delete and before is not None and before.state is not None:
         said = get(before.state.get(METADATA), path)
         for key in asked.delete:

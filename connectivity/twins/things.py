@@ -8,7 +8,7 @@ part is there, then size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -31,7 +31,8 @@ from connectivity.twins.merge_patch import NOTHING, minimized, written_places
 from connectivity.twins.preconditions import SKIP_MINIMIZING, Preconditions
 from connectivity.twins.retrieval import retrieve
 from connectivity.twins.values import Value
-from mappings.pointer import MISSING, format_pointer, get, remove
+from mappings.metadata import Change
+from mappings.pointer import MISSING, format_pointer, get, parse_pointer, remove
 from spark_store.records import Snapshot
 from spark_store.replay import MatchBudget, PatternRefused, matching_keys, merge
 
@@ -108,6 +109,8 @@ def _merge(case: Case, asked: Preconditions) -> Decision:
         if asked.skips_equal:
             patch = _reduced(case, asked, present, patch)
         said = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
+        if not _may_say(case, enforcer, said):
+            raise case.refuse("things:thing.notmodifiable")
         step = _checked(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
     except PatternRefused as error:
         raise case.refuse("things:merge.invalid", str(error)) from error
@@ -182,6 +185,14 @@ def _may_merge(case: Case, enforcer: Enforcer, patch: Any) -> bool:
     return enforcer.partial(case.subjects, WRITE, case.address.guarded) and all(
         enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(place)}")
         for place in written_places(patch, case.address.segments)
+    )
+
+
+def _may_say(case: Case, enforcer: Enforcer, said: Sequence[Change]) -> bool:
+    """Whether the caller may write every part about which a merge says something: it may name others than the patch does."""
+    return enforcer.unrestricted(case.subjects, WRITE, case.address.guarded) or all(
+        enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(parse_pointer(pointer)[:-1])}")
+        for pointer, *_ in said
     )
 
 

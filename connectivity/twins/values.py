@@ -58,11 +58,16 @@ def parse(case: Case) -> Any:
         found = _parse(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise case.refuse("json.invalid", "found something else than JSON that can be stored") from error
-    if _depth(found, MAX_NESTING - len(case.address.segments)) < 0:
+    if not fits(found, len(case.address.segments)):
         raise case.refuse("json.invalid", f"found more than {MAX_NESTING} levels of nesting")
     if b"\\u0000" in raw and (code := _find_nul(found)) is not None:
         raise case.refuse(code, "one with U+0000 in it")
     return found
+
+
+def fits(value: Any, level: int) -> bool:
+    """Whether a value is not nested too deep for so many levels below the root of an entity."""
+    return _depth(value, MAX_NESTING - level) >= 0
 
 
 def _depth(value: Any, left: int) -> int:

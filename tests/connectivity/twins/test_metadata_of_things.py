@@ -186,6 +186,30 @@ def test_metadata_is_read_by_who_may_read_what_it_is_about() -> None:
             assert world.refused("retrieve", "/attributes/open", by=[VIEWER], condition=condition)[0] == 412
 
 
+@pytest.mark.parametrize(
+    ("header", "value", "expected"),
+    [
+        ("put_metadata", [said("a/unit", "K")], 204),
+        ("put_metadata", [said("*/unit", "K")], 204),
+        ("put_metadata", [said("b/unit", "K")], 403),
+        ("put_metadata", [said("unit", "K")], 403),
+        ("delete_metadata", "a/unit", 204),
+        ("delete_metadata", "b/unit", 403),
+        ("delete_metadata", "*/unit", 403),
+    ],
+)
+def test_a_merge_says_something_only_about_what_its_sender_may_write(header: str, value: Any, expected: int) -> None:
+    """Who may write some parts merges those parts: what he says of others is as if he wrote them."""
+    world = a_world(attributes={"a": 1, "b": 2})
+    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("*/unit", "m")])
+    world.write_policy({"SOME": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
+    patch: dict[str, Any] = {"by": [VIEWER], header: value}
+    if expected == 204:
+        assert world.status("merge", "/attributes", {"a": 3}, **patch) == 204
+    else:
+        assert world.refused("merge", "/attributes", {"a": 3}, **patch) == (403, "things:thing.notmodifiable")
+
+
 def test_a_thing_may_be_created_with_metadata() -> None:
     world = TwinWorld()
     world.write_policy({})
@@ -236,6 +260,26 @@ def test_metadata_counts_for_the_size_of_a_thing() -> None:
     world = TwinWorld(Limits(thing=200, headers=10_000))
     tree = {"_metadata": {"k": "x" * 200}}
     assert world.refused("create", "/", tree) == (413, "things:thing.toolarge")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("/".join(["k"] * 198), [[]]),
+        ("/".join(["k"] * 900), 1),
+        ("*/k", msgspec.json.decode(b"[" * 190 + b"]" * 190)),
+    ],
+)
+def test_metadata_nested_deeper_than_a_thing_may_be_is_refused(key: str, value: Any) -> None:
+    """What was taken once would be too deep for every command after it."""
+    leaf: dict[str, Any] = {"n": {}}
+    for _ in range(20):
+        leaf = {"n": leaf}
+    world = a_world()
+    assert world.refused("modify", "/attributes", leaf, put_metadata=[said(key, value)]) == (400, "header.invalid")
+    deep = [said("/".join(["k"] * 150), 1)]
+    assert world.status("modify", "/attributes", leaf, put_metadata=deep) == 201
+    assert world.status("modify", "/attributes/n", 1) == 204
 
 
 def test_the_state_is_made_anew_from_the_events_with_their_metadata() -> None:
