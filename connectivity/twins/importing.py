@@ -88,7 +88,7 @@ def effective(policy: Policy, lookup: Lookup) -> Policy:
     shared = [
         found
         for entry in policy["entries"].values()
-        for reference in entry.get("references", ())
+        for reference in _distinct(entry.get("references", ()))
         if (other := _referred(policy, reference, lookup)) is not None
         for found in _shared(entry, other, _allowed(reference, other))
     ]
@@ -96,6 +96,11 @@ def effective(policy: Policy, lookup: Lookup) -> Policy:
         return whole
     # No label of a client has a slash in it.
     return {**whole, "entries": {**whole["entries"], **{f"/{number}": found for number, found in enumerate(shared)}}}
+
+
+def _distinct(references: Sequence[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
+    """Each reference once: thousands of one and the same fit into a policy, and each would be worked out."""
+    return iter({(reference.get("import"), reference["entry"]): reference for reference in references}.values())
 
 
 def _referred(policy: Policy, reference: Mapping[str, str], lookup: Lookup) -> Mapping[str, Any] | None:

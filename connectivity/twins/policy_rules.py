@@ -41,7 +41,8 @@ def is_administered(policy: Policy) -> bool:
     namespace = policy["policyId"].partition(":")[0]
     granted: set[str] = set()
     revoked: set[str] = set()
-    for entry in policy["entries"].values():
+    # What references share counts as well: an entry may be revoked by one that it refers to.
+    for entry in importing.effective(policy, lambda _: None)["entries"].values():
         permissions = entry["resources"].get("policy:/")
         if permissions is None:
             continue

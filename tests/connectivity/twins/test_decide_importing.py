@@ -314,3 +314,30 @@ def test_an_administrator_of_another_namespace_is_none_of_the_policy() -> None:
         403,
         "policies:policy.modificationinvalid",
     )
+
+
+def test_nobody_is_locked_out_by_an_entry_that_another_one_refers_to() -> None:
+    """What references share is enforced like entries, so it counts where somebody has to be left who may change it."""
+    revoked = entry(["edge:x"], {"policy:/": revoking("WRITE")})
+    locked = {"entries": {"OWNERS": {**OWNERS, "references": [{"entry": "NO"}]}, "NO": revoked}}
+    world = TwinWorld()
+    assert world.refused("create", "/", {"policyId": POLICY, **locked}, to=P) == (403, "policies:policy.notcreatable")
+    assert world.refused("create", "/", {"_policy": locked}) == (400, "things:policy.invalid")
+    world.write_policy({"NO": revoked})
+    refused = (403, "policies:entry.modificationinvalid")
+    assert world.refused("modify", "/entries/OWNERS/references", [{"entry": "NO"}], to=P) == refused
+    assert world.refused("modify", "/", locked, to=P) == (403, "policies:policy.modificationinvalid")
+    # Somebody who has his WRITE by a reference is somebody, too.
+    base = importable("implicit", resources={"policy:/": ALL})
+    shared = {"A": {**entry([OWNER], {}), "references": [{"entry": "BASE"}]}, "BASE": base}
+    assert world.status("modify", "/entries", shared, to=P) == 204
+    assert world.status("modify", "/entries/A/subjects/edge:y", {"type": "t"}, to=P) == 201
+
+
+def test_a_reference_that_is_there_many_times_counts_once() -> None:
+    """A policy may hold thousands of them; worked out one by one they would keep everybody waiting for half a minute."""
+    base = entry([], {f"thing:/attributes/k{number}": granting("READ") for number in range(50)})
+    many = {**entry([VIEWER], {}), "references": [{"entry": "BASE"}] * 3_000}
+    value = {"policyId": POLICY, "imports": {}, "entries": {"MANY": many, "BASE": base}}
+    found = importing.effective(value, lambda _: None)["entries"]
+    assert len(found) == 4, "two of its own, and what each direction of the reference shares"
