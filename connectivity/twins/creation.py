@@ -126,7 +126,11 @@ def _copy(case: Case, source: Any, policy_id: str | None) -> _Guard:
         raise case.refuse("policies:policy.notfound", about=source)
     if not enforcer.unrestricted(case.subjects, READ, "policy:/"):
         raise case.refuse("policies:policy.notfound", about=source)
-    return _made(case, {**snapshot.state, "policyId": policy_id or str(case.entity)})
+    copy = {**snapshot.state, "policyId": policy_id or str(case.entity)}
+    if not policy_rules.is_administered(copy):
+        # In another namespace not every entry counts that did where it comes from.
+        raise case.refuse("things:policy.invalid")
+    return _made(case, copy)
 
 
 def _policy_of_other(case: Case, text: str) -> str:

@@ -248,6 +248,18 @@ def test_case_63_a_policy_is_copied() -> None:
     assert world.status("create", "/", value, to=other, by=[VIEWER], allow_policy_lockout=True) == 201
 
 
+def test_a_copy_that_nobody_could_change_for_good_is_refused() -> None:
+    """In another namespace the entry of the owner does not count; who copies is somebody that expires."""
+    guest = entry([], {"policy:/": ALL, "thing:/": ALL})
+    guest["subjects"] = {VIEWER: {"type": "t", "expiry": "2030-01-15T09:00:00Z"}}
+    world = TwinWorld()
+    entries = {"OWNERS": {**OWNERS, "namespaces": ["acme.plant"]}, "GUEST": guest}
+    world.send("create", "/", {"policyId": POLICY, "entries": entries}, to=P)
+    value = {"_copyPolicyFrom": POLICY}
+    assert world.refused("create", "/", value, to="other:lamp", by=[VIEWER]) == (400, "things:policy.invalid")
+    assert world.status("create", "/", value, by=[VIEWER]) == 201
+
+
 OTHER = "acme.plant:other"
 
 
