@@ -73,12 +73,12 @@ def _taken(
                 yield found._replace(here=f"imported-{imported}-{found.here}")
 
 
-def resolved(policy: Policy, lookup: Lookup) -> Policy:
-    """The policy with the imported entries behind its own."""
+def resolved(policy: Policy, lookup: Lookup, is_shown: Callable[[Taken], bool] = lambda _: True) -> Policy:
+    """The policy with the imported entries behind its own: those of them that are shown."""
     if not policy["imports"]:
         return policy
     entries = dict(policy["entries"])
-    entries.update((found.here, found.entry) for found in taken(policy, lookup) if found.here)
+    entries.update((found.here, found.entry) for found in taken(policy, lookup) if found.here and is_shown(found))
     return {**policy, "entries": entries}
 
 

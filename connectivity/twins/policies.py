@@ -162,7 +162,10 @@ def _retrieve(case: Case, asked: Preconditions) -> Decision:
         raise case.refuse(f"policies:{name}.notfound")
     snapshot = case.shown(snapshot)
     if view == _RESOLVED:
-        whole = importing.resolved(state_of(snapshot), policy_rules.lookup_of(case))
+        # Nobody reads by way of this policy what he may not read where it comes from.
+        whole = importing.resolved(
+            state_of(snapshot), policy_rules.lookup_of(case), lambda found: policy_rules.may_take(case, found)
+        )
         snapshot = msgspec.structs.replace(snapshot, state=whole)
     present = get(state_of(snapshot), case.address.segments)
     if present is MISSING:

@@ -123,11 +123,12 @@ def _check_imports(case: Case, policy: Policy, before: Policy | None) -> None:
     if before is None or [*_references(before)] != [*_references(policy)]:
         takes += [found for found in importing.taken(policy, lookup) if not found.here]
     for found in takes:
-        if not _may_take(case, found):
+        if not may_take(case, found):
             raise case.refuse("policies:policy.notfound", about=found.policy_id)
 
 
-def _may_take(case: Case, found: Taken) -> bool:
+def may_take(case: Case, found: Taken) -> bool:
+    """Whether the caller may read an entry in the policy that it is taken of."""
     enforcer = case.world.enforcer(found.policy_id)
     label = found.label.replace("~", "~0")
     return enforcer is not None and enforcer.unrestricted(case.subjects, READ, f"policy:/entries/{label}")

@@ -341,3 +341,19 @@ def test_a_reference_that_is_there_many_times_counts_once() -> None:
     value = {"policyId": POLICY, "imports": {}, "entries": {"MANY": many, "BASE": base}}
     found = importing.effective(value, lambda _: None)["entries"]
     assert len(found) == 4, "two of its own, and what each direction of the reference shares"
+
+
+def test_the_resolved_view_shows_nobody_what_he_may_not_read_where_it_comes_from() -> None:
+    reading = {"policy:/": granting("READ")}
+    some = entry(["edge:some"], {"policy:/entries/A": granting("READ")})
+    own = {"VIEW": entry([VIEWER, "edge:some"], reading)}
+    world = a_world_importing({"entries": []}, {"A": importable("implicit", "edge:a"), "SOME": some}, **own)
+
+    def imported(by: str) -> list[str]:
+        entries = world.get("/entries", to=P, by=[by], policy_view="resolved")
+        return [label.removeprefix(f"imported-{ROLES}-") for label in entries if label.startswith("imported")]
+
+    assert imported(OWNER) == ["OWNERS", "A", "SOME"]
+    assert imported("edge:some") == ["A"]
+    assert world.refused("retrieve", to=policy(ROLES), by=[VIEWER]) == (404, "policies:policy.notfound")
+    assert imported(VIEWER) == []
