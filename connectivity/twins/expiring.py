@@ -79,12 +79,14 @@ def judge(policy: Snapshot, now: str, told: frozenset[Told] = frozenset()) -> Ju
         moments.append(moment)
         if (ahead := _ahead(policy.entity, found, moment)) is None:
             continue
-        if ahead > now:
+        if about in told:
+            # Also while a clock that was set back has not come so far again.
+            kept.add(about)
+        elif ahead > now:
             moments.append(ahead)
-            continue
-        if about not in told:
+        else:
             announcements[about] = _announcement(policy.entity, found, expiry)
-        kept.add(about)
+            kept.add(about)
     return Judged(tuple(events), snapshot, tuple(announcements.values()), min(moments, default=None), frozenset(kept))
 
 

@@ -71,6 +71,14 @@ def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
     assert judge(found, AT_EIGHT, due.told).told == frozenset()
 
 
+def test_a_clock_that_is_set_back_makes_nobody_be_told_twice() -> None:
+    found = a_policy(viewer=expiring(beforeExpiry="20m"))
+    told = judge(found, "2030-01-15T07:45:00.000000Z").told
+    back = judge(found, NOW, told)
+    assert (back.announcements, back.next, back.told) == ((), AT_EIGHT, told)
+    assert judge(found, "2030-01-15T07:45:00.000000Z", back.told).announcements == ()
+
+
 def test_who_expires_soon_anyway_is_told_at_once() -> None:
     assert len(judge(a_policy(viewer=expiring(beforeExpiry="1d")), NOW).announcements) == 1
     assert len(judge(a_policy(viewer=expiring(beforeExpiry="999999d")), NOW).announcements) == 1
