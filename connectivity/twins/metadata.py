@@ -151,17 +151,21 @@ def changes(
         if before is None or before.state is None:
             found.append(("/", _checked_inline(case, inline)))
     path = case.address.segments
+    size = 0
     for put in asked.put:
+        length = len(encode(put.value))
         for place in _written_places(written, put.key):
             if not values.fits(put.value, len(path) + len(place)):
                 raise case.refuse("header.invalid", PUT)
             found.append((format_pointer((*path, *place)), put.value))
+            # Counted here, since a few wildcards over a large value make millions.
+            size += len(found[-1][0]) + length
+            if size > case.limits.thing:
+                raise case.refuse("things:thing.toolarge", f"found more than {case.limits.thing} bytes of metadata")
     if asked.delete and before is not None and before.state is not None:
         said = get(before.state.get(METADATA), path)
         for key in asked.delete:
             found.extend((format_pointer((*path, *place)),) for place in _said_places(said, key))
-    if asked.put and (size := sum(len(change[0]) + len(encode(change[1])) for change in found)) > case.limits.thing:
-        raise case.refuse("things:thing.toolarge", f"found {size} bytes of metadata")
     return found
 
 

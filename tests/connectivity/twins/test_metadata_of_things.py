@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from connectivity.twins import metadata as module
 from connectivity.twins.decide import Limits
 from mappings.ids import EntityId, EntityType
 from mappings.metadata import without_changes
+from mappings.pointer import Segments, format_pointer
 from mappings.signals import Event
 from spark_store.folding import Folding
 from spark_store.journal import SqliteJournal
@@ -252,11 +254,22 @@ def test_headers_about_metadata_that_do_not_fit_the_command_are_refused() -> Non
     assert world.refused("retrieve", get_metadata=5) == (400, "header.invalid")
 
 
-def test_metadata_counts_for_the_size_of_a_thing() -> None:
+def test_metadata_counts_for_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = a_world()
     leaves = {f"k{number}": number for number in range(2_000)}
     large = [said("*/k", "x" * 1_000)]
     assert world.refused("modify", "/attributes", leaves, put_metadata=large) == (413, "things:thing.toolarge")
+    # Nothing is gathered beyond the limit: a few wildcards over a large value would make millions.
+    pointers: list[str] = []
+
+    def noted(path: Segments) -> str:
+        pointers.append(format_pointer(path))
+        return pointers[-1]
+
+    monkeypatch.setattr(module, "format_pointer", noted)
+    many = [said(f"*/k{number}", 1) for number in range(100)]
+    assert world.refused("modify", "/attributes", leaves, put_metadata=many) == (413, "things:thing.toolarge")
+    assert len(pointers) < 10_000
     world = TwinWorld(Limits(thing=200, headers=10_000))
     tree = {"_metadata": {"k": "x" * 200}}
     assert world.refused("create", "/", tree) == (413, "things:thing.toolarge")
