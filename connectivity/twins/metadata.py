@@ -10,7 +10,7 @@ What is said about a part may be read by whoever may read the part. How an event
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -164,8 +164,7 @@ def changes(
                 raise case.refuse("things:thing.toolarge", f"found more than {case.limits.thing} bytes of metadata")
     if asked.delete and before is not None and before.state is not None:
         said = get(before.state.get(METADATA), path)
-        for key in asked.delete:
-            found.extend((format_pointer((*path, *place)),) for place in _said_places(said, key))
+        found.extend((format_pointer((*path, *place)),) for place in _said_places(said, asked.delete))
     return found
 
 
@@ -228,28 +227,29 @@ def answer(case: Case, asked: Asked, enforcer: Enforcer, snapshot: Snapshot) -> 
     if asked.get is None:
         return None
     said = get(readable(case, enforcer, snapshot), case.address.segments)
-    places = (place for key in asked.get for place in _said_places(said, key))
-    return evolved(None, None, None, ((format_pointer(place), get(said, place)) for place in places))
+    return evolved(
+        None, None, None, ((format_pointer(place), get(said, place)) for place in _said_places(said, asked.get))
+    )
 
 
-def _said_places(said: Any, key: Segments) -> Iterator[Segments]:
-    """Where in what is said `key` leads to."""
+def _said_places(said: Any, keys: Sequence[Segments]) -> Iterator[Segments]:
+    """Where in what is said the keys lead to."""
     if said is MISSING or said is None:
         return
-    if _is_for_all(key):
-        yield from _named(said, key[1])
-        return
-    for place in _spread(said, key):
-        if get(said, place) is not MISSING:
-            yield place
+    # All at once: hundreds of names fit into a header, and each of them alone would be looked for in all that is said.
+    if names := {key[1] for key in keys if _is_for_all(key)}:
+        yield from _named(said, names)
+    for key in keys:
+        if not _is_for_all(key):
+            yield from (place for place in _spread(said, key) if get(said, place) is not MISSING)
 
 
-def _named(said: Any, name: str, path: Segments = ()) -> Iterator[Segments]:
-    """Every place below with this name."""
+def _named(said: Any, names: Set[str], path: Segments = ()) -> Iterator[Segments]:
+    """Every place below with one of these names; below a place, no other one with the same name."""
     if not isinstance(said, Mapping):
         return
     for key, member in said.items():
-        if key == name:
+        if key in names:
             yield (*path, key)
-        else:
-            yield from _named(member, name, (*path, key))
+        if isinstance(member, Mapping) and (left := names - {key} if key in names else names):
+            yield from _named(member, left, (*path, key))

@@ -149,6 +149,27 @@ def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
     assert asked("/", "nothing,attributes/*/k") == {}
 
 
+def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of them fit into a header; one after the other they would keep everybody waiting for seconds."""
+    world = a_world()
+    leaves = {f"k{number}": 1 for number in range(100)}
+    world.send("modify", "/attributes", leaves, put_metadata=[said("*/a", {"b": {"a": 1}}), said("*/c", 3)])
+    looked: list[Segments] = []
+    named = module._named
+
+    def noted(said: Any, names: Any, path: Segments = ()) -> Any:
+        looked.append(path)
+        return named(said, names, path)
+
+    monkeypatch.setattr(module, "_named", noted)
+    text = ",".join(f"*/{name}" for name in ("a", "b", "c", *(f"x{number}" for number in range(500))))
+    found = world.send("retrieve", get_metadata=text).response.headers["ditto-metadata"]
+    assert found["attributes"]["k7"] == {"a": {"b": {"a": 1}}, "c": 3}
+    assert len(looked) < 1_000
+    world.send("merge", "/attributes", {"k0": 2}, delete_metadata=text)
+    assert metadata(world) is None
+
+
 def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> None:
     world = a_world(attributes={"a": 1}, features={"f": {"properties": {"p": 1}}})
     world.send(
