@@ -3,8 +3,8 @@
 .PHONY: demo test install unit check soak bench docs serve clean help constraints format
 
 RUN := .venv/bin
-# Tests that mostly wait for somebody share the cores, module by module; Spark fills them by itself.
-SPREAD := -n auto --dist loadscope
+# Tests share the cores, module by module in their order: the long ones are not last.
+SPREAD := -n auto --dist loadscope --no-loadscope-reorder
 READY := .venv/ready
 
 demo: $(READY) ## the main job, shown: devices report, their past is replayed over three real brokers and read from the lake
@@ -14,7 +14,7 @@ demo: $(READY) ## the main job, shown: devices report, their past is replayed ov
 
 test: install ## the whole suite, against real brokers
 	$(RUN)/pytest $(SPREAD) -m "not spark and not soak"
-	$(RUN)/pytest -m "spark and not soak"
+	$(RUN)/pytest $(SPREAD) -m "spark and not soak"
 
 install: $(READY) ## the environment and everything that tests and demo need
 	@tools/brokers

@@ -209,6 +209,17 @@ class Cursor:
         self._careful_until = max(self._careful_until, self.taken)
         self.taken, self._failed = self._failed - 1, None
         self._tries += 1
+        self._rest()
+
+    def linked(self) -> None:
+        """There is a new link. What the broker has refused is not the first thing that it hears there: of one that hangs up
+        about it, nothing else would have a link for longer than that takes."""
+        if self._tries and self._failed is None:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         pause = back_off(self._tries, None, shortest=SHORTEST_PAUSE, longest=LONGEST_PAUSE, jitter=random.random())
         self._timer = asyncio.get_running_loop().call_later(pause, self._try_again)
 

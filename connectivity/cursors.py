@@ -193,6 +193,12 @@ class Cursors:
 
     # turns
 
+    def linked(self, connection_id: str) -> None:
+        """A connection that had no link has one."""
+        for cursor in self.of(connection_id):
+            cursor.linked()
+        self.wake()
+
     def wake(self) -> None:
         """There may be something to do for a cursor."""
         if not self._is_due:

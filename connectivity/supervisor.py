@@ -61,7 +61,7 @@ class Supervisor:
     ) -> None:
         self.connection = connection
         self._now = now
-        self._is_announced = False
+        self._is_announced = self._is_linked = False
         """Whether the connection's targets have been told that it is open."""
         self.attempted = asyncio.Event()
         """Set when every client's first attempt to connect has ended, one way or the other."""
@@ -206,9 +206,14 @@ class Supervisor:
     def _client_changed(self) -> None:
         status = self.status
         self._meter.up.set(status is Status.OPEN)
-        if any(client.lifecycle.state is State.OPEN for client in self.clients):
+        was_linked, self._is_linked = (
+            self._is_linked,
+            any(client.lifecycle.state is State.OPEN for client in self.clients),
+        )
+        if self._is_linked:
             # By then the link is there for whoever has something to publish.
-            self._dispatcher.cursors.wake()
+            cursors = self._dispatcher.cursors
+            cursors.wake() if was_linked else cursors.linked(self.connection.id)
         if status is Status.OPEN and not self._is_announced:
             # Once for each opening: a link that comes and goes in between is no news.
             self._is_announced = True

@@ -187,6 +187,25 @@ async def test_a_closed_cursor_says_nothing() -> None:
     assert (heard, one.seq) == ([], one.taken - 1)
 
 
+async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a broker that hangs up about it would hear of nothing else."""
+    pauses = [0.0, 3600.0]
+    monkeypatch.setattr(module, "back_off", lambda *_, **__: pauses.pop(0))
+    site, other = await followed()
+    other.link.confirms = False
+    await turned(site, 1)
+    await sent(other, 1)
+    other.link.confirm(1, BUSY)
+    other.outbox.detach()
+    await until(lambda: cursor(other).reason is None)
+    assert len(pauses) == 1, "the first pause is over, while there is no link"
+    other.outbox.attach(other.link)
+    site.dispatcher.cursors.linked("other")
+    await pause()
+    assert (len(other.link.published), cursor(other).reason) == (1, "busy")
+    assert pauses == []
+
+
 @pytest.mark.usefixtures("hasty")
 async def test_what_is_refused_within_the_call_is_not_skipped_with_an_event_of_a_policy_behind_it() -> None:
     site, other = await followed()
