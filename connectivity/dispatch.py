@@ -28,7 +28,6 @@ import msgspec
 import structlog
 
 from connectivity.acknowledgements import NO_TIME, NOTHING, Wish, channel_of, outcome_of_error, says_nothing, wish
-from connectivity.announcing import announce
 from connectivity.arrivals import Arrival, Redeliveries
 from connectivity.brokers.base import Outcome
 from connectivity.causes import cause_of
@@ -166,7 +165,7 @@ class Dispatcher:
     def announce(self, announcement: PolicyAnnouncement) -> None:
         """Tell those whom an announcement of a policy is for. A mistake of our own costs nobody else anything."""
         try:
-            announce(announcement, self._members)
+            self._exchange.announcements.announce(announcement)
         except Exception:
             log.exception("an announcement could not be made", policy=str(announcement.entity))
 

@@ -28,6 +28,7 @@ from connectivity.acknowledgements import (
     refusal,
     wish,
 )
+from connectivity.announcing import Announcements
 from connectivity.arrivals import Arrival, Redeliveries, digest
 from connectivity.brokers.base import Outcome
 from connectivity.causes import foreign_labels
@@ -142,6 +143,7 @@ class Exchange:
         self._replies = replies
         self._members = members
         self.collecting = Collecting(clock, self._finish)
+        self.announcements = Announcements(members)
 
     # commands on twins
 
@@ -272,8 +274,10 @@ class Exchange:
         """Hand an acknowledgement to whoever asked for it; the error where its sender may not give it."""
         fault = refusal(ack, arrival.route.declared)
         if fault is not None:
-            return ErrorResponse(ack.entity, "things", fault, ack.headers, ack.channel)
+            return ErrorResponse(ack.entity, ack.entity.type.group, fault, ack.headers, ack.channel)
         pending = self.collecting.find(ack)
+        if pending is None and self.announcements.acknowledge(ack):
+            return None
         if pending is None or pending.collector.channel != ack.channel or not self.collecting.acknowledge(pending, ack):
             # Too late, or never asked for: nobody is there to complain.
             arrival.route.meter.inbound("unmatched")

@@ -79,7 +79,7 @@ def _signals(message: Message, topic: TopicPath, entity: EntityId | None, header
             return (_command(message, topic, entity, headers),)
         if topic.criterion == "streaming" and topic.action in COMMANDS:
             return (COMMANDS[topic.action](entity, message.path, parse_value(message.value), headers),)
-        if topic.criterion == "acks" and topic.group == "things":
+        if topic.criterion == "acks":
             return read_acknowledgements(message, topic, entity, headers)
         if topic.channel == "live":
             return read_live(message, topic, entity, headers)

@@ -107,8 +107,9 @@ def test_javas_greeting_is_kept_from_a_terminal_and_its_other_words_are_not() ->
 
 
 def test_a_terminal_has_its_standard_error_back_once_java_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, terminal = os.openpty()
+    ours, terminal = os.pipe()
     monkeypatch.setattr(session, "STDERR", terminal)
+    monkeypatch.setattr(os, "isatty", lambda place: place == terminal)
     with session._without_greeting():
         os.write(terminal, b"WARNING: Using incubator modules: x\nfirst\n")
     os.write(terminal, b"second\n")
