@@ -28,7 +28,7 @@ from connectivity.twins.enforcer import DROP, READ, WRITE, Enforcer
 from connectivity.twins.expiring import left
 from connectivity.twins.faults import shown
 from connectivity.twins.preconditions import Preconditions
-from connectivity.twins.retrieval import read_selection, with_hidden
+from connectivity.twins.retrieval import read_selection, view_of, with_hidden
 from mappings.ids import EntityType, parse_entity_id
 from mappings.pointer import MISSING, get
 from mappings.selection import select
@@ -171,7 +171,7 @@ def _retrieve(case: Case, asked: Preconditions) -> Decision:
     if present is MISSING:
         _check_parent(case, state_of(snapshot))
         raise case.refuse(f"policies:{name}.notfound")
-    seen = _seen(case, enforcer, present)
+    seen = view_of(case, enforcer, present)
     tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
     asked.check_tags(case, lambda: tag)
     result = seen
@@ -179,16 +179,6 @@ def _retrieve(case: Case, asked: Preconditions) -> Decision:
         hidden = with_hidden(case, seen, snapshot, selection) if case.address.is_root else seen
         result = select(hidden, selection)
     return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag))
-
-
-def _seen(case: Case, enforcer: Enforcer, present: Any) -> Any:
-    """What the caller may read of what is there."""
-    seen = enforcer.view(present, case.address.guarded, case.subjects)
-    if seen is not DROP:
-        return seen
-    if isinstance(present, Mapping):
-        return {}
-    raise case.refuse(f"policies:{case.address.resource.name}.notfound")
 
 
 def _living(case: Case) -> Snapshot:

@@ -40,7 +40,7 @@ def retrieve(case: Case, asked: Preconditions) -> Decision:
     present = get(state, case.address.segments)
     if present is MISSING:
         raise _missing(case, state)
-    seen = _seen(case, enforcer, present)
+    seen = view_of(case, enforcer, present)
     tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
     if selection is None or "_policy" not in selection:
         asked.check_tags(case, lambda: tag)
@@ -54,14 +54,17 @@ def retrieve(case: Case, asked: Preconditions) -> Decision:
     return decision([], response, is_for_device=asked.is_for_device(case, snapshot))
 
 
-def _seen(case: Case, enforcer: Enforcer, present: Any) -> Any:
-    """What the caller may read of what is there: perhaps none of an object's members, but never none of a scalar."""
+def view_of(case: Case, enforcer: Enforcer, present: Any) -> Any:
+    """What the caller may read of what is there: perhaps none of an object's members, but never none of a scalar.
+
+    Raises TwinError.
+    """
     seen = enforcer.view(present, case.address.guarded, case.subjects)
     if seen is not DROP:
         return seen
     if isinstance(present, Mapping):
         return {}
-    raise case.refuse(f"things:{case.address.resource.name}.notfound")
+    raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
 
 
 def _missing(case: Case, state: Mapping[str, Any]) -> Exception:

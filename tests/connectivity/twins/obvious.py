@@ -1,11 +1,12 @@
 """The rule of permissions a second time, slow and obvious: what the enforcer and the imports are compared with.
 
 Every statement of a policy is a row, and every question a search through all rows. Policies here need neither imports nor
-anything else; `flattened` is the obvious way to work those out first.
+anything else; `flattened` is the obvious way to work those out first. `a_value` throws dice for what is asked about.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -150,3 +151,16 @@ def living(entry: Policy, now: str) -> Policy:
         if "expiry" not in about or datetime.fromisoformat(about["expiry"]) > at
     }
     return {**entry, "subjects": subjects}
+
+
+def a_value(dice: random.Random, keys: Sequence[str], depth: int = 3) -> Any:
+    """A JSON value, nested at most so deep, whose objects have some of these keys."""
+    match dice.randint(0, 3 if depth else 1):
+        case 0:
+            return None
+        case 1:
+            return dice.randint(0, 9)
+        case 2:
+            return [a_value(dice, keys, depth - 1) for _ in range(dice.randint(0, 2))]
+        case _:
+            return {key: a_value(dice, keys, depth - 1) for key in dice.sample(keys, dice.randint(0, 3))}

@@ -10,6 +10,7 @@ from mappings.ids import EntityId
 from spark_store.records import Snapshot
 from tests.connectivity.twins.obvious import (
     Policy,
+    a_value,
     flattened,
     obvious_has,
     obvious_partial,
@@ -71,18 +72,6 @@ def a_subject(dice: random.Random) -> dict[str, Any]:
     return {"type": "t", "expiry": dice.choice(HOURS)} if dice.random() < 0.3 else {"type": "t"}
 
 
-def a_value(dice: random.Random, depth: int = 3) -> Any:
-    match dice.randint(0, 3 if depth else 1):
-        case 0:
-            return None
-        case 1:
-            return dice.randint(0, 9)
-        case 2:
-            return [a_value(dice, depth - 1) for _ in range(dice.randint(0, 2))]
-        case _:
-            return {key: a_value(dice, depth - 1) for key in dice.sample(KEYS, dice.randint(0, 3))}
-
-
 def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
     """Imports, circles of them, references, namespaces, expiries and several subjects; asked at several times."""
     dice = random.Random(17)
@@ -112,5 +101,5 @@ def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
                 assert enforcer.has(*question) == obvious_has(*facts), about
                 assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), about
                 assert enforcer.partial(*question) == obvious_partial(*facts), about
-            thing = {"thingId": "a:b", "attributes": a_value(dice), "x": a_value(dice)}
+            thing = {"thingId": "a:b", "attributes": a_value(dice, KEYS), "x": a_value(dice, KEYS)}
             assert enforcer.view(thing, "thing:/", subjects) == obvious_root(flat, subjects, thing), about

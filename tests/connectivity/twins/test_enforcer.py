@@ -11,6 +11,7 @@ import pytest
 from connectivity.twins.enforcer import DROP, Enforcer
 from tests.connectivity.twins.obvious import (
     Policy,
+    a_value,
     obvious_has,
     obvious_partial,
     obvious_unrestricted,
@@ -47,18 +48,6 @@ def a_random_policy(dice: random.Random) -> Policy:
     return a_policy(*rules)
 
 
-def a_random_value(dice: random.Random, depth: int = 3) -> Any:
-    match dice.randint(0, 3 if depth else 1):
-        case 0:
-            return None
-        case 1:
-            return dice.randint(0, 9)
-        case 2:
-            return [a_random_value(dice, depth - 1) for _ in range(dice.randint(0, 2))]
-        case _:
-            return {key: a_random_value(dice, depth - 1) for key in dice.sample(KEYS, dice.randint(0, 3))}
-
-
 def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
     """Four questions over thousands of policies."""
     dice = random.Random(7)
@@ -76,7 +65,7 @@ def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
                 assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), (policy, question)
                 assert enforcer.partial(*question) == obvious_partial(*facts), (policy, question)
             if path != "thing:/":
-                value = a_random_value(dice)
+                value = a_value(dice, KEYS)
                 expected = obvious_view(policy, subjects, value, place)
                 assert enforcer.view(value, path, subjects) == expected, (policy, path, value)
 
