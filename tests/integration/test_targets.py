@@ -257,6 +257,9 @@ def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_hears_of_e
     """Through a restart of the service, too. Its status and metrics say how far it is behind."""
     people.make("lamp-4")
     heard_of(people.hall, "lamp-4", 1)
+    labels = {"connection": people.yard.hall, "target": "0"}
+    # What was heard may not be confirmed yet.
+    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0, PATIENCE)
     proxy.refuse()
     proxy.cut()
     wait_until_sync(lambda: people.service.status(people.yard.hall)["status"] != "open", PATIENCE)
@@ -266,7 +269,6 @@ def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_hears_of_e
         assert people.desk.next(PATIENCE)["status"] in (201, 204)
     details = people.service.status(people.yard.hall)["details"]
     assert "targets[0] is 1100 events behind" in details, details
-    labels = {"connection": people.yard.hall, "target": "0"}
     assert people.service.metric("connectivity_target_lag_events", **labels) == 1100
     people.service.kill()
     people.service.start_again(ready=False)
