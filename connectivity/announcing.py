@@ -22,7 +22,7 @@ import structlog
 from connectivity.acknowledgements import LONGEST_TIMEOUT, Collector
 from connectivity.brokers.base import Outcome
 from connectivity.causes import foreign_labels
-from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended
 from connectivity.members import Member
 from connectivity.targets import TargetRoute
@@ -117,11 +117,7 @@ class Announcements:
             return _nobody
 
         def tell(error: ConnectivityError | None) -> None:
-            status = target.confirmed_status
-            if error is not None:
-                status = error.fault.status if isinstance(error, PublishFailed) else 503
-            headers = {"correlation-id": awaited.correlation_id, "ditto-connection-id": target.connection_id}
-            self.acknowledge(Acknowledgement(awaited.signal.entity, label, status, None, headers))
+            self.acknowledge(target.issued(label, awaited.signal.entity, error, awaited.correlation_id, "twin"))
 
         return tell
 

@@ -26,7 +26,7 @@ from connectivity.members import Member, Members
 from connectivity.rules import DIVERT_TO, DIVERTED_TYPES
 from connectivity.targets import TargetRoute
 from mappings.errors import Fault
-from mappings.ids import LIVE_RESPONSE, EntityId
+from mappings.ids import LIVE_RESPONSE
 from mappings.signals import (
     Acknowledgement,
     Live,
@@ -172,16 +172,10 @@ def _weak(signal: Live, label: str) -> Acknowledgement:
 
 def _teller(signal: Live, target: TargetRoute, label: str, acknowledge: Acknowledge) -> Ended:
     """What a target that issues a label says when its broker has confirmed, or has not."""
-    entity: EntityId = signal.entity
-    headers = {"ditto-connection-id": target.connection_id}
-    if (correlation_id := signal.headers.get("correlation-id")) is not None:
-        headers["correlation-id"] = correlation_id
+    entity, correlation_id = signal.entity, signal.headers.get("correlation-id")
 
     def tell(error: ConnectivityError | None) -> None:
-        status = target.confirmed_status
-        if error is not None:
-            status = error.fault.status if isinstance(error, PublishFailed) else 503
-        acknowledge(Acknowledgement(entity, label, status, None, headers, "live"))
+        acknowledge(target.issued(label, entity, error, correlation_id, "live"))
 
     return tell
 

@@ -120,13 +120,7 @@ class Promises:
         if route.label is None or route.label not in labels:
             # The broker has the event; the rest is the subscriber's to say.
             return
-        status = route.confirmed_status
-        if result is not None:
-            status = result.fault.status if isinstance(result, PublishFailed) else 503
-        headers = {"ditto-connection-id": route.connection_id}
-        if self._correlation_id is not None:
-            headers["correlation-id"] = self._correlation_id
-        self._acknowledge(Acknowledgement(self._found.event.entity, route.label, status, None, headers, "twin"))
+        self._acknowledge(route.issued(route.label, self._found.event.entity, result, self._correlation_id, "twin"))
 
     def _excuse(self) -> None:
         for label in dict.fromkeys(self._kept):

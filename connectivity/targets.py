@@ -38,7 +38,8 @@ from connectivity.rules import with_connection_id
 from connectivity.scripts.host import ScriptHost
 from mappings.envelope import Envelope
 from mappings.errors import MappingError
-from mappings.signals import Live, Outbound
+from mappings.ids import EntityId
+from mappings.signals import Acknowledgement, Live, Outbound
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +87,18 @@ class TargetRoute:
         self._publication = Publication(target.address, target.header_mapping, connection.id, now)
         self._open: dict[int, tuple[Posting, Ended]] = {}
         self._number = 0
+
+    def issued(
+        self, label: str, entity: EntityId, error: ConnectivityError | None, correlation_id: str | None, channel: str
+    ) -> Acknowledgement:
+        """What the target says of a signal when its broker has confirmed, or has not, under the label that it issues."""
+        status = self.confirmed_status
+        if error is not None:
+            status = error.fault.status if isinstance(error, PublishFailed) else 503
+        headers = {"ditto-connection-id": self.connection_id}
+        if correlation_id is not None:
+            headers["correlation-id"] = correlation_id
+        return Acknowledgement(entity, label, status, None, headers, channel)
 
     def __repr__(self) -> str:
         return f"<TargetRoute {self.connection_id}[{self.index}], {len(self._open)} signals on their way>"

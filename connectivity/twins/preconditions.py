@@ -30,7 +30,6 @@ from spark_store import rql
 from spark_store.errors import QueryError
 from spark_store.partial import whole_thing
 from spark_store.records import Snapshot
-from spark_store.rql.ast import And, Field, Not, Or
 
 UPDATE: Final = "update"
 SKIP: Final = "skip"
@@ -80,7 +79,7 @@ class Preconditions(msgspec.Struct, frozen=True):
             return
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
         for predicate in (predicate for predicate in asked if predicate is not None):
-            for field in _fields(predicate):
+            for field in rql.fields(predicate):
                 if not all(_is_readable(case, enforcer, path) for path in _places(field.path, state)):
                     raise case.refuse("things:condition.failed")
 
@@ -203,18 +202,6 @@ def _patch_conditions(case: Case) -> Iterator[tuple[Segments, rql.Predicate]]:
 
 def _holds(case: Case, predicate: rql.Predicate, snapshot: Snapshot) -> bool:
     return rql.evaluate(rql.resolve_times(predicate, datetime.fromisoformat(case.now)), whole_thing(snapshot))
-
-
-def _fields(predicate: rql.Predicate) -> Iterator[Field]:
-    """Every field that a predicate looks at."""
-    match predicate:
-        case And(parts) | Or(parts):
-            for part in parts:
-                yield from _fields(part)
-        case Not(part):
-            yield from _fields(part)
-        case _:
-            yield predicate.field
 
 
 def _places(path: Segments, state: Mapping[str, Any]) -> list[Segments]:
