@@ -10,6 +10,7 @@ ConnectivityError
 ├── PublishFailed           the broker did not take a message; `retry` says whether it might later
 │   └── GivenUp             never tried again: links die of it
 ├── ScriptFailed            a mapping script that gave no results; the text says why
+├── OperationRefused        what an operator asked is refused; `fault` is the answer
 └── TwinError               a twin command that is refused; `fault` is the answer
 """
 
@@ -115,6 +116,14 @@ class ScriptFailed(ConnectivityError):
     """A mapping script that gave no results: an error of its own, or a bound that it met. The text says which."""
 
     status = 400
+
+
+class OperationRefused(ConnectivityError):
+    """What an operator asked is refused; `problems` are those of a document. Nothing was done, unless `fault` says so."""
+
+    def __init__(self, fault: Fault, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(f"{fault.error}: {fault.message}")
+        self.fault, self.problems = fault, tuple(problems)
 
 
 class TwinError(ConnectivityError):

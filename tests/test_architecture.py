@@ -92,6 +92,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.hosts",
             "connectivity.topics",
             "connectivity.manual",
+            "connectivity.management",
         ),
         (
             "connectivity.lifecycle",
