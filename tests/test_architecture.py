@@ -123,6 +123,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.spec",
             "connectivity.spec.*",
             "connectivity.settings",
+            "connectivity.settings_page",
             "connectivity.files",
             "connectivity.carried",
         ),

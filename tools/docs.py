@@ -11,7 +11,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import NamedTuple
 
-from connectivity.settings import settings_page
+from connectivity.settings_page import settings_page
 from connectivity.spec import broker_pages, reference_page
 from mappings.mappers_page import mappings_page
 from mappings.reference import placeholders_page
@@ -32,7 +32,7 @@ class Page(NamedTuple):
 
 PAGES = (
     Page("docs/connections.md", "connectivity.spec.reference_page", reference_page()),
-    Page("docs/settings.md", "connectivity.settings.settings_page", settings_page()),
+    Page("docs/settings.md", "connectivity.settings_page.settings_page", settings_page()),
     Page("docs/placeholders.md", "mappings.reference.placeholders_page", placeholders_page()),
     Page("docs/mappings.md", "mappings.mappers_page.mappings_page", mappings_page()),
     *(Page(f"docs/{file}", "connectivity.spec.broker_pages", text) for file, text in broker_pages().items()),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from connectivity.errors import SettingsError
-from connectivity.settings import Duration, Kept, Lasting, Section, Settings, SparkMode, load_settings, settings_page
+from connectivity.settings import Duration, Kept, Lasting, Settings, SparkMode, load_settings
 
 SECRET = "s3cr3t-word"
 
@@ -324,32 +321,3 @@ def test_no_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert SECRET not in "".join(problems())
     monkeypatch.setenv("CONNECTIVITY_API", SECRET)
     assert SECRET not in "".join(problems())
-
-
-# --- the page -----------------------------------------------------------------------------------------------------------
-
-
-def rows() -> dict[str, str]:
-    """Setting → its default, as the page shows them."""
-    return dict(re.findall(r"^\| `([a-z_.]+)` \| `?([^`|]+?)`? \|", settings_page(), re.MULTILINE))
-
-
-def test_the_page_has_every_setting() -> None:
-    fields = Settings.model_fields
-    expected = [name for name, field in fields.items() if not isinstance(field.default, Section)]
-    for name, field in fields.items():
-        if isinstance(field.default, Section):
-            expected += [f"{name}.{inner}" for inner in type(field.default).model_fields]
-    assert sorted(rows()) == sorted(expected)
-    assert {"limits.payload", "journal.historical_headers", "lake.retention", "spark.mode"} <= set(rows())
-
-
-def test_the_defaults_of_the_page_are_the_defaults(tmp_path: Path) -> None:
-    """Written into a file as they stand, they change nothing."""
-    content: dict[str, Any] = {}
-    for name, default in rows().items():
-        group, _, inner = name.rpartition(".")
-        if default != "–":
-            (content.setdefault(group, {}) if group else content)[inner] = default
-    assert load_settings(written(tmp_path, yaml.safe_dump(content))) == load_settings()
-    assert (content["reconnect"], content["limits"]) == ({"min": "500ms", "max": "30s"}, {"payload": "1MiB"})
