@@ -3,6 +3,9 @@
 ConnectivityError
 ├── DefinitionError         a connection document with problems; the list of them
 ├── SettingsError           settings that cannot be used
+├── SealError               a stored secret that cannot be opened; connection and path, never the secret
+│   ├── UnknownKey          sealed with a key that is not here
+│   └── AlteredSecret       not what was sealed for this place
 ├── LinkError               the link to a broker: a status detail and the broker's own words
 │   ├── NotConnected        retry: gone, refused, unreachable, timed out
 │   │   └── Renewed         on purpose: the next link gets again what this one could not take
@@ -57,6 +60,22 @@ class DefinitionError(ConnectivityError):
 
 class SettingsError(ConnectivityError):
     """Settings that cannot be used; the service ends with exit code 2."""
+
+
+class SealError(ConnectivityError):
+    """A secret of a stored document that cannot be opened (or sealed): `connection` and `path` say which."""
+
+    def __init__(self, connection: str, path: str, found: str) -> None:
+        super().__init__(f"connection {connection}, {path}: found {found}")
+        self.connection, self.path = connection, path
+
+
+class UnknownKey(SealError):
+    """It was sealed with a key that the settings do not name, or there is no key at all."""
+
+
+class AlteredSecret(SealError):
+    """What is stored is not what was sealed for this field of this connection."""
 
 
 class Detail(str, Enum):

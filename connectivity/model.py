@@ -40,7 +40,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from connectivity.uri import MASK, BrokerUri, mask_uri, parse_uri
+from connectivity.uri import MASK, BrokerUri, is_secret_option, mask_uri, parse_uri
 from mappings.texts import lowered
 
 __all__ = [
@@ -516,7 +516,8 @@ class Connection(Model):
 
     @field_serializer("specific_config")
     def _masked_options(self, options: Mapping[str, str]) -> dict[str, str]:
-        return {name: MASK if name in self._referenced else value for name, value in options.items()}
+        hidden = {name for name in options if name in self._referenced or is_secret_option(name)}
+        return {name: MASK if name in hidden else value for name, value in options.items()}
 
     @cached_property
     def broker_uri(self) -> BrokerUri:

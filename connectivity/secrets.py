@@ -27,7 +27,7 @@ PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
 
 MAX_FILE_BYTES = 1024 * 1024
 
-_REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^}]*)\}")
+REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^}]*)\}")
 
 
 class Resolved(NamedTuple):
@@ -56,7 +56,7 @@ def referenced_files(document: Any, base: Path | None = None) -> frozenset[Path]
     if not isinstance(document, dict):
         return frozenset()
     texts = list(_texts([document.get(name) for name in PLACES]))
-    found = {match["name"] for text in texts for match in _REFERENCE.finditer(text) if match["kind"] == "file"}
+    found = {match["name"] for text in texts for match in REFERENCE.finditer(text) if match["kind"] == "file"}
     return frozenset((base or Path()) / name for name in found)
 
 
@@ -95,7 +95,7 @@ class _Reader:
         if not isinstance(value, str) or "${" not in value:
             return value
         credentials_end = value.rfind("@") if place == ("uri",) else -1
-        return _REFERENCE.sub(lambda match: self._replacement(match, place, match.start() < credentials_end), value)
+        return REFERENCE.sub(lambda match: self._replacement(match, place, match.start() < credentials_end), value)
 
     def _replacement(self, match: re.Match[str], place: tuple[Any, ...], encode: bool) -> str:
         self.places.add(place)

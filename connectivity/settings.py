@@ -39,6 +39,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 from connectivity.documents import read_document
 from connectivity.errors import SettingsError
 from connectivity.rules import did_you_mean, expected_of, json_path, nearest_choice, show
+from connectivity.vault import read_key
 from mappings.texts import lowered
 
 PREFIX = "CONNECTIVITY_"
@@ -288,6 +289,30 @@ class LimitSettings(Section):
     )
 
 
+def _is_key(value: SecretStr) -> SecretStr:
+    read_key(value.get_secret_value())
+    return value
+
+
+SecretKey = Annotated[SecretStr, AfterValidator(_is_key)]
+"""A key in base64, checked."""
+
+
+class SecretSettings(Section):
+    """The keys that encrypt secrets which come through the API. Without any, the service makes one in `data_dir`."""
+
+    key: SecretKey | None = Field(
+        default=None, description="The key, 32 bytes in base64; `connectivity secrets new-key` prints one."
+    )
+    key_file: Path | None = Field(
+        default=None,
+        description="A file of keys, one a line, the newest first, that only its owner and group may read.",
+    )
+    old_keys: Annotated[tuple[SecretKey, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+        default=(), description="Former keys, which still open what they have sealed."
+    )
+
+
 class SparkMode(str, Enum):
     """Who runs the pipeline that moves events into the lake."""
 
@@ -361,6 +386,7 @@ class Settings(BaseSettings):
     subscriptions: SubscriptionSettings = SubscriptionSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
     limits: LimitSettings = LimitSettings()
+    secrets: SecretSettings = SecretSettings()
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
 
@@ -422,6 +448,8 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
     hint = nearest_choice(value, expected)
     if steps[-1] == "token":
         found = "an unfit token"
+    elif steps[0] == "secrets":
+        found = "something else"
     elif len(steps) == 1 and details["type"] == "value_error":
         found = _SECTIONS_WITH_RULES[steps[0]]
     elif steps == ["api"]:

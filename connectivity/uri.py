@@ -20,6 +20,11 @@ MASK = "*****"
 SECURE_SCHEMES = frozenset({"ssl", "tls", "amqps", "wss"})
 """The schemes that mean TLS, over all connection types."""
 
+END_OF_USER = re.compile(":|%3a", re.IGNORECASE)
+"""What ends the user name in user information: a colon, which may be written encoded, since decoding comes first."""
+
+_SECRET_OPTION = re.compile(r"(?:password|passphrase|secret|token|key)$", re.IGNORECASE)
+
 _SHAPE = re.compile(
     r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(?P<fragment>#.*)?",
     re.DOTALL,
@@ -82,6 +87,11 @@ def parse_tunnel_uri(text: str) -> tuple[str, int]:
     return uri.host, uri.port
 
 
+def is_secret_option(name: str) -> bool:
+    """Whether an option's name says that its value is a secret."""
+    return _SECRET_OPTION.search(name) is not None
+
+
 def mask_uri(text: str) -> str:
     """The address with its password (and whatever else might be one) hidden. Takes any text."""
     scheme, separator, rest = text.partition("://")
@@ -89,8 +99,8 @@ def mask_uri(text: str) -> str:
         scheme, rest = "", text
     user_information, at, place = rest.rpartition("@")
     if at:
-        user, colon, _ = user_information.partition(":")
-        rest = f"{user}:{MASK}@" if colon else f"{MASK}@"
+        colon = END_OF_USER.search(user_information)
+        rest = f"{user_information[: colon.end()]}{MASK}@" if colon else f"{MASK}@"
     else:
         rest = ""
     place = re.sub(r"[?#].*", f"?{MASK}", place, flags=re.DOTALL)

@@ -108,7 +108,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.documents",
             "connectivity.brokers.base",
         ),
-        ("connectivity.scripts", "connectivity.scripts.*"),
+        ("connectivity.vault", "connectivity.scripts", "connectivity.scripts.*"),
         ("connectivity.mapper", "connectivity.dialing"),
         (
             "connectivity.amqp",
@@ -124,6 +124,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.spec.*",
             "connectivity.settings",
             "connectivity.settings_page",
+            "connectivity.keys",
             "connectivity.files",
             "connectivity.carried",
         ),
@@ -251,6 +252,7 @@ LIBRARIES = {
     "httpx": ("connectivity.cli*",),
     "typer": ("connectivity.cli*",),
     "rich": ("connectivity.cli*",),
+    "cryptography": ("connectivity.vault",),
     "prometheus_client": ("connectivity.monitor", "connectivity.api*"),
     "pydantic_settings": ("connectivity.settings",),
 }

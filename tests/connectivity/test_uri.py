@@ -70,6 +70,7 @@ def test_1_2_other_texts_are_refused(text: str) -> None:
     ("text", "masked"),
     [
         ("amqp://u:geheim@h:1/v", "amqp://u:*****@h:1/v"),
+        ("amqp://u%3Age:heim@h:1", "amqp://u%3A*****@h:1"),
         ("amqp://geheim@h:1", "amqp://*****@h:1"),
         ("amqp://h:1", "amqp://h:1"),
         ("amqp://[::1]:1/v", "amqp://[::1]:1/v"),
