@@ -198,6 +198,14 @@ class Streams:
 
     # lifetimes
 
+    def idle(self, live: Live) -> int:
+        """For how many seconds nothing has happened to a subscription. Elements that wait for a broker happen to it."""
+        return 0 if live.pump is not None else self._second - live.touched
+
+    def revoke(self, live: Live, fault: Fault) -> None:
+        """An operator ends a subscription; its client is sent `failed`."""
+        self._send(live, live.revoke(fault))
+
     def sweep(self) -> None:
         """End what has been idle for too long, forget what ended long enough ago. Call it about once a second."""
         former, self._second = self._second, int(self._clock())

@@ -4,9 +4,9 @@ One `Subscription` is one subscriber's side of a reactive stream, for every wire
 input or output, knows no clock and keeps no elements: whoever drives it (`connectivity.streams`) draws from the feed only
 what `wanted` allows and offers that. Each call returns what has to be sent, oldest first.
 
-    state     request(n)             offer        finish, fail                 cancel   expire
-    WAITING   FLOWING                –            kept for the first request   CLOSED   CLOSED, Ended(IDLE)
-    FLOWING   demand grows           Emitted      CLOSED, Ended                CLOSED   CLOSED, Ended(IDLE)
+    state     request(n)             offer        finish, fail                 cancel   expire, revoke
+    WAITING   FLOWING                –            kept for the first request   CLOSED   CLOSED, Ended
+    FLOWING   demand grows           Emitted      CLOSED, Ended                CLOSED   CLOSED, Ended
     CLOSED    Ended(CANCELLED)       –            –                            –        –
 
 A request for nothing or less ends a live subscription with INVALID_DEMAND (reactive-streams rule 3.9), whatever else was
@@ -55,15 +55,16 @@ Output: TypeAlias = Emitted | Ended
 
 
 class Subscription:
-    """Demand and terminal signal of one subscriber."""
+    """Demand and terminal signal of one subscriber. `sent` counts the elements that were sent because of the demand."""
 
-    __slots__ = ("_held", "_patient", "demand", "state")
+    __slots__ = ("_held", "_patient", "demand", "sent", "state")
 
     def __init__(self, *, terminal_needs_request: bool, demand: int = 0) -> None:
         """`demand` is what came with the subscribe itself; `terminal_needs_request` the wire protocol's rule."""
         self._patient = terminal_needs_request
         self._held: Ended | None = None
         self.demand = min(demand, UNBOUNDED)
+        self.sent = 0
         self.state = State.FLOWING if demand or not terminal_needs_request else State.WAITING
 
     def __repr__(self) -> str:
@@ -96,6 +97,7 @@ class Subscription:
             raise ValueError(f"{len(elements)} elements offered, {self.wanted} wanted")
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
+        self.sent += len(elements)
         return [Emitted(elements)]
 
     def finish(self) -> list[Output]:
@@ -112,8 +114,12 @@ class Subscription:
         return []
 
     def expire(self) -> list[Output]:
-        """Nothing has happened for too long: the one terminal signal that no request has to precede."""
+        """Nothing has happened for too long. No request has to precede this end."""
         return [] if self.state is State.CLOSED else self._close(Ended(Ending.IDLE))
+
+    def revoke(self, fault: Fault) -> list[Output]:
+        """An operator ends it. Nor has a request to precede this end."""
+        return [] if self.state is State.CLOSED else self._close(Ended(fault))
 
     def _end(self, ended: Ended) -> list[Output]:
         if self.state is State.CLOSED or self._held:

@@ -141,7 +141,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.interest",),
         ("connectivity.store", "connectivity.history", "connectivity.streams"),
         ("connectivity.outbound", "connectivity.inbound", "connectivity.trimming", "connectivity.past"),
-        ("connectivity.targets", "connectivity.arrivals"),
+        ("connectivity.targets", "connectivity.arrivals", "connectivity.subscriptions"),
         (
             "connectivity.members",
             "connectivity.collecting",

@@ -72,12 +72,12 @@ def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
     assert subscription.finish() == [Ended(None)]
 
 
-@pytest.mark.parametrize("end", ["finish", "fail", "expire", "cancel"])
+@pytest.mark.parametrize("end", ["finish", "fail", "expire", "revoke", "cancel"])
 def test_spec_1_07_nothing_follows_the_end(end: str) -> None:
     """After any end: no elements, no second terminal signal, no further expiry."""
     subscription = patient()
     subscription.request(5)
-    getattr(subscription, end)(*([NOT_FOUND] if end == "fail" else []))
+    getattr(subscription, end)(*([NOT_FOUND] if end in ("fail", "revoke") else []))
     assert subscription.offer(["late"]) == []
     assert subscription.finish() == []
     assert subscription.fail(NOT_FOUND) == []
@@ -155,6 +155,17 @@ def test_only_the_first_end_is_remembered_for_the_first_request() -> None:
 
 def test_idleness_is_told_without_a_request() -> None:
     assert patient().expire() == [Ended(Ending.IDLE)]
+
+
+def test_the_end_that_an_operator_wants_is_told_without_a_request() -> None:
+    assert patient().revoke(NOT_FOUND) == [Ended(NOT_FOUND)]
+
+
+def test_what_was_sent_and_what_is_wanted_still_are_what_was_requested() -> None:
+    subscription = patient()
+    subscription.request(7)
+    subscription.offer(["a", "b", "c"])
+    assert (subscription.sent, subscription.demand) == (3, 4)
 
 
 def test_a_protocol_without_that_guarantee_tells_the_end_at_once() -> None:
