@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, NamedTuple
@@ -173,9 +173,9 @@ class Cursors:
             self._note(cursor)
             cursor.close()
 
-    def keep(self, connection_ids: Collection[str]) -> None:
-        """Only these connections are to be open: others have no places any more."""
-        for connection_id in {id for id, _ in self._places if id not in connection_ids and id not in self._cursors}:
+    def keep(self, is_wanted: Callable[[str], bool]) -> None:
+        """Only connections of which this is true may be open: others have no places any more."""
+        for connection_id in {id for id, _ in self._places if id not in self._cursors and not is_wanted(id)}:
             for key in [key for key in self._places if key[0] == connection_id]:
                 del self._places[key], self._written[key]
             log.info("targets lose their places, since their connection is not to be open", connection=connection_id)

@@ -34,7 +34,7 @@ class FileProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedFolder:
-    """The usable connections by id, the file of each, and what is wrong with the rest.
+    """The usable connections by id, the document and the file of each, and what is wrong with the rest.
 
     `read` counts the files that were looked at. `secrets` are those that connections refer to, each with its `stamp` from
     before it was read. A connection that ran and whose file is now among `broken_files` was not necessarily removed by its
@@ -42,6 +42,7 @@ class LoadedFolder:
     """
 
     connections: dict[str, Connection] = field(default_factory=dict)
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     files: dict[str, Path] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
     secrets: dict[Path, object] = field(default_factory=dict)
@@ -155,6 +156,7 @@ def _load_entry(entry: _Entry, same_id: list[_Entry], loaded: LoadedFolder) -> N
         return
     if len(same_id) == 1:
         loaded.connections[connection.id] = connection
+        loaded.documents[connection.id] = entry.document
         loaded.files[connection.id] = entry.file
 
 

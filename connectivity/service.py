@@ -28,20 +28,25 @@ import uvloop
 from connectivity import logs
 from connectivity.api.app import application
 from connectivity.client import Pauses
+from connectivity.definitions import Definitions
 from connectivity.dispatch import Dispatcher
 from connectivity.erasing import Eraser
 from connectivity.errors import SettingsError
 from connectivity.expiry import Expiry
 from connectivity.feeds import Feed
 from connectivity.history import HistoryFeed
+from connectivity.keys import open_vault
 from connectivity.lock import DataFolderLocked, lock_folder
+from connectivity.managing import Manager
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
+from connectivity.observing import SupervisorObserver
 from connectivity.pipeline import Pipeline
 from connectivity.registry import Registry
 from connectivity.settings import Settings, SparkMode
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
+from connectivity.subscriptions import SubscriptionTable
 from connectivity.supervisor import Supervisor
 from connectivity.trimming import Trimmer
 from connectivity.twins.decide import Decider
@@ -120,8 +125,24 @@ class Service:
         cursors = self.dispatcher.cursors
         cursors.on_skip = lambda connection, target, events: self.monitor.skipped.labels(connection, target).inc(events)
         self.monitor.watch_figures(cursors.figures)
+        vault = open_vault(settings)
+        definitions = Definitions(self.journal, self.store)
         self.registry = Registry(
-            Path(settings.connections_dir), self._supervisor, self.monitor.forget, on_known=cursors.keep
+            Path(settings.connections_dir),
+            self._supervisor,
+            self.monitor.forget,
+            on_known=cursors.keep,
+            shown=vault.masked,
+            now=now,
+            keep_notes=definitions.note_files,
+        )
+        self.management = Manager(
+            self.registry,
+            definitions,
+            vault,
+            SupervisorObserver(),
+            SubscriptionTable(self.streams),
+            now=now,
         )
         self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self.pipeline = Pipeline(settings)
@@ -146,6 +167,7 @@ class Service:
     async def close(self) -> None:
         """Drain and stop: every connection at the same time, then the store. The pipeline ends its batch meanwhile."""
         self.pipeline.stop()
+        self.registry.stop()
         closing = [supervisor.close(DRAIN_SECONDS) for supervisor in self.registry]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
@@ -156,30 +178,51 @@ class Service:
 
     def readiness(self) -> tuple[bool, Mapping[str, Any]]:
         """Whether the service is ready, and what each connection says."""
-        wanted = [running for running in self.registry if running.connection.connection_status == "open"]
-        has_tried = self.registry.has_looked and all(supervisor.attempted.is_set() for supervisor in wanted)
+        known = self.registry.known.values()
+        supervisors = {running.connection.id: running for running in self.registry}
+        wanted = [connection.id for connection in known if connection.running is not None]
+        has_tried = self.registry.has_looked and all(
+            (running := supervisors.get(connection_id)) is not None and running.attempted.is_set()
+            for connection_id in wanted
+        )
         is_ready = self.store.is_available and has_tried
+        shown = {
+            connection_id: {"status": running.status.value, "details": running.status_details}
+            for connection_id, running in supervisors.items()
+        }
+        unusable = {
+            connection.id: {"status": "misconfigured", "details": "; ".join(connection.problems)}
+            for connection in known
+            if connection.connection is None
+        }
         return is_ready, {
             "status": "ready" if is_ready else "not ready",
             "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",
-            "connections": {
-                supervisor.connection.id: {"status": supervisor.status.value, "details": supervisor.status_details}
-                for supervisor in self.registry
-            },
+            "connections": {**shown, **unusable},
+            "closed": len(known) - len(wanted) - len(unusable),
+            "files": [str(problem) for problem in self.registry.problems],
             "lake": self.pipeline.details,
         }
 
     async def sweep_forever(self) -> None:
-        """About once a second: end idle subscriptions, and see whether a connection file has changed."""
+        """About once a second: end idle subscriptions."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 self.streams.sweep()
                 self.dispatcher.cursors.sweep()
-                await self.registry.refresh()
             except Exception:
                 # The next round may go well, and without it nothing would ever end.
                 log.exception("the round of once a second failed")
+
+    async def watch_forever(self) -> None:
+        """About once a second: see whether a connection file has changed."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                await self.registry.look()
+            except Exception:
+                log.exception("the folder of connections could not be looked at")
 
     async def expire_forever(self) -> None:
         """About once a second: look after policies. This waits for the disk, so it has a round of its own."""
@@ -235,7 +278,14 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     token = (settings.api.token.get_secret_value() or None) if settings.api.token is not None else None
     server = _Server(
         uvicorn.Config(
-            application(service.monitor, service.readiness, token, service.eraser, settings.api.host),
+            application(
+                service.monitor,
+                service.readiness,
+                token,
+                service.eraser,
+                settings.api.host,
+                management=service.management,
+            ),
             log_config=None,
             lifespan="off",
             access_log=False,
@@ -248,9 +298,11 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
         loop.add_signal_handler(number, stop.set)
     api = asyncio.create_task(server.serve([listening]))
     log.info("api listening", host=settings.api.host, port=listening.getsockname()[1])
+    await service.management.load()
     await service.registry.refresh()
     tasks = [
         asyncio.create_task(service.sweep_forever()),
+        asyncio.create_task(service.watch_forever(), name="watching"),
         asyncio.create_task(service.expire_forever(), name="expiring"),
         asyncio.create_task(service.trim_forever()),
         asyncio.create_task(service.eraser.run_forever(), name="erasing"),

@@ -524,10 +524,7 @@ class SqliteJournal(Journal):
         return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
 
     def due(self, until: str, limit: int) -> list[Due]:
-        try:
-            return due.due(self._reader, until, limit)
-        except sqlite3.Error as error:
-            raise sqlite_fault(self.path, error) from error
+        return self.read(lambda it: due.due(it, until, limit))
 
     def newest_seq(self) -> int:
         row = self._one(_SEQ, ())
@@ -544,15 +541,16 @@ class SqliteJournal(Journal):
         return Numbered(number, Event(entity_of(type, id), *others))
 
     def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
-        return self._read(lambda it: following.follow_on(it, after, limit, max_bytes))
+        return self.read(lambda it: following.follow_on(it, after, limit, max_bytes))
 
     def followed(self, entity: EntityId, revision: int) -> Followed | None:
-        return self._read(lambda it: following.followed(it, entity, revision))
+        return self.read(lambda it: following.followed(it, entity, revision))
 
     def places(self) -> list[Place]:
-        return self._read(following.everyone)
+        return self.read(following.everyone)
 
-    def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+    def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """What another module asks of what is committed: something short. Raises StoreUnavailable."""
         try:
             return ask(self._reader)
         except sqlite3.Error as error:

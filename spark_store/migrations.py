@@ -158,7 +158,52 @@ POLICY_DUE: Step = (
     """,
 )
 
-STEPS: Sequence[Step] = (JOURNAL, NEWEST_SEQ, ERASURES, ANSWERS_OF_SEVERAL, ERASED_REVISION, TARGETS, POLICY_DUE)
+# Connections that the API owns, every revision of each; what is kept of those that files own; who changed what: see
+# `spark_store.definitions`.
+CONNECTIONS: Step = (
+    """
+    CREATE TABLE connections (
+        id          TEXT    NOT NULL,
+        revision    INTEGER NOT NULL,
+        document    TEXT,
+        modified    TEXT    NOT NULL,
+        modified_by TEXT    NOT NULL,
+        action      TEXT    NOT NULL,
+        PRIMARY KEY (id, revision)
+    )
+    """,
+    """
+    CREATE TABLE connection_files (
+        id       TEXT PRIMARY KEY,
+        revision INTEGER NOT NULL,
+        digest   TEXT    NOT NULL,
+        modified TEXT    NOT NULL,
+        override TEXT
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE connection_audit (
+        number     INTEGER PRIMARY KEY AUTOINCREMENT,
+        at         TEXT NOT NULL,
+        asked_by   TEXT NOT NULL,
+        action     TEXT NOT NULL,
+        connection TEXT NOT NULL,
+        revision   INTEGER,
+        details    TEXT
+    )
+    """,
+)
+
+STEPS: Sequence[Step] = (
+    JOURNAL,
+    NEWEST_SEQ,
+    ERASURES,
+    ANSWERS_OF_SEVERAL,
+    ERASED_REVISION,
+    TARGETS,
+    POLICY_DUE,
+    CONNECTIONS,
+)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

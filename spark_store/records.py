@@ -151,3 +151,38 @@ class Change(msgspec.Struct, frozen=True):
     snapshots: tuple[Snapshot, ...]
     answer: Answer | None = None
     cause: Cause | None = None
+
+
+class StoredRevision(NamedTuple):
+    """One revision of a connection of the API: its sealed document as JSON, None where it was deleted."""
+
+    id: str
+    revision: int
+    document: str | None
+    modified: str
+    by: str
+    action: str
+
+
+class FileNote(NamedTuple):
+    """What is kept of a connection that a file owns: how its document looked last, and what an operator wants instead.
+
+    `digest` is empty once the file is gone.
+    """
+
+    id: str
+    revision: int
+    digest: str
+    modified: str
+    override: str | None
+
+
+class AuditEntry(NamedTuple):
+    """Somebody did something with a connection, which made this revision of it."""
+
+    at: str
+    by: str
+    action: str
+    connection: str
+    revision: int | None
+    details: str | None = None

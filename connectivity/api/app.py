@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from connectivity.erasing import NotErased, UnknownEntity, entity_of
+from connectivity.management import Management
 from connectivity.monitor import CONTENT_TYPE, Monitor
 from connectivity.settings import is_loopback
 from mappings.ids import EntityId
@@ -49,10 +50,12 @@ def application(
     token: str | None,
     erasures: Erasures | None = None,
     host: str = "localhost",
+    *,
+    management: Management | None = None,
 ) -> Starlette:
     """The application. With a `token`, all but probes want it as a bearer token, the details of health too.
 
-    `host` is where it listens, as the settings name it.
+    `host` is where it listens, as the settings name it; `management` carries out what is asked about connections.
     """
 
     async def live(_request: Request) -> Response:
@@ -87,7 +90,9 @@ def application(
     routes = [Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", metrics)]
     if erasures is not None:
         routes.append(Route("/api/2/erasures", erasing, methods=["GET", "POST"]))
-    return Starlette(routes=routes)
+    application = Starlette(routes=routes)
+    application.state.management = management
+    return application
 
 
 async def _erase(request: Request, erasures: Erasures) -> Response:

@@ -131,9 +131,9 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
     assert changed.link.published[0].address == "events"
     assert [key for _, key, _ in places(site)] == ["0:c", "0:events"]
     site.dispatcher.close_connection("other")
-    cursors.keep(["other"])
+    cursors.keep(lambda id: id == "other")
     await turned(site, 2)
-    cursors.keep(["site"])
+    cursors.keep(lambda id: id == "site")
     await until(lambda: not places(site))
     assert not cursors.is_wanted
     await turned(site, 3)
@@ -151,7 +151,7 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
     site.deliver(turn(1))
     await until(lambda: not site.store.is_available)
     site.dispatcher.close_connection("other")
-    cursors.keep(["site"])
+    cursors.keep(lambda id: id == "site")
     await pause()
     site.disk.full = False
     await site.store.wait_available()
@@ -166,7 +166,7 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
 
 async def test_an_open_connection_keeps_its_places_whatever_is_known_of_documents() -> None:
     site, _other = await followed()
-    site.dispatcher.cursors.keep([])
+    site.dispatcher.cursors.keep(lambda _id: False)
     await turned(site, 1)
     assert len(places(site)) == 1
 

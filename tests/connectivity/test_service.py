@@ -23,8 +23,10 @@ from connectivity.brokers.memory import MemoryBroker
 from connectivity.errors import Detail, NotConnected
 from connectivity.files import LoadedFolder
 from connectivity.lock import lock_folder
+from connectivity.model import ConnectionStatus
 from connectivity.service import PortInUse, Service, _listen, main
 from connectivity.settings import Settings
+from connectivity.supervisor import Supervisor
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, HistoryQuery, Kind, Subscribe
@@ -75,7 +77,7 @@ async def test_a_service_without_connections_is_ready(service: Service) -> None:
     await service.registry.refresh()
     assert service.readiness() == (
         True,
-        {"status": "ready", "store": "writable", "connections": {}, "lake": "starting"},
+        {"status": "ready", "store": "writable", "connections": {}, "closed": 0, "files": [], "lake": "starting"},
     )
 
 
@@ -116,7 +118,7 @@ class Site:
         files = {document.id: folder / "connections" / "site.json" for document in self.documents}
         monkeypatch.setattr(
             "connectivity.registry.load_folder",
-            lambda _path: LoadedFolder({document.id: document for document in self.documents}, files),
+            lambda _path: LoadedFolder({document.id: document for document in self.documents}, files=files),
         )
 
     async def opened(self) -> Site:
@@ -171,11 +173,21 @@ async def test_a_thing_is_made_changed_and_its_history_replayed(site: Site) -> N
     assert site.metric("connectivity_subscriptions", connection="site") == 0
 
 
-async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attempt(site: Site) -> None:
+async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attempt(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    opening = Supervisor.open
+
+    def opened(supervisor: Supervisor) -> None:
+        opening(supervisor)
+        begun.append(site.service.readiness()[0])
+
+    monkeypatch.setattr(Supervisor, "open", opened)
     site.broker.refusal = NotConnected(Detail.TIMEOUT, "no answer")
-    await site.service.registry.refresh()
-    assert site.service.readiness()[0] is False
     with capture_logs():
+        await site.service.registry.refresh()
+        assert begun == [False]
         await until(lambda: site.service.readiness()[0])
         assert site.details() == {"status": "failed", "details": "timeout: no answer"}
         site.broker.refusal = None
@@ -184,10 +196,10 @@ async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attem
 
 
 async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(site: Site) -> None:
-    site.documents[0] = site.documents[0].model_copy(update={"connection_status": "closed"})
+    site.documents[0] = site.documents[0].model_copy(update={"connection_status": ConnectionStatus.CLOSED})
     await site.service.registry.refresh()
     assert site.service.readiness()[0] is True
-    assert site.details() == {"status": "closed", "details": "closed"}
+    assert (site.service.readiness()[1]["connections"], site.service.readiness()[1]["closed"]) == ({}, 1)
 
 
 async def test_a_service_whose_store_cannot_write_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""Connections as the journal's file keeps them: what the API owns, what is noted of those that files own, who changed what.
+
+Every change of a connection of the API is a row, and rows stay: the newest one is the connection as it is, the others are
+its past. A connection that is deleted has a newest row without document, so that one that is made anew under its id counts
+on. Of a connection that a file owns only that is kept which the file does not say: how often it was seen to change, and the
+status that an operator wants in spite of it.
+
+Each function here is one short step, with the connection that reads or inside the caller's transaction; documents are JSON
+text, and what is secret in them has been sealed by the caller. Times are UTC text as in events.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from spark_store.records import AuditEntry, FileNote, StoredRevision
+
+KEPT_AUDIT_ENTRIES = 100_000
+"""So many of the newest entries are kept of who changed what."""
+
+_COLUMNS = "id, revision, document, modified, modified_by, action"
+# SQLite takes the other columns of the row that has the largest revision.
+_CURRENT = f"SELECT {_COLUMNS}, max(revision) FROM connections GROUP BY id ORDER BY id"
+_REVISIONS = f"SELECT {_COLUMNS} FROM connections WHERE id = ? ORDER BY revision DESC"
+_INSERT = f"INSERT INTO connections ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
+_FILES = "SELECT id, revision, digest, modified, override FROM connection_files ORDER BY id"
+_NOTE_FILE = """
+    INSERT INTO connection_files (id, revision, digest, modified, override) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, digest = excluded.digest, modified = excluded.modified,
+    override = excluded.override
+"""
+_AUDIT = "INSERT INTO connection_audit (at, asked_by, action, connection, revision, details) VALUES (?, ?, ?, ?, ?, ?)"
+_FORGET_AUDIT = "DELETE FROM connection_audit WHERE number <= ?"
+_AUDITED = """
+    SELECT at, asked_by, action, connection, revision, details FROM connection_audit ORDER BY number DESC LIMIT ?
+"""
+
+
+def current(connection: sqlite3.Connection) -> list[StoredRevision]:
+    """The newest revision of every connection of the API, sorted by id; also of those that are deleted."""
+    return [StoredRevision._make(row[:-1]) for row in connection.execute(_CURRENT)]
+
+
+def revisions(connection: sqlite3.Connection, connection_id: str) -> list[StoredRevision]:
+    """All revisions of a connection, the newest first."""
+    return [StoredRevision._make(row) for row in connection.execute(_REVISIONS, (connection_id,))]
+
+
+def store(connection: sqlite3.Connection, revision: StoredRevision, entry: AuditEntry) -> None:
+    """Add a revision, and who made it."""
+    connection.execute(_INSERT, revision)
+    audit(connection, entry)
+
+
+def file_notes(connection: sqlite3.Connection) -> list[FileNote]:
+    """What is kept of connections that files own."""
+    return [FileNote._make(row) for row in connection.execute(_FILES)]
+
+
+def note_files(connection: sqlite3.Connection, notes: Sequence[FileNote]) -> None:
+    """Keep this of connections that files own."""
+    connection.executemany(_NOTE_FILE, notes)
+
+
+def audit(connection: sqlite3.Connection, entry: AuditEntry, keep: int = KEPT_AUDIT_ENTRIES) -> None:
+    """Add who did something, and forget all entries but the newest `keep`."""
+    number = connection.execute(_AUDIT, entry).lastrowid
+    assert number is not None
+    connection.execute(_FORGET_AUDIT, (number - keep,))
+
+
+def audited(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
+    """Who did what, the newest first; at most `limit` entries."""
+    return [AuditEntry._make(row) for row in connection.execute(_AUDITED, (limit,))]

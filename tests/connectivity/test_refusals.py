@@ -1,0 +1,39 @@
+"""What operators are told: codes and statuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectivity import refusals
+from connectivity.errors import Problem
+from mappings.errors import Fault
+
+LABEL = Problem("targets[1]", "twice", "once", code="acknowledgement:label.not.unique")
+OTHER = Problem("uri", "nowhere", "an address", code="connectivity:connection.uri.invalid")
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        (refusals.not_found("depot"), 404, "connectivity:connection.notfound"),
+        (refusals.no_history("depot"), 404, "connectivity:connection.history.notfound"),
+        (refusals.exists("depot"), 409, "connectivity:connection.conflict"),
+        (refusals.owned_by_file("depot", Path("depot.json")), 409, "connectivity:connection.conflict"),
+        (refusals.other_id("depot", "annex"), 400, "connectivity:id.notsettable"),
+        (refusals.other_type("depot", "mqtt", "kafka"), 400, "connectivity:connection.configuration.invalid"),
+        (refusals.unusable("depot", ["no"]), 400, "connectivity:connection.configuration.invalid"),
+        (refusals.failed("depot", "timeout"), 504, "connectivity:connection.failed"),
+        (refusals.unavailable("full"), 503, "api:store.unavailable"),
+        (refusals.invalid([LABEL, OTHER]), 409, "acknowledgement:label.not.unique"),
+        (refusals.invalid([OTHER, LABEL]), 400, "connectivity:connection.uri.invalid"),
+    ],
+)
+def test_a_refusal_has_its_status_and_code(fault: Fault, status: int, code: str) -> None:
+    assert (fault.status, fault.error) == (status, code)
+
+
+def test_more_than_one_problem_is_said_to_be() -> None:
+    assert refusals.invalid([OTHER]).message == f"{OTHER}."
+    assert "1 more" in refusals.invalid([OTHER, LABEL]).message

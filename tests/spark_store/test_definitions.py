@@ -1,0 +1,61 @@
+"""What the journal's file keeps of connections: every revision, notes of files, who changed what."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from spark_store import definitions
+from spark_store.migrations import migrate
+from spark_store.records import AuditEntry, FileNote, StoredRevision
+
+AT = "2030-01-15T07:30:00+00:00"
+
+
+@pytest.fixture
+def file() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, "journal.db")
+        yield connection
+
+
+def revision(connection_id: str, number: int, document: str | None = "{}") -> StoredRevision:
+    return StoredRevision(connection_id, number, document, AT, "ada", "modify")
+
+
+def entry(number: int) -> AuditEntry:
+    return AuditEntry(AT, "ada", "modify", "depot", number, "details")
+
+
+def test_the_newest_revision_is_the_connection_and_the_others_are_its_past(file: sqlite3.Connection) -> None:
+    rows = [revision("depot", 1), revision("depot", 2, '{"a": 1}'), revision("annex", 1), revision("depot", 3, None)]
+    for row in rows:
+        definitions.store(file, row, entry(row.revision))
+    assert definitions.current(file) == [rows[2], rows[3]]
+    assert definitions.revisions(file, "depot") == [rows[3], rows[1], rows[0]]
+    assert definitions.revisions(file, "nobody") == []
+
+
+def test_a_revision_is_stored_once(file: sqlite3.Connection) -> None:
+    definitions.store(file, revision("depot", 1), entry(1))
+    with pytest.raises(sqlite3.IntegrityError):
+        definitions.store(file, revision("depot", 1), entry(1))
+
+
+def test_of_a_file_the_newest_note_is_kept(file: sqlite3.Connection) -> None:
+    definitions.note_files(file, [FileNote("depot", 1, "aa", AT, None), FileNote("annex", 1, "bb", AT, None)])
+    definitions.note_files(file, [FileNote("depot", 2, "cc", AT, "closed")])
+    assert definitions.file_notes(file) == [
+        FileNote("annex", 1, "bb", AT, None),
+        FileNote("depot", 2, "cc", AT, "closed"),
+    ]
+
+
+def test_the_newest_entries_of_the_audit_log_are_kept(file: sqlite3.Connection) -> None:
+    for number in range(1, 6):
+        definitions.audit(file, entry(number), keep=3)
+    assert definitions.audited(file, 10) == [entry(5), entry(4), entry(3)]
+    assert definitions.audited(file, 1) == [entry(5)]
