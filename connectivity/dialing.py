@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.hosts import is_refused_address
+from connectivity.hosts import refusal
 from connectivity.model import Connection
 from connectivity.tls import load_client_certificate
 
@@ -59,20 +59,52 @@ async def in_thread(name: str, work: Callable[[], T], undo: Callable[[T | None],
     return await future
 
 
-def check_peer(made: socket.socket) -> None:
+def judged_addresses(host: str, port: int) -> list[str]:
+    """The addresses that a host's name leads to; it blocks.
+
+    Raises RefusedAddress if connections may not reach one of them, whatever the others are; OSError, UnicodeError for what
+    is no name of a host.
+    """
+    found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    for address in dict.fromkeys(found):
+        _judge(host, address)
+    return list(dict.fromkeys(found))
+
+
+def reach(host: str, port: int, patience: float | None) -> socket.socket:
+    """A socket to the host; it blocks. Only addresses that were judged are reached for, and what is reached is judged again.
+
+    Raises RefusedAddress, OSError, UnicodeError.
+    """
+    failure: OSError | None = None
+    for address in judged_addresses(host, port):
+        try:
+            made = socket.create_connection((address, port), timeout=patience)
+        except OSError as error:
+            failure = error
+        else:
+            check_peer(made, host)
+            return made
+    raise failure or OSError("no address")
+
+
+def check_peer(made: socket.socket, host: str) -> None:
     """Judge the address that a socket has really reached, and let small packets leave at once.
 
     Closes the socket and raises RefusedAddress for one that connections may not reach, OSError for one that is gone.
     """
     try:
-        address = str(made.getpeername()[0])
-        if is_refused_address(address):
-            raise RefusedAddress(f"{address} is an address that connections may not reach")
+        _judge(host, str(made.getpeername()[0]))
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError:
         with contextlib.suppress(OSError):
             made.close()
         raise
+
+
+def _judge(host: str, address: str) -> None:
+    if (why := refusal(host, address)) is not None:
+        raise RefusedAddress(f"{host} leads to {address}: found {why}" if host != address else f"{host}: found {why}")
 
 
 def tls_context(connection: Connection, *, client_certificate: bool = True) -> ssl.SSLContext:

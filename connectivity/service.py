@@ -25,7 +25,7 @@ import structlog
 import uvicorn
 import uvloop
 
-from connectivity import logs
+from connectivity import hosts, logs
 from connectivity.api.app import application
 from connectivity.client import Pauses
 from connectivity.definitions import Definitions
@@ -268,7 +268,7 @@ def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], Cold]:
 
 
 async def _run(settings: Settings) -> None:
-    with _listen(settings.api.host, settings.api.port) as listening:
+    with hosts.in_force(settings.hosts.rules), _listen(settings.api.host, settings.api.port) as listening:
         await _serve(settings, listening)
 
 

@@ -36,6 +36,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 
+from connectivity import hosts
 from connectivity.documents import read_document
 from connectivity.errors import SettingsError
 from connectivity.rules import did_you_mean, expected_of, json_path, nearest_choice, show
@@ -313,6 +314,34 @@ class SecretSettings(Section):
     )
 
 
+def _is_host_entry(text: str) -> str:
+    hosts.entry(text)
+    return text
+
+
+HostEntry = Annotated[str, AfterValidator(_is_host_entry)]
+
+
+class HostSettings(Section):
+    """Which hosts connections may reach. Link-local addresses and metadata services of clouds are always refused."""
+
+    private: Annotated[Literal["allow", "refuse"], BeforeValidator(lowered)] = Field(
+        default="allow",
+        description="`refuse`: only public addresses; not loopback, private networks, or whatever else is not routed.",
+    )
+    blocked: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+        default=(), description="Addresses, networks (`10.0.0.0/8`) and names (`*.internal`) that are refused."
+    )
+    allowed: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+        default=(), description="Addresses, networks and names that are allowed whatever the other two say."
+    )
+
+    @property
+    def rules(self) -> hosts.HostRules:
+        """As `connectivity.hosts` judges by them."""
+        return hosts.HostRules(self.private == "allow", self.blocked, self.allowed)
+
+
 class SparkMode(str, Enum):
     """Who runs the pipeline that moves events into the lake."""
 
@@ -387,6 +416,7 @@ class Settings(BaseSettings):
     reconnect: ReconnectSettings = ReconnectSettings()
     limits: LimitSettings = LimitSettings()
     secrets: SecretSettings = SecretSettings()
+    hosts: HostSettings = HostSettings()
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
 
@@ -490,7 +520,10 @@ def _json_or_text(text: str) -> object:
 def _below(value: Any, steps: list[Any]) -> object:
     for step in steps:
         if isinstance(value, str | int | float):
-            # Instead of an object with a `default`, that alone may be written.
+            # Instead of an object with a `default`, that alone may be written; instead of a list, its values with commas.
+            listed = _read_list(value)
+            if isinstance(step, int) and isinstance(listed, list) and step < len(listed):
+                return str(listed[step])
             return value if step == "default" else None
         try:
             value = value[step]

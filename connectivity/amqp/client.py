@@ -24,7 +24,7 @@ from connectivity.amqp.faults import login_error
 from connectivity.amqp.frames import Reason
 from connectivity.amqp.options import Options, seconds
 from connectivity.amqp.traffic import Traffic
-from connectivity.dialing import check_peer, dial_error, handshake_error, in_thread, lost_error, tls_context
+from connectivity.dialing import dial_error, handshake_error, in_thread, lost_error, reach, tls_context
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.model import Connection
 
@@ -114,8 +114,7 @@ class Client:
 
         def work() -> tuple[socket.socket, ssl.SSLContext | None]:
             context = tls_context(self._definition, client_certificate=False) if uri.is_secure else None
-            made = socket.create_connection((uri.host, uri.port), timeout=patience)
-            check_peer(made)
+            made = reach(uri.host, uri.port, patience)
             made.setblocking(False)
             return made, context
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from connectivity.brokers.base import BrokerType
 from connectivity.errors import Problem
-from connectivity.hosts import EXPECTED as ALLOWED_HOST
-from connectivity.hosts import is_refused_host
+from connectivity.hosts import refusal
 from connectivity.kafka.addresses import TOPIC, TOPIC_EXPECTED, Address, split_address
 from connectivity.kafka.connecting import connect
 from connectivity.kafka.consuming import IN_FLIGHT
@@ -100,8 +99,8 @@ def _check_options(connection: Connection) -> Iterator[Problem]:
         yield Problem("specificConfig.groupId", show(group), expected)
     for server in options.get("bootstrapServers", "").split(","):
         match = SERVER.fullmatch(server.strip())
-        if match and is_refused_host(match["host"].strip("[]")):
-            yield Problem("specificConfig.bootstrapServers", show(server), ALLOWED_HOST)
+        if match and (why := refusal(match["host"].strip("[]"))) is not None:
+            yield Problem("specificConfig.bootstrapServers", f"{show(server)}, {why.found}", why.expected)
 
 
 async def _connect(connection: Connection, client: int = 0) -> KafkaLink:

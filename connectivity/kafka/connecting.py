@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -18,8 +17,8 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from connectivity.dialing import RefusedAddress, dial_error, judged_addresses
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.hosts import is_refused_address
 from connectivity.kafka import configuration
 from connectivity.kafka.cluster import ask_brokers, in_thread
 from connectivity.kafka.configuration import servers
@@ -167,26 +166,16 @@ async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> No
     """Look the names up before the library does. One that is found is enough; none may lead where nobody may go."""
     found, unknown = 0, ""
     for host, port in dict.fromkeys(places):
+        look_up = in_thread(partial(judged_addresses, host, port))
         try:
-            addresses = await asyncio.wait_for(asyncio.wrap_future(in_thread(partial(_look_up, host, port))), patience)
+            await asyncio.wait_for(asyncio.wrap_future(look_up), patience)
+        except RefusedAddress as error:
+            raise dial_error(error) from error
         except TimeoutError:
             unknown = f"{host}: no answer from the name service"
-            continue
-        except OSError as error:
-            unknown = f"{host}: {error.strerror or error}"
-            continue
-        found += 1
-        for address in addresses:
-            if is_refused_address(address):
-                raise ConnectionRefused(
-                    Detail.NOT_AUTHORIZED, f"{host} leads to {address}, an address that connections may not reach"
-                )
+        except (OSError, UnicodeError) as error:
+            unknown = f"{host}: {dial_error(error).words}"
+        else:
+            found += 1
     if places and not found:
         raise NotConnected(Detail.UNKNOWN_HOST, unknown)
-
-
-def _look_up(host: str, port: int) -> list[str]:
-    try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    except UnicodeError as error:
-        raise OSError(f"no name of a host: {error}") from error

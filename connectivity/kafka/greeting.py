@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from struct import Struct, error
 from typing import NamedTuple
 
-from connectivity.dialing import check_peer, dial_error, handshake_error, in_thread, tls_context
+from connectivity.dialing import dial_error, handshake_error, in_thread, reach, tls_context
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.model import Connection
 
@@ -98,8 +98,7 @@ def _talk(connection: Connection, host: str, port: int, mechanism: str, patience
     uri = connection.broker_uri
     context = tls_context(connection) if uri.is_secure else None
     with contextlib.ExitStack() as until_done:
-        made = until_done.enter_context(socket.create_connection((host, port), timeout=patience))
-        check_peer(made)
+        made = until_done.enter_context(reach(host, port, patience))
         if context is not None:
             try:
                 made = until_done.enter_context(context.wrap_socket(made, server_hostname=host))

@@ -36,7 +36,7 @@ from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from connectivity.dialing import check_peer, handshake_error
+from connectivity.dialing import handshake_error, reach
 from connectivity.mqtt.dialect import Arrival, Publication
 from connectivity.mqtt.properties import Malformed, pack_varint, unpack_varint
 
@@ -226,9 +226,7 @@ class LoopClient(Client):
     # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _create_socket_connection(self) -> socket.socket:
-        made: socket.socket = super()._create_socket_connection()
-        check_peer(made)
-        return made
+        return reach(self._host, self._port, self._connect_timeout)
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
         assert self._ssl_context is not None

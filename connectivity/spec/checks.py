@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from connectivity.brokers import BrokerType, broker_names, load_broker
 from connectivity.errors import Problem
-from connectivity.hosts import EXPECTED as ALLOWED_HOST
-from connectivity.hosts import is_refused_host
+from connectivity.hosts import refusal
 from connectivity.mapper import as_written, condition
 from connectivity.model import Connection, MappingDefinition, PublicKeyCredentials, ResponseType, Source, Target
 from connectivity.rules import (
@@ -277,8 +276,12 @@ def _key_problem(path: str) -> Problem:
 
 
 def check_hosts(connection: Connection) -> Iterator[Problem]:
-    if is_refused_host(connection.broker_uri.host):
-        yield Problem("uri", show(connection.broker_uri.host), ALLOWED_HOST)
+    yield from _check_host("uri", connection.broker_uri.host)
+
+
+def _check_host(path: str, host: str) -> Iterator[Problem]:
+    if (why := refusal(host)) is not None:
+        yield Problem(path, f"{show(host)}, {why.found}", why.expected)
 
 
 def check_tunnel(connection: Connection) -> Iterator[Problem]:
@@ -290,8 +293,7 @@ def check_tunnel(connection: Connection) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem("sshTunnel.uri", show(mask_uri(tunnel.uri)), str(error))
     else:
-        if is_refused_host(host):
-            yield Problem("sshTunnel.uri", show(host), ALLOWED_HOST)
+        yield from _check_host("sshTunnel.uri", host)
     if tunnel.validate_host and not tunnel.known_hosts:
         yield Problem("sshTunnel.knownHosts", "no fingerprint", "at least one, since validateHost is true")
     for index, fingerprint in enumerate(tunnel.known_hosts):

@@ -8,9 +8,12 @@ import threading
 
 import pytest
 
-from connectivity.dialing import RefusedAddress, check_peer, dial_error, in_thread, lost_error
+from connectivity.dialing import RefusedAddress, check_peer, dial_error, in_thread, lost_error, reach
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.hosts import HostRules, in_force
 from tests.helpers import wait_until
+
+BLOCKED = HostRules(blocked=["127.0.0.0/8"])
 
 
 async def test_work_in_a_thread_hands_over_what_it_made() -> None:
@@ -41,15 +44,59 @@ async def test_what_nobody_waits_for_any_more_is_undone() -> None:
     assert undone == ["made"]
 
 
-def test_an_address_that_connections_may_not_reach_is_refused_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> None:
     """A name may lead there, so what counts is where the socket has arrived."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         fine = socket.create_connection(server.getsockname())
-        check_peer(fine)
-        monkeypatch.setattr("connectivity.dialing.is_refused_address", lambda address: address == "127.0.0.1")
-        with pytest.raises(RefusedAddress, match=r"127\.0\.0\.1"):
-            check_peer(fine)
+        check_peer(fine, "localhost")
+        with (
+            in_force(BLOCKED),
+            pytest.raises(RefusedAddress, match=r"localhost leads to 127\.0\.0\.1: found a host of 127"),
+        ):
+            check_peer(fine, "localhost")
         assert fine.fileno() == -1
+
+
+def leading_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """Names lead to these addresses, one list for each question. Returns whom sockets were opened to."""
+    asked, reached = iter(answers), []
+
+    def look_up(host: str, port: int, **_: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in next(asked)]
+
+    def connect(place: tuple[str, int], **_: object) -> socket.socket:
+        reached.append(place[0])
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("connectivity.dialing.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("connectivity.dialing.socket.create_connection", connect)
+    return reached
+
+
+@pytest.mark.parametrize("answer", [["169.254.169.254"], ["8.8.8.8", "169.254.169.254"], ["10.0.0.1", "fe80::1%3"]])
+def test_no_socket_is_opened_for_a_name_that_leads_to_a_refused_address_too(
+    answer: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = leading_to(monkeypatch, answer)
+    with pytest.raises(
+        RefusedAddress, match=r"broker\.example leads to .*: found a link-local address, expected a host"
+    ):
+        reach("broker.example", 1883, 1)
+    assert reached == []
+
+
+def test_the_address_that_was_judged_is_the_one_that_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that answers otherwise the second time is not asked a second time."""
+    reached = leading_to(monkeypatch, ["10.0.0.1", "10.0.0.2"], ["169.254.169.254"])
+    with pytest.raises(ConnectionRefusedError):
+        reach("broker.example", 1883, 1)
+    assert reached == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_the_next_address_is_tried_and_a_judged_socket_comes_back() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, reach("localhost", server.getsockname()[1], 5) as made:
+        assert made.getpeername() == server.getsockname()
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from connectivity.errors import SettingsError
+from connectivity.hosts import HostRules
 from connectivity.settings import Duration, Kept, Lasting, Settings, SparkMode, load_settings
 
 SECRET = "s3cr3t-word"
@@ -321,3 +322,15 @@ def test_no_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert SECRET not in "".join(problems())
     monkeypatch.setenv("CONNECTIVITY_API", SECRET)
     assert SECRET not in "".join(problems())
+
+
+def test_hosts_are_entries_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_HOSTS__BLOCKED", "10.0.0.0/8, *.internal")
+    found = load_settings(written(tmp_path, "hosts: {private: Refuse, allowed: [broker.internal]}\n")).hosts.rules
+    assert found == HostRules(False, ("10.0.0.0/8", "*.internal"), ("broker.internal",))
+    monkeypatch.setenv("CONNECTIVITY_HOSTS__BLOCKED", "10.0.0.1/8")
+    assert problems(written(tmp_path, "hosts: {private: deny}\n")) == [
+        f'hosts.private ({tmp_path / "settings.yaml"}): found "deny", expected one of: allow, refuse',
+        'hosts.blocked[0] (CONNECTIVITY_HOSTS__BLOCKED): found "10.0.0.1/8", expected an address, a network such as '
+        "10.0.0.0/8, or a host name such as broker.acme.example or *.acme.example",
+    ]

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.hosts import HostRules, in_force
 from mappings.envelope import Envelope
 from tests.behaviours.amqp import AmqpWorld
 from tests.behaviours.broker import Publishing, Taker, lost, numbered
@@ -220,10 +221,11 @@ async def test_a_port_that_nobody_listens_at(world: AmqpWorld) -> None:
     assert (type(error), str(error)) == (NotConnected, "connection refused: Connection refused")
 
 
-async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectivity.dialing.is_refused_address", lambda address: address == "127.0.0.1")
-    error = await refusal(world)
+async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> None:
+    with in_force(HostRules(blocked=["127.0.0.0/8"])):
+        error = await refusal(world)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+    assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.words
 
 
 async def test_a_server_that_says_nothing(world: AmqpWorld) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.hosts import HostRules, in_force
 from connectivity.kafka.configuration import consumer_settings
 from connectivity.kafka.connecting import connect
 from connectivity.kafka.consuming import IN_FLIGHT
@@ -575,6 +576,16 @@ class TestReaching:
     async def test_a_name_that_leads_nowhere_is_an_unknown_host(self, kafka: Kafka, topic: str) -> None:
         error = await self.refused(self.document(kafka, "tcp://broker.invalid:9092", topic))
         assert (error.retry, error.detail) == (True, Detail.UNKNOWN_HOST)
+
+    async def test_a_broker_that_names_a_refused_address_as_its_own_is_not_followed(
+        self, kafka: Kafka, topic: str
+    ) -> None:
+        """The first greeting goes to an allowed name; what the cluster advertises is judged like the document."""
+        document = self.document(kafka, f"tcp://localhost:{kafka.bootstrap.rpartition(':')[2]}", topic)
+        with in_force(HostRules(blocked=["127.0.0.0/8", "::1"], allowed=["localhost"])):
+            error = await self.refused(document)
+        assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+        assert error.words.startswith("127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked")
 
     async def test_one_of_several_brokers_is_enough(self, kafka: Kafka, topic: str) -> None:
         options = {"bootstrapServers": f"127.0.0.1:{free_port()},{kafka.bootstrap}"}

@@ -17,6 +17,7 @@ from connectivity.brokers.base import Outgoing
 from connectivity.brokers.mqtt import Mqtt311
 from connectivity.brokers.mqtt_5 import Mqtt5
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.hosts import HostRules, in_force
 from connectivity.model import Connection
 from connectivity.mqtt.connecting import connect
 from mappings.envelope import Envelope
@@ -114,12 +115,13 @@ async def test_a_port_that_nobody_listens_at(kind: str) -> None:
     assert (type(error), str(error)) == (NotConnected, "connection refused: Connection refused")
 
 
-async def test_a_name_that_leads_to_a_forbidden_address(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
     """What a document may not name, a name server may not bring in either."""
-    monkeypatch.setattr("connectivity.dialing.is_refused_address", lambda address: address == "127.0.0.1")
-    async with scripted(CONNACK_FINE[kind]) as uri:
-        error = await refusal(document(kind, uri))
+    with in_force(HostRules(blocked=["127.0.0.0/8"])):
+        async with scripted(CONNACK_FINE[kind]) as uri:
+            error = await refusal(document(kind, uri))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+    assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.words
 
 
 async def test_a_server_that_says_nothing(kind: str) -> None:
