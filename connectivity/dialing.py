@@ -19,6 +19,7 @@ from connectivity.hosts import refusal
 from connectivity.model import Connection
 from connectivity.tls import load_client_certificate
 
+_OLD_VERSIONS = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
 _CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA")
 
 T = TypeVar("T")
@@ -113,6 +114,8 @@ def tls_context(connection: Connection, *, client_certificate: bool = True) -> s
     Raises ConnectionRefused for a client certificate that cannot be used.
     """
     context = ssl.create_default_context()
+    # Whatever the system's own settings for TLS say.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not connection.validate_certificates:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -157,7 +160,8 @@ def tls_error(error: ssl.SSLError) -> LinkError:
     reason = error.reason or ""
     if any(word in reason for word in _CERTIFICATE_ALERTS):
         return ConnectionRefused(Detail.CERTIFICATE, reason.replace("_", " ").lower())
-    return NotConnected(Detail.REFUSED_BY_BROKER, f"TLS: {reason.replace('_', ' ').lower() or _words(error)}")
+    expected = ", expected TLS 1.2 or later" if reason in _OLD_VERSIONS else ""
+    return NotConnected(Detail.REFUSED_BY_BROKER, f"TLS: {reason.replace('_', ' ').lower() or _words(error)}{expected}")
 
 
 def lost_error(error: Exception) -> LinkError:

@@ -133,6 +133,11 @@ def _security_settings(connection: Connection, options: Options) -> Settings:
     return {**settings, **_tls_settings(connection)} if uri.is_secure else settings
 
 
+CIPHERS = "DEFAULT:@SECLEVEL=2"
+"""What the library agrees to: at this level there is no TLS below 1.2, whatever the settings of the system say. It has no
+setting of its own for versions."""
+
+
 def _tls_settings(connection: Connection) -> Settings:
     if not connection.validate_certificates:
         settings: Settings = {
@@ -145,6 +150,7 @@ def _tls_settings(connection: Connection) -> Settings:
             settings["ssl.ca.location"] = system
         if connection.ca:
             settings["ssl.ca.pem"] = connection.ca
+    settings["ssl.cipher.suites"] = CIPHERS
     if (own := connection.credentials) is not None and own.cert:
         settings["ssl.certificate.pem"] = own.cert
         if own.key is not None:
