@@ -552,11 +552,14 @@ def model_of(field: FieldInfo) -> type[BaseModel]:
     return next(it for it in candidates if isinstance(it, type) and issubclass(it, BaseModel))
 
 
+_FOR_THE_COMMAND_LINE = frozenset({"url", "token"})
+
+
 def _unknown_variables() -> Iterator[str]:
     """Variables that look like settings and are none.
 
     One without two underscores is only reported when it resembles a setting: the prefix may be used by others, such as
-    a cluster that announces its services in variables.
+    a cluster that announces its services in variables. Some are for the command line, which asks a service.
     """
     known = list(Settings.model_fields)
     for name, value in os.environ.items():
@@ -564,5 +567,5 @@ def _unknown_variables() -> Iterator[str]:
             continue
         group, nested, _ = name.upper().removeprefix(PREFIX).lower().partition("__")
         hint = did_you_mean(group, known)
-        if group not in known and (nested or hint):
+        if group not in known and (nested or (hint and group not in _FOR_THE_COMMAND_LINE)):
             yield _unknown(group, name, group, known)

@@ -1,43 +1,108 @@
 """The same answer as text for people or as JSON for machines.
 
-Answers go to standard output, complaints to standard error.
+Answers go to standard output, complaints to standard error. On a terminal tables are fitted to its width, and words that
+say how something is have colours, unless NO_COLOR is set. Anywhere else lines are as long as they must be, so that nothing
+of an id is ever cut. Control characters, which a device may have sent to work upon the terminal, are shown as escapes.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
-from connectivity.carried import notes
-from connectivity.files import FileProblem, LoadedFolder
+if TYPE_CHECKING:
+    from connectivity.files import FileProblem, LoadedFolder
+
+GOOD, BAD, UNSURE = "green", "red", "yellow"
+COLOURS = {
+    **dict.fromkeys(("open", "success", "succeeded", "new"), GOOD),
+    **dict.fromkeys(("failed", "misconfigured", "failure", "backOffLimitReached", "refused", "gone"), BAD),
+    **dict.fromkeys(("unknown", "ongoing", "changed"), UNSURE),
+}
+"""The words that say how something is."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with its control characters, but for those of `keep`, as escapes."""
+    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
 def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_json_line(value: object) -> None:
+    """One object of many, on a line of its own, at once."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+    sys.stdout.flush()
+
+
 def print_fields(fields: Mapping[str, object]) -> None:
     """One line for each field that has a value; what is nested, as JSON."""
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        typer.echo(f"{name.replace('_', ' '):{width}}  {'–' if value is None else text}")
+        typer.echo(f"{name.replace('_', ' '):{width}}  {coloured(_shown(value))}")
 
 
 def print_table(rows: Sequence[Mapping[str, object]]) -> None:
     """A line of headings and one for each row; every row has the same names, and there is one at least."""
-    table = [[name.replace("_", " ") for name in rows[0]]]
-    table += [["–" if value is None else str(value) for value in row.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
+    headings = [name.replace("_", " ") for name in rows[0]]
+    table = [[_shown(value) for value in row.values()] for row in rows]
+    if sys.stdout.isatty():
+        _print_fitted(headings, table)
+        return
+    lines = [headings, *table]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
         typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> None:
+    """As wide as the terminal: long texts are folded, never cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(no_color=not has_colours(), highlight=False)
+    fitted = Table(box=None, pad_edge=False, header_style="bold" if has_colours() else "")
+    # What a row is about is worth half the width, before its details are.
+    widest = min(max(len(line[0]) for line in [headings, *table]), console.width // 2)
+    for heading in headings:
+        fitted.add_column(heading, overflow="fold", min_width=widest if heading is headings[0] else None)
+    for line in table:
+        fitted.add_row(*(Text(text, style=COLOURS.get(text, "") if has_colours() else "") for text in line))
+    console.print(fitted)
+
+
+def has_colours() -> bool:
+    """Whether a terminal is there that may show colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def coloured(text: str, colour: str | None = None) -> str:
+    """The text in this colour, or in that of its meaning, if it has any."""
+    found = colour or COLOURS.get(text)
+    return typer.style(text, fg=found) if found and has_colours() else text
+
+
+def _shown(value: object) -> str:
+    """A value in one line."""
+    if value is None:
+        return "–"
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def complain(text: str) -> None:
     """Say why a command cannot be carried out."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text, keep="\n\t"), err=True)
 
 
 def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
@@ -62,6 +127,8 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
 
 def print_notes(loaded: LoadedFolder) -> None:
     """One line for each thing that a usable document asks for and this version does not do."""
+    from connectivity.carried import notes
+
     for connection_id, connection in loaded.connections.items():
         for note in notes(connection):
             typer.echo(f"{loaded.files[connection_id]}: {note}")

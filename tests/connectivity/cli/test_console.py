@@ -174,6 +174,46 @@ def test_serve_ends_with_2_for_bad_settings(tmp_path: Path, served: list[Setting
         assert SECRET not in result.stderr
 
 
+HEAVY = (
+    "paho",
+    "aiormq",
+    "confluent_kafka",
+    "sqlite3",
+    "pyarrow",
+    "pyspark",
+    "uvicorn",
+    "starlette",
+    "spark_store.journal",
+)
+"""What a command that asks or checks must not wait for: brokers, store, lake, web server."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (
+            ["connections", "list", "--url", "http://127.0.0.1:9"],
+            ("connectivity.settings", "connectivity.model", "yaml", "structlog", "rich.table"),
+        ),
+        (["connections", "list"], ("structlog",)),
+        (["validate", "."], ()),
+    ],
+    ids=" ".join,
+)
+def test_a_command_imports_what_it_uses_and_no_more(
+    arguments: list[str], more: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = (
+        "import sys\nfrom connectivity.cli.console import app\n"
+        f"try:\n    app({arguments})\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {(*HEAVY, *more)} if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert ended.stdout.splitlines()[-1] == "[]", ended.stderr
+
+
 def test_without_a_command_the_commands_are_shown() -> None:
     result = run()
-    assert all(command in result.output for command in ("validate", "schema", "serve"))
+    assert all(
+        command in result.output for command in ("validate", "schema", "serve", "connections", "subscriptions", "audit")
+    )

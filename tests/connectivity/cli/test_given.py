@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from connectivity.cli.given import loaded_settings
+from connectivity.cli.given import confirm, loaded_settings
 
 
 def test_settings_that_cannot_be_used_end_the_command_with_2(
@@ -21,3 +21,21 @@ def test_settings_that_cannot_be_used_end_the_command_with_2(
         loaded_settings(file)
     assert ended.value.exit_code == 2
     assert "data_dri" in capsys.readouterr().err
+
+
+def test_a_question_is_asked_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    confirm("Really?", yes=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda text, err: True)
+    confirm("Really?", yes=False)
+    monkeypatch.setattr("typer.confirm", lambda text, err: False)
+    with pytest.raises(typer.Exit) as no:
+        confirm("Really?", yes=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+    with pytest.raises(typer.Exit) as nobody:
+        confirm("Really?", yes=False)
+    assert (no.value.exit_code, nobody.value.exit_code) == (1, 2)
+    assert capsys.readouterr().err == "Really? Say --yes if that is meant.\n"

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.cli.output import complain, print_problems
+from connectivity.cli.output import (
+    coloured,
+    complain,
+    print_fields,
+    print_json_line,
+    print_problems,
+    print_table,
+    printable,
+)
 from connectivity.errors import Problem
 from connectivity.files import FileProblem
 
@@ -28,3 +36,26 @@ def test_design_8_08_a_problem_is_an_object_of_five_members(capsys: pytest.Captu
 def test_a_complaint_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     complain("no")
     assert capsys.readouterr() == ("", "no\n")
+
+
+def test_what_would_work_upon_a_terminal_is_shown_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "a\x1b[2J\x9b31m\r\n\u202eb\x00ä"
+    assert printable(odd) == "a\\x1b[2J\\x9b31m\\r\\n\\u202eb\\x00ä"
+    print_table([{"id": odd, "n": 1, "none": None, "many": [odd[0]]}])
+    print_fields({"a_b": odd})
+    complain(f"first\nsecond {odd[1:4]}")
+    out, err = capsys.readouterr()
+    assert not {"\x1b", "\x9b", "\r", "\u202e", "\x00"} & set(out + err)
+    assert err == "first\nsecond \\x1b[2\n"
+
+
+def test_a_table_that_is_no_terminals_is_as_wide_as_it_must_be(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([{"id": "x" * 300, "is": "open"}, {"id": "y", "is": None}])
+    heading, long, short = capsys.readouterr().out.splitlines()
+    assert (heading.split(), long.split(), short.split()) == (["id", "is"], ["x" * 300, "open"], ["y", "–"])
+    assert coloured("open") == "open", "no terminal, no colour"
+
+
+def test_an_object_of_many_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json_line({"a": "ä\n"})
+    assert capsys.readouterr().out == '{"a": "ä\\n"}\n'

@@ -1,0 +1,331 @@
+"""Asking a running service over its HTTP API, and saying plainly why there is no answer.
+
+    address    `--url`, else CONNECTIVITY_URL, else `api.host` and `api.port` of the settings
+    token      `--token-file`, else CONNECTIVITY_TOKEN, else `api.token` of the settings; never an argument, which
+               every user of the machine could read in the list of processes
+
+A connection for each question, no proxy, and no redirect is followed, since the token would go along. An answer is bounded
+in time as a whole, so that a trickle ends too, and in size. What comes back is JSON or nothing; everything else was not
+said by this service.
+
+AskingFailed            each knows the exit code of the command
+├── BadAddress          2: an address or a token that cannot be used; nothing was asked
+├── NotAllowed          4: the token is missing, wrong, or has not the right (401, 403)
+├── NotReached          5: nobody there, no answer in time, or one that is not this service's
+└── Refused             1: the service said no, and why
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from connectivity.errors import ConnectivityError
+
+URL_VARIABLE = "CONNECTIVITY_URL"
+TOKEN_VARIABLE = "CONNECTIVITY_TOKEN"
+ANSWER_SECONDS = 75.0
+"""How long an answer may take; opening a connection waits for its clients up to 55 s."""
+LARGEST_ANSWER = 128 * 1024 * 1024
+
+NOT_FOUND = 404
+CONFLICT = 409
+CHANGED_MEANWHILE = 412
+
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_CHUNK = 64 * 1024
+
+
+class AskingFailed(ConnectivityError):
+    """There is no answer; the text says why, and what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class BadAddress(AskingFailed):
+    """What was given to ask with cannot be used."""
+
+    exit_code = 2
+
+
+class NotAllowed(AskingFailed):
+    """The service wants a token, another one, or one with more rights."""
+
+    exit_code = 4
+
+
+class NotReached(AskingFailed):
+    """No service answered."""
+
+    exit_code = 5
+
+
+class Refused(AskingFailed):
+    """The service said no: its status, its error code, and the problems of a document."""
+
+    def __init__(self, text: str, answered: int, code: str, problems: tuple[str, ...] = ()) -> None:
+        super().__init__("\n  ".join((text, *problems)))
+        self.answered, self.code, self.problems = answered, code, problems
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the service answered; `document` is None where there was no body."""
+
+    status: int
+    document: Any
+    headers: Mapping[str, str]
+
+    @property
+    def tag(self) -> str | None:
+        """The entity tag, to be given back as `if-match`."""
+        return self.headers.get("etag")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a service listens. `shown` is what people are told."""
+
+    host: str
+    port: int
+    path: str = ""
+    is_secure: bool = False
+
+    @property
+    def shown(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_secure else 'http'}://{host}:{self.port}{self.path}"
+
+
+def place_of(url: str) -> Place:
+    """Read `http[s]://host[:port][/path]`. Raises BadAddress."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    is_secure = parts.scheme == "https"
+    extra = parts.query or parts.fragment or re.search(r"[\x00-\x20\x7f]", url)
+    if "@" in parts.netloc:
+        raise BadAddress(f"expected an address without a user; a token belongs into {TOKEN_VARIABLE} or --token-file")
+    if parts.scheme not in ("http", "https") or not host or not host.isascii() or extra:
+        raise BadAddress(f"found the address {url!r}, expected http://host:port")
+    return Place(host, (443 if is_secure else 80) if port is None else port, parts.path.rstrip("/"), is_secure)
+
+
+def reachable(host: str) -> str:
+    """Where to reach what listens at `host`, as a URL has it."""
+    if host in _ANY_HOST:
+        return _ANY_HOST[host]
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def token_in(file: Path) -> str:
+    """The token that a file holds. Raises BadAddress."""
+    try:
+        text = file.read_bytes()[:_CHUNK].decode().strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BadAddress(f"{file}: expected a file that holds the token: {reason}") from None
+    return checked_token(text, str(file))
+
+
+def checked_token(text: str, origin: str) -> str:
+    """The token, if a header can carry it; nothing else may show it. Raises BadAddress."""
+    if not _TOKEN.fullmatch(text):
+        raise BadAddress(f"{origin}: expected a token of visible ASCII characters in one piece")
+    return text
+
+
+class Service:
+    """A service that can be asked."""
+
+    def __init__(self, place: Place, token: str | None = None, *, seconds: float = ANSWER_SECONDS) -> None:
+        self.place = place
+        self._token = token
+        self._seconds = seconds
+
+    def get(self, *path: str, **query: str | None) -> Any:
+        """The document of a GET. Raises AskingFailed."""
+        return self.ask("GET", *path, query=query).document
+
+    def ask(
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str | None] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Ask for `/api/2/` and `path`, each of them one segment; texts are sent as they are, the rest as JSON.
+
+        Query parameters that are None are left out. Raises AskingFailed.
+        """
+        asked = {name: value for name, value in (query or {}).items() if value is not None}
+        target = "/".join([self.place.path, "api", "2", *(quote(segment, safe=":") for segment in path)])
+        target += f"?{urlencode(asked)}" if asked else ""
+        sent = {"accept": "application/json", "connection": "close", **(headers or {})}
+        if self._token is not None:
+            sent["authorization"] = f"Bearer {self._token}"
+        content = None
+        if body is not None:
+            content = (body if isinstance(body, str) else json.dumps(body)).encode()
+            sent["content-type"] = content_type
+        with _translated(self.place):
+            status, found, data = self._exchange(method, target, sent, content)
+        return _understood(self.place, status, found, data)
+
+    def _exchange(
+        self, method: str, target: str, headers: Mapping[str, str], content: bytes | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body. Raises OSError, HTTPException, _TooLarge."""
+        client = self._client()
+        late = threading.Event()
+        try:
+            client.connect()
+            with _deadline(client.sock, self._seconds, late.set):
+                client.request(method, target, content, dict(headers))
+                answer = client.getresponse()
+                data = b"".join(_read(answer))
+            if late.is_set():
+                raise TimeoutError
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
+        except (OSError, http.client.HTTPException, ValueError):
+            if late.is_set():
+                raise TimeoutError(f"no whole answer within {self._seconds:g} s") from None
+            raise
+        finally:
+            client.close()
+
+    def _client(self) -> http.client.HTTPConnection:
+        # Each wait is bounded by the library, the whole by us.
+        if self.place.is_secure:
+            return http.client.HTTPSConnection(self.place.host, self.place.port, timeout=self._seconds)
+        return http.client.HTTPConnection(self.place.host, self.place.port, timeout=self._seconds)
+
+
+class _TooLarge(Exception):
+    """An answer beyond every bound."""
+
+
+def _read(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    size = 0
+    while chunk := answer.read(_CHUNK):
+        size += len(chunk)
+        if size > LARGEST_ANSWER:
+            raise _TooLarge
+        yield chunk
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+
+
+@contextmanager
+def _deadline(sock: socket.socket, seconds: float, told: Callable[[], None]) -> Iterator[None]:
+    """End whatever waits at the socket when the time is up, and tell."""
+
+    def end() -> None:
+        told()
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            # It is gone already.
+            return
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _translated(place: Place) -> Iterator[None]:
+    """What the network and its library raise, as NotReached."""
+    try:
+        yield
+    except TimeoutError:
+        raise NotReached(f"{place.shown}: no whole answer in time; is it this service, and is it well?") from None
+    except ConnectionRefusedError:
+        raise NotReached(f"{place.shown}: nobody listens there; start the service, or say --url") from None
+    except socket.gaierror:
+        raise NotReached(f"{place.shown}: no such host; mend --url, {URL_VARIABLE} or api.host") from None
+    except ssl.SSLCertVerificationError as error:
+        reason = error.verify_message
+        raise NotReached(f"{place.shown}: its certificate is not trusted: {reason}; SSL_CERT_FILE adds trust") from None
+    except ssl.SSLError:
+        raise NotReached(f"{place.shown}: no TLS there; try http:// in --url") from None
+    except _TooLarge:
+        raise NotReached(f"{place.shown}: an answer of more than {LARGEST_ANSWER} bytes, not read") from None
+    except (http.client.HTTPException, ValueError, EOFError):
+        raise NotReached(f"{place.shown}: what answers there is no HTTP service, or broke off; mend --url") from None
+    except OSError as error:
+        raise NotReached(f"{place.shown}: cannot be reached: {error.strerror or error}; mend --url") from None
+
+
+def _understood(place: Place, status: int, headers: Mapping[str, str], data: bytes) -> Answer:
+    """The answer, if it is one of this service. Raises AskingFailed."""
+    document = _document(headers, data)
+    if 200 <= status < 300:
+        if data and document is _NONE:
+            raise NotReached(f"{place.shown}: status {status} with something that is not JSON; mend --url")
+        return Answer(status, None if document is _NONE else document, headers)
+    fault = document if isinstance(document, dict) else {}
+    code, message = (fault.get(name) for name in ("error", "message"))
+    if status in (401, 403):
+        raise NotAllowed(f"{place.shown}: {_not_allowed(status, message)}")
+    if not isinstance(code, str) or not isinstance(message, str):
+        raise NotReached(f"{place.shown}: status {status} without this service's words; mend --url")
+    problems = tuple(_problems(fault.get("problems")))
+    description = fault.get("description")
+    # Of a document with problems the first one is the description.
+    text = f"{code}: {message}" + (f" {description}" if isinstance(description, str) and not problems else "")
+    raise Refused(text, status, code, problems)
+
+
+def _not_allowed(status: int, message: object) -> str:
+    """Why, in the service's words if there are any, and what to do."""
+    said = f"{message}" if isinstance(message, str) else f"status {status}"
+    if status == 401:
+        return f"{said} Give the token in {TOKEN_VARIABLE} or --token-file."
+    return f"{said} Another token, or another address, may do."
+
+
+def _problems(found: object) -> Iterator[str]:
+    for problem in found if isinstance(found, list) else ():
+        if isinstance(problem, dict):
+            path, what, expected, hint = (problem.get(name) for name in ("path", "found", "expected", "hint"))
+            yield f"{path}: found {what}, expected {expected}" + (f" ({hint})" if hint else "")
+
+
+_NONE = object()
+
+
+def _document(headers: Mapping[str, str], data: bytes) -> Any:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        return _NONE
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return _NONE
+
+
+def token_variable() -> str | None:
+    """What the variable says; empty counts as absent. Raises BadAddress."""
+    text = os.environ.get(TOKEN_VARIABLE, "").strip()
+    return checked_token(text, TOKEN_VARIABLE) if text else None

@@ -1,0 +1,231 @@
+"""`connectivity connections …`: what an operator does with the connections of a running service, over its HTTP API.
+
+What is wanted of a connection (`connectionStatus`) and what it does (`liveStatus`) are two things: `list` shows the one,
+`status` the other. `--json` prints what the API answered, and nothing else.
+
+Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was given cannot be used; 3 a plan has changes;
+4 the token is missing, wrong, or has not the right; 5 no service was reached; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from connectivity.cli import tables
+from connectivity.cli.asking import NOT_FOUND, Refused, Service
+from connectivity.cli.completion import connection_ids
+from connectivity.cli.given import AsJson, confirm, reaching
+from connectivity.cli.logs import Level
+from connectivity.cli.logs import follow as following
+from connectivity.cli.output import (
+    coloured,
+    complain,
+    print_fields,
+    print_json,
+    print_json_line,
+    print_table,
+    printable,
+)
+
+app = typer.Typer(help="The connections of a running service.", no_args_is_help=True)
+
+_COMMAND = "connectivity.commands:"
+_LISTED = "id,connectionType,connectionStatus,name"
+
+ConnectionId = Annotated[str, typer.Argument(metavar="ID", help="A connection's id.", autocompletion=connection_ids)]
+ConnectionIds = Annotated[
+    list[str], typer.Argument(metavar="ID…", help="Ids of connections.", autocompletion=connection_ids)
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+
+
+@app.command("list")
+@reaching
+def list_(
+    service: Service,
+    ids: Annotated[bool, typer.Option("--ids", help="The ids alone, one a line.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the connections, and what is wanted of each."""
+    if ids:
+        found = service.get("connections", **{"ids-only": "true"})
+    else:
+        found = service.get("connections", fields=None if as_json else _LISTED)
+    if as_json:
+        print_json(found)
+    elif not found:
+        typer.echo("no connections")
+    elif ids:
+        typer.echo("\n".join(map(str, found)))
+    else:
+        print_table(tables.connections(found))
+
+
+@app.command()
+@reaching
+def show(
+    service: Service,
+    connection: ConnectionId,
+    revision: Annotated[int | None, typer.Option(min=1, help="As it was at this revision.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time (ISO 8601).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a connection's document, as YAML that a file may hold; secrets stand there as *****."""
+    headers = {}
+    if revision is not None:
+        headers["at-historical-revision"] = str(revision)
+    if at is not None:
+        headers["at-historical-timestamp"] = at
+    found = service.ask("GET", "connections", connection, headers=headers).document
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(tables.as_yaml(found), nl=False)
+
+
+@app.command()
+@reaching
+def delete(service: Service, connections: ConnectionIds, yes: Yes = False) -> None:
+    """Delete connections of the API; those of a file are its own."""
+    confirm(f"Delete {', '.join(connections)}?", yes=yes)
+    for connection in connections:
+        service.ask("DELETE", "connections", connection)
+        typer.echo(f"{connection}: deleted")
+
+
+@app.command("open")
+@reaching
+def open_(service: Service, connections: ConnectionIds) -> None:
+    """Want connections open, and wait until they are."""
+    for connection in connections:
+        _command(service, connection, "openConnection")
+        typer.echo(f"{connection}: {coloured('open')}")
+
+
+@app.command()
+@reaching
+def close(service: Service, connections: ConnectionIds) -> None:
+    """Want connections closed, and wait until they are."""
+    for connection in connections:
+        _command(service, connection, "closeConnection")
+        typer.echo(f"{connection}: closed")
+
+
+@app.command()
+@reaching
+def status(
+    service: Service,
+    connection: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="One of them; else all.", autocompletion=connection_ids)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a connection does, with its clients, sources and targets; or what each of them does."""
+    found = service.get("connections", connection, "status") if connection is not None else _all(service, "status")
+    if as_json:
+        print_json(found)
+    elif isinstance(found, list):
+        if found:
+            print_table([tables.live(each) for each in found])
+        else:
+            typer.echo("no connections")
+    else:
+        print_fields(tables.live(found))
+        if resources := tables.resources(found):
+            typer.echo()
+            print_table(resources)
+
+
+@app.command()
+@reaching
+def metrics(
+    service: Service,
+    connection: ConnectionId,
+    reset: Annotated[bool, typer.Option("--reset", help="Count from zero.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a connection has counted in the last minute, hour and day."""
+    if reset:
+        _command(service, connection, "resetConnectionMetrics")
+        typer.echo(f"{connection}: counts from zero")
+        return
+    found = service.get("connections", connection, "metrics")
+    if as_json:
+        print_json(found)
+    elif rows := tables.metrics(found):
+        print_table(rows)
+    else:
+        typer.echo(f"{connection}: nothing counted")
+
+
+@app.command()
+@reaching
+def logs(
+    service: Service,
+    connection: ConnectionId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
+    level: Annotated[Level | None, typer.Option(help="Those of one level alone.")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to ask.")] = 1.0,
+    enable: Annotated[bool, typer.Option("--enable", help="Keep entries for the usual time, from now.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget the entries.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --follow an object a line.")] = False,
+) -> None:
+    """Show what has happened to a connection: the last entries of each kind, the oldest first."""
+    if enable:
+        _command(service, connection, "enableConnectionLogs")
+    if reset:
+        _command(service, connection, "resetConnectionLogs")
+    if follow:
+        for entry in following(service, connection, interval, complain):
+            if level in (None, entry.get("level")):
+                print_json_line(entry) if as_json else _print_entry(entry)
+        return
+    if (enable or reset) and not as_json:
+        typer.echo(f"{connection}: {'entries forgotten' if reset else 'entries are kept'}")
+        return
+    found = service.get("connections", connection, "logs")
+    if as_json:
+        print_json(found if level is None else tables.of_level(found, level.value))
+        return
+    for entry in tables.objects(tables.of_level(found, level and level.value)["connectionLogs"]):
+        _print_entry(entry)
+
+
+def _print_entry(entry: Mapping[str, Any]) -> None:
+    when, how, what = tables.entry(entry)
+    typer.echo(f"{printable(when)}  {coloured(printable(how))}  {printable(what)}")
+    sys.stdout.flush()
+
+
+@app.command()
+@reaching
+def revisions(service: Service, connection: ConnectionId, as_json: AsJson = False) -> None:
+    """List the revisions of a connection, the newest first: when, by whom, and what was done."""
+    found = service.get("connections", connection, "revisions")
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(tables.same_names(found))
+    else:
+        typer.echo(f"{connection}: no revisions")
+
+
+def _command(service: Service, connection: str, name: str) -> None:
+    """Carry out one of the API's commands. Raises AskingFailed."""
+    service.ask("POST", "connections", connection, "command", body=_COMMAND + name, content_type="text/plain")
+
+
+def _all(service: Service, what: str) -> list[Any]:
+    """What the API says of every connection; those that are deleted meanwhile are left out. Raises AskingFailed."""
+    found = []
+    for connection in service.get("connections", **{"ids-only": "true"}):
+        try:
+            found.append(service.get("connections", str(connection), what))
+        except Refused as error:
+            if error.answered != NOT_FOUND:
+                raise
+    return found

@@ -1,0 +1,41 @@
+"""`connectivity subscriptions …`: the subscriptions that are open, and their end by an operator's hand.
+
+Ids are shown by their first characters, since whoever knows one whole could use it. Exit codes as those of
+`connectivity connections`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from connectivity.cli import tables
+from connectivity.cli.asking import Service
+from connectivity.cli.given import AsJson, reaching
+from connectivity.cli.output import print_json, print_table
+
+app = typer.Typer(help="The open subscriptions of a running service.", no_args_is_help=True)
+
+
+@app.command("list")
+@reaching
+def list_(service: Service, as_json: AsJson = False) -> None:
+    """List the open subscriptions: of which connection, to what, what they have asked for and were sent."""
+    found = service.get("connectivity", "subscriptions")
+    if as_json:
+        print_json(found)
+    elif rows := tables.same_names(found):
+        print_table(rows)
+    else:
+        typer.echo("no subscriptions")
+
+
+@app.command()
+@reaching
+def cancel(
+    service: Service, prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="How its id begins.")]
+) -> None:
+    """End the one subscription whose id begins so; its client is told that it failed."""
+    service.ask("DELETE", "connectivity", "subscriptions", prefix)
+    typer.echo(f"{prefix}: cancelled")

@@ -1,0 +1,146 @@
+"""A real HTTP server with canned answers, for whoever asks a service.
+
+with canned({"GET /api/2/connections": [{"id": "a"}]}) as server:
+    ...
+    assert server.asked[-1].headers["authorization"] == "Bearer …"
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question."""
+
+    line: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Says:
+    """One answer: a document or bytes; `raw` is everything after the question, instead."""
+
+    document: Any = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content_type: str = "application/json"
+    raw: bytes | None = None
+
+    @property
+    def data(self) -> bytes:
+        if self.body is not None:
+            return self.body
+        return b"" if self.document is None else json.dumps(self.document).encode()
+
+
+HTML = Says(body=b"<html><h1>Welcome to nginx!</h1></html>", content_type="text/html")
+"""What another server says."""
+
+
+def fault(status: int, error: str, message: str, **more: Any) -> Says:
+    """An error of the service."""
+    return Says({"status": status, "error": error, "message": message, **more}, status)
+
+
+Answers: TypeAlias = Says | list[Says] | Callable[[Asked], Says]
+"""What a line is answered with: the same each time, one after the other with the last for ever, or as it comes."""
+
+
+class Canned:
+    """A server on a free port of the loopback interface; what is in no table is `connectivity:connection.notfound`."""
+
+    def __init__(self, table: Mapping[str, Answers]) -> None:
+        self.table = dict(table)
+        self.asked: list[Asked] = []
+        self.released = threading.Event()
+        self._counts: dict[str, int] = {}
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def lines(self) -> list[str]:
+        return [each.line for each in self.asked]
+
+    def close(self) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _answer(self, asked: Asked) -> Says:
+        self.asked.append(asked)
+        found = self.table.get(asked.line)
+        if found is None:
+            return fault(404, "connectivity:connection.notfound", f"nothing at {asked.line}")
+        if callable(found):
+            return found(asked)
+        if isinstance(found, list):
+            count = self._counts[asked.line] = self._counts.get(asked.line, -1) + 1
+            return found[min(count, len(found) - 1)]
+        return found
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        canned = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_any(self) -> None:
+                length = int(self.headers.get("content-length", 0))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                says = canned._answer(Asked(f"{self.command} {self.path}", headers, self.rfile.read(length)))
+                self.close_connection = True
+                if says.raw is not None:
+                    self.wfile.write(says.raw)
+                    self.wfile.flush()
+                    if says.status == SLOW:
+                        canned.released.wait(60)
+                    return
+                self.send_response(says.status)
+                for name, value in says.headers.items():
+                    self.send_header(name, value)
+                if says.data:
+                    self.send_header("content-type", says.content_type)
+                self.send_header("content-length", str(len(says.data)))
+                self.end_headers()
+                self.wfile.write(says.data)
+
+            do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815 - the library's names
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nobody reads it."""
+
+        return Handler
+
+
+SLOW = 1
+"""The status of a raw answer that never ends."""
+
+
+@contextmanager
+def canned(table: Mapping[str, Answers]) -> Iterator[Canned]:
+    server = Canned(table)
+    try:
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,121 @@
+"""What the API answers, made ready for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from connectivity.cli import tables
+
+STATUS = {
+    "connectionId": "depot",
+    "connectionStatus": "open",
+    "liveStatus": "misconfigured",
+    "recoveryStatus": "ongoing",
+    "clientStatus": [
+        {"type": "client", "client": "c-0", "status": "misconfigured", "statusDetails": "bad credentials"}
+    ],
+    "sourceStatus": [{"type": "source", "client": "c-0", "address": "cmd", "status": "open", "inStateSince": "T"}],
+    "targetStatus": [],
+}
+COUNTED = {"PT1M": 3, "PT1H": 120, "PT24H": 800, "lastMessageAt": "2026-02-03T10:01:07Z"}
+ZERO = {"PT1M": 0, "PT1H": 0, "PT24H": 0}
+METRICS = {
+    "connectionMetrics": {"inbound": {"consumed": {"success": COUNTED, "failure": ZERO}, "mapped": {}}},
+    "targetMetrics": {"addressMetrics": {"_responses": {"published": {"failure": {"PT24H": 1}}}}},
+}
+ODD: list[Any] = [
+    None,
+    1,
+    "x",
+    [],
+    {},
+    [None],
+    [[]],
+    {"connectionLogs": 1, "clientStatus": {}, "connectionMetrics": []},
+]
+
+
+def test_a_list_has_a_row_for_each_connection() -> None:
+    found = [{"id": "a", "connectionType": "mqtt", "connectionStatus": "open"}, 7]
+    assert tables.connections(found) == [{"id": "a", "type": "mqtt", "wanted": "open", "name": None}]
+
+
+def test_a_status_is_a_row_and_one_for_each_resource() -> None:
+    row = tables.live(STATUS)
+    assert (row["id"], row["wanted"], row["is"], row["details"]) == (
+        "depot",
+        "open",
+        "misconfigured",
+        "bad credentials",
+    )
+    client, source = tables.resources(STATUS)
+    assert (client["what"], client["is"]) == ("client", "misconfigured")
+    assert (source["what"], source["address"], source["since"]) == ("source", "cmd", "T")
+
+
+def test_counters_that_have_counted_nothing_are_left_out() -> None:
+    inbound, responses = tables.metrics(METRICS)
+    assert list(inbound.values()) == ["inbound", None, "consumed", "success", 3, 120, 800, "2026-02-03T10:01:07Z"]
+    assert list(responses.values()) == ["target", "_responses", "published", "failure", None, None, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        (
+            {
+                "timestamp": "T",
+                "level": "success",
+                "category": "source",
+                "type": "consumed",
+                "address": "cmd",
+                "entityId": "a:b",
+                "message": "Message was consumed.",
+                "correlationId": "c-1",
+            },
+            ("T", "success", "source consumed cmd [a:b]: Message was consumed. (c-1)"),
+        ),
+        (
+            {"category": "connection", "type": "other", "message": "up", "correlationId": "<not-provided>"},
+            ("–", "–", "connection other: up"),
+        ),
+    ],
+)
+def test_a_log_entry_is_a_line(entry: dict[str, Any], line: tuple[str, str, str]) -> None:
+    assert tables.entry(entry) == line
+
+
+def test_entries_of_one_level() -> None:
+    found = {"connectionLogs": [{"level": "success"}, {"level": "failure"}], "enabledSince": "T"}
+    assert tables.of_level(found, None) == found
+    assert tables.of_level(found, "failure") == {"connectionLogs": [{"level": "failure"}], "enabledSince": "T"}
+
+
+def test_rows_have_the_names_of_all_of_them() -> None:
+    assert tables.same_names([{"a": 1}, {"b": 2}]) == [{"a": 1, "b": None}, {"a": None, "b": 2}]
+
+
+def test_a_document_as_yaml_is_the_same_document() -> None:
+    document = {
+        "uri": "amqp://u:*****@h:1",
+        "name": "ä: #",
+        "script": "a\n  b\n",
+        "n": 1,
+        "t": "true",
+        "long": "x " * 300,
+    }
+    text = tables.as_yaml(document)
+    assert yaml.safe_load(text) == document
+    assert list(yaml.safe_load(text)) == list(document)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_an_answer_of_another_shape_shows_nothing_and_breaks_nothing(odd: Any) -> None:
+    assert tables.connections(odd) in ([], [dict.fromkeys(("id", "type", "wanted", "name"))])
+    assert set(tables.live(odd).values()) == {None}
+    assert tables.resources(odd) == tables.metrics(odd) == []
+    assert tables.of_level(odd, "success")["connectionLogs"] == []
+    assert all(row == {} or row for row in tables.same_names(odd))
