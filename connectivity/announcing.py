@@ -22,6 +22,7 @@ import structlog
 from connectivity.acknowledgements import LONGEST_TIMEOUT, Collector
 from connectivity.brokers.base import Outcome
 from connectivity.causes import foreign_labels
+from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended
 from connectivity.members import Member
@@ -140,7 +141,7 @@ class Announcements:
                 policy=str(awaited.signal.entity),
                 labels=list(awaited.labels),
                 sendings=awaited.sendings,
-                correlation_id=awaited.correlation_id,
+                **conversation(awaited.signal.headers),
             )
 
     def _forget(self, awaited: _Awaited) -> None:

@@ -12,7 +12,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import count, repeat
-from typing import Any, TypeAlias
+from time import time_ns
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from connectivity.acknowledgements import worse
 from connectivity.brokers.base import Delivery, Outcome
@@ -22,6 +25,9 @@ from connectivity.lanes import Ended
 from connectivity.outbound import Route
 from mappings.signals import Cancel, Command, Headers, Request
 from spark_store.records import DeliveryName
+
+if TYPE_CHECKING:
+    from connectivity.tracing import Tracer
 
 IDEMPOTENCY_KEY = "idempotency-key"
 MOST_REJECTIONS = 5
@@ -73,10 +79,27 @@ class Arrival:
                 self.route.meter.inbound("given_back" if self.outcome is Outcome.REDELIVER else "dropped")
 
 
-def read(reader: Reader, deliveries: Sequence[Delivery], prepared: Sequence[Preparation] = ()) -> list[Arrival]:
-    """Decode a batch; `prepared` is what `reader.prepare` has made of it."""
+def read(
+    reader: Reader, deliveries: Sequence[Delivery], prepared: Sequence[Preparation] = (), started: int | None = None
+) -> list[Arrival]:
+    """Decode a batch; `prepared` is what `reader.prepare` has made of it, since `started` (nanoseconds since 1970)."""
     each = zip(deliveries, prepared or repeat(NOTHING), strict=False)
-    return [Arrival(delivery, reader.receive(delivery, made), reader.route) for delivery, made in each]
+    route = reader.route
+    if (tracer := route.tracer) is None:
+        return [Arrival(delivery, reader.receive(delivery, made), route) for delivery, made in each]
+    return [
+        Arrival(delivery, _traced(tracer, delivery, reader.receive(delivery, made), route, since), route)
+        for delivery, made in each
+        for since in (started or time_ns(),)
+    ]
+
+
+def _traced(tracer: Tracer, delivery: Delivery, received: Received, route: Route, started: int) -> Received:
+    """The same, with a span that its signals name in their headers."""
+    heard = received.signals
+    signals, error = tracer.received(delivery, [each.signal for each in heard], received.error, route.index, started)
+    said = [each._replace(signal=signal) for each, signal in zip(heard, signals, strict=True)]
+    return msgspec.structs.replace(received, signals=said, error=error)
 
 
 class Redeliveries:

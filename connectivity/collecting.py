@@ -17,6 +17,7 @@ import structlog
 
 from connectivity.acknowledgements import Collector, Wish
 from connectivity.arrivals import Arrival
+from connectivity.conversation import conversation
 from connectivity.lanes import Ended, Posting
 from connectivity.outbound import Route
 from mappings.ids import LIVE_RESPONSE, EntityId
@@ -210,7 +211,7 @@ class Collecting:
                 "waiting for acknowledgements ended in an error",
                 connection=pending.arrival.route.connection_id,
                 entity=str(pending.signal.entity),
-                correlation_id=pending.correlation_id,
+                **conversation(pending.signal.headers),
             )
 
     def _count(self, pending: Pending, step: int) -> None:

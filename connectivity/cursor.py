@@ -19,10 +19,11 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 
+from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, GivenUp, PublishFailed
 from connectivity.interest import Happening, Kept
 from connectivity.lifecycle import back_off
@@ -144,9 +145,7 @@ class Cursor:
             if judged is Kept.ENRICHMENT:
                 self.skipped += 1
                 self.route.meter.outbound("failed")
-                self._log(
-                    ENRICHMENT_FAILED, judged.value, entity=str(found.event.entity), revision=found.event.revision
-                )
+                self._log(ENRICHMENT_FAILED, judged.value, **_about(happening.signal))
             if self._listeners:
                 self._tell(seq, judged)
             return
@@ -181,7 +180,7 @@ class Cursor:
             self._over(seq, None)
         elif is_final(error):
             self.skipped += 1
-            self._log("an event is passed over", str(error))
+            self._log("an event is passed over", str(error), **_about(self._open[seq]))
             self._over(seq, error)
         else:
             self._reason = str(error)
@@ -256,6 +255,10 @@ class Cursor:
 
     def _log(self, what: str, why: str, **more: object) -> None:
         log.warning(what, connection=self.route.connection_id, target=self.route.index, error=why, **more)
+
+
+def _about(event: TwinEvent) -> dict[str, Any]:
+    return {"entity": str(event.entity), "revision": event.revision, **conversation(event.headers)}
 
 
 def _size(event: TwinEvent) -> int:

@@ -32,6 +32,7 @@ from connectivity.arrivals import Arrival, Redeliveries
 from connectivity.brokers.base import Outcome
 from connectivity.causes import cause_of
 from connectivity.collecting import Pending
+from connectivity.conversation import conversation
 from connectivity.cursors import Cursors, NowWorld
 from connectivity.errors import TwinError
 from connectivity.exchange import Exchange
@@ -567,5 +568,5 @@ def _about(arrival: Arrival, headers: Headers) -> dict[str, Any]:
         "connection": arrival.route.connection_id,
         "source": arrival.route.index,
         "address": arrival.delivery.address,
-        "correlation_id": headers.get("correlation-id"),
+        **conversation(headers),
     }

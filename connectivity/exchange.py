@@ -33,6 +33,7 @@ from connectivity.arrivals import Arrival, Redeliveries, digest
 from connectivity.brokers.base import Outcome
 from connectivity.causes import foreign_labels
 from connectivity.collecting import Collecting, Pending
+from connectivity.conversation import conversation
 from connectivity.cursors import Cursors
 from connectivity.live import LiveChannel, fits, forwarded, issued_answer, outgoing, unexpected
 from connectivity.members import Members
@@ -300,8 +301,8 @@ class Exchange:
             connection=arrival.route.connection_id,
             source=arrival.route.index,
             entity=str(answer.entity),
-            correlation_id=answer.headers.get("correlation-id"),
             error=fault.error,
+            **conversation(answer.headers),
         )
         if answer.headers.get("response-required") is not True:
             return None

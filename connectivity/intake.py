@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import time_ns
 from typing import Any
 
 from connectivity.arrivals import Arrival, read
@@ -113,9 +114,10 @@ class Intake:
         self._holding.enter(self)
         try:
             async for deliveries in link.consume(self._reader.route.index):
+                started = time_ns()
                 # Scripts take their time; the source waits for them, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
-                await self._holding.handle(read(self._reader, deliveries, prepared), self)
+                await self._holding.handle(read(self._reader, deliveries, prepared, started), self)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None

@@ -17,18 +17,20 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
 from connectivity.acknowledgements import is_success
 from connectivity.brokers.base import Outgoing
+from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
 from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import DEFAULT_CONTENT_TYPE, Connection, Source
 from connectivity.monitor import Meter
 from connectivity.outbox import Outbox
-from connectivity.publication import Publication, Resolved, correlation_of
+from connectivity.publication import Publication, Resolved
 from connectivity.rules import with_connection_id
 from connectivity.scripts.host import ScriptHost
 from mappings.envelope import Envelope
@@ -44,6 +46,9 @@ from mappings.signals import (
     Outbound,
     Response,
 )
+
+if TYPE_CHECKING:
+    from connectivity.tracing import Sending, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +66,9 @@ class Route:
         meter: Meter,
         now: Callable[[], datetime],
         mapper: Mapper | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        """`tracer` makes spans of what comes in and leaves; None: there are none."""
         source = connection.sources[index]
         self.connection_id = connection.id
         self.index = index
@@ -72,6 +79,7 @@ class Route:
         self.outbox = outbox
         self.meter = meter
         self.now = now
+        self.tracer = tracer
         self.header_mapping = HeaderMapping(source.header_mapping)
         self._has_told = False
         self._expected = frozenset(kind.value for kind in source.reply_target.expected_response_types)
@@ -113,7 +121,9 @@ class Route:
         messages = self.messages(signal, unasked=unasked)
         if not messages:
             return self.outbox.post((), ended)
-        told = partial(self._ended, signal, len(messages), ended)
+        told: Ended = partial(self._ended, signal, len(messages), ended)
+        if self.tracer is not None:
+            messages, told = self.tracer.sent(signal, self.source.reply_target.address, messages, told)
         return self.outbox.post(messages, told, subject_of(signal), self.place)
 
     def _post_unfinished(self, signal: Outbound, ended: Ended | None, unasked: bool) -> Posting:
@@ -122,24 +132,33 @@ class Route:
         if written is None or not written[1]:
             return self.outbox.post((), ended)
         messages: list[Outgoing] = []
+        sending = self.tracer.sending(signal, self.source.reply_target.address) if self.tracer is not None else None
 
         def told(error: ConnectivityError | None) -> None:
             if messages:
+                if sending is not None:
+                    sending.end(error)
                 self._ended(signal, len(messages), ended, error)
             elif ended is not None:
                 ended(error)
 
         posting = Posting(1, told)
-        making = asyncio.ensure_future(self._finish(signal, *written, messages))
+        making = asyncio.ensure_future(self._finish(signal, *written, messages, sending))
         self.outbox.hold(making, posting, subject_of(signal), self.place)
         return posting
 
     async def _finish(
-        self, signal: Outbound, resolved: Resolved, envelopes: Sequence[Envelope], messages: list[Outgoing]
+        self,
+        signal: Outbound,
+        resolved: Resolved,
+        envelopes: Sequence[Envelope],
+        messages: list[Outgoing],
+        sending: Sending | None,
     ) -> Sequence[Outgoing]:
         """Put the messages that scripts make of what was written into the list, and return it."""
         try:
-            messages += resolved.outgoing(await self.mapper.finish(envelopes), self.qos)
+            made = resolved.outgoing(await self.mapper.finish(envelopes), self.qos)
+            messages += made if sending is None else sending.carry(made)
         except Exception as error:
             self._not_written(signal, error)
         else:
@@ -157,7 +176,7 @@ class Route:
         """The broker has confirmed all messages of a signal, or has refused one."""
         if error is not None:
             self.meter.outbound("failed")
-            self._warn("an answer was not taken", correlation_of(signal), error)
+            self._warn("an answer was not taken", signal, error)
             if isinstance(signal, Answer) and (instead := too_large(signal, error)) is not None:
                 self.post(instead, ended)
                 return
@@ -207,7 +226,7 @@ class Route:
             "an answer has no address",
             connection=self.connection_id,
             source=self.index,
-            correlation_id=correlation_of(signal),
+            **conversation(signal.headers),
             address=self.source.reply_target.address,
             hint="its headers are those of the signal: map what the address needs in the source's headerMapping",
         )
@@ -216,21 +235,21 @@ class Route:
         """A mistake of our own costs this one answer, as that of a script does; whoever waits for others must not notice."""
         self.meter.outbound("failed")
         if isinstance(error, MappingError):
-            self._warn("an answer cannot be sent", correlation_of(signal), error)
+            self._warn("an answer cannot be sent", signal, error)
             return
         log.exception(
             "an answer could not be written",
             connection=self.connection_id,
             source=self.index,
-            correlation_id=correlation_of(signal),
+            **conversation(signal.headers),
         )
 
     def _wants(self, signal: Answer, unasked: bool) -> bool:
         return response_type(signal) in self._expected and (unasked or response_required(signal.headers))
 
-    def _warn(self, what: str, correlation_id: str | None, error: Exception) -> None:
+    def _warn(self, what: str, signal: Outbound, error: Exception) -> None:
         log.warning(
-            what, connection=self.connection_id, source=self.index, correlation_id=correlation_id, error=str(error)
+            what, connection=self.connection_id, source=self.index, error=str(error), **conversation(signal.headers)
         )
 
 
@@ -271,8 +290,9 @@ def routes_of(
     meter: Meter,
     now: Callable[[], datetime],
     host: ScriptHost | None = None,
+    tracer: Tracer | None = None,
 ) -> list[Route]:
     """A source's routes: one for each entry of its `payloadMapping`, in order. `host` runs their scripts."""
     first, *others = mappers_of(connection, connection.sources[index].payload_mapping, host)
-    route = Route(connection, index, outbox, meter, now, first)
+    route = Route(connection, index, outbox, meter, now, first, tracer)
     return [route, *(route.through(mapper) for mapper in others)]

@@ -170,8 +170,3 @@ def feature_ids(path: str | None) -> tuple[str, ...]:
     except DecodeError:
         return ()
     return (segments[1],) if len(segments) > 1 and segments[0] == "features" else ()
-
-
-def correlation_of(signal: Outbound) -> str | None:
-    """What log lines call the conversation that a signal belongs to."""
-    return signal.headers.get("correlation-id")

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import structlog
 
+from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended
 from connectivity.members import DIVERTED_FROM, Members
 from connectivity.outbound import Route, response_type, too_large
-from connectivity.publication import correlation_of
 from connectivity.rules import DIVERT_TO
 from connectivity.targets import TargetRoute
 from mappings.headers import response_required
@@ -48,8 +48,8 @@ class Replies:
                 connection=route.connection_id,
                 source=route.index,
                 to=answer.headers[DIVERT_TO],
-                correlation_id=correlation_of(answer),
                 error=diverted.reason,
+                **conversation(answer.headers),
             )
         if not (unasked or response_required(answer.headers)):
             target = None

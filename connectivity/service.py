@@ -43,7 +43,7 @@ from connectivity.monitor import Monitor
 from connectivity.observing import SupervisorObserver
 from connectivity.pipeline import Pipeline
 from connectivity.registry import Registry
-from connectivity.settings import Settings, SparkMode
+from connectivity.settings import Settings, SparkMode, TracingSettings
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.subscriptions import SubscriptionTable
@@ -59,6 +59,7 @@ from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
 
 if TYPE_CHECKING:
+    from connectivity.tracing import Tracing
     from spark_store.cold import Cold
 
 log = structlog.get_logger(__name__)
@@ -68,6 +69,9 @@ DRAIN_SECONDS = 6.0
 
 PIPELINE_SECONDS = 2.0
 """For the pipeline's last batch, after the drain. It is killed then: the batch is done again at the next start."""
+
+TRACING_SECONDS = 0.5
+"""For the last spans."""
 
 _SWEEP_SECONDS = 1.0
 
@@ -93,6 +97,7 @@ class Service:
 
     def __init__(self, settings: Settings, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.settings = settings
+        self.tracing = _tracing(settings.tracing)
         self.monitor = Monitor()
         self.journal = SqliteJournal.open(Path(settings.data_dir) / "journal.db")
         window = settings.journal.redelivery_window.total_seconds()
@@ -175,6 +180,8 @@ class Service:
         await self.dispatcher.cursors.close()
         await self.pipeline.close(PIPELINE_SECONDS)
         await self.store.close()
+        if self.tracing is not None:
+            await self.tracing.close(TRACING_SECONDS)
 
     def readiness(self) -> tuple[bool, Mapping[str, Any]]:
         """Whether the service is ready, and what each connection says."""
@@ -242,6 +249,7 @@ class Service:
             pauses=self._pauses,
             max_payload=self.settings.limits.payload,
             now=self._now,
+            tracing=self.tracing,
         )
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
@@ -265,6 +273,20 @@ def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], Cold]:
         return Cold(lake, erased)
 
     return opened
+
+
+def _tracing(settings: TracingSettings) -> Tracing | None:
+    """What makes traces, if any are wanted. Raises SettingsError where the libraries are not there."""
+    if settings.endpoint is None:
+        return None
+    try:
+        from connectivity.tracing import Tracing
+    except ImportError as error:
+        raise SettingsError(
+            f"tracing.endpoint: found {settings.endpoint}, and not the libraries that it needs ({error.name}); expected "
+            "the extra 'tracing' to be installed, as with: pip install 'broker-connectivity[tracing]'"
+        ) from error
+    return Tracing.open(settings)
 
 
 async def _run(settings: Settings) -> None:

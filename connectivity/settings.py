@@ -393,6 +393,20 @@ class LogSettings(Section):
     )
 
 
+class TracingSettings(Section):
+    """Spans of OpenTelemetry; off without an endpoint. Needs the extra `tracing`."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
+        default=None, description="The collector, such as `http://localhost:4318` (OTLP over HTTP); none: no traces."
+    )
+    ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=1.0, description="Share of the traces that is recorded, of those that begin here."
+    )
+    service: Annotated[str, Field(min_length=1)] = Field(
+        default="connectivity", description="What the service is called in its traces."
+    )
+
+
 class Settings(BaseSettings):
     """All settings. `Settings()` reads variables only; `load_settings` reads a file too and explains what is wrong."""
 
@@ -419,6 +433,7 @@ class Settings(BaseSettings):
     hosts: HostSettings = HostSettings()
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @classmethod
     def settings_customise_sources(

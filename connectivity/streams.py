@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.feeds import Feed, Then
 from connectivity.lanes import Ended, Posting
@@ -170,7 +171,7 @@ class Streams:
         try:
             feed = self._open(signal, peer.subjects)
         except StoreError:
-            log.exception("a feed could not be opened", connection=connection, entity=str(live.entity))
+            log.exception("a feed could not be opened", **_about(live))
             feed = INTERNAL_ERROR
         if isinstance(feed, Fault):
             self._send(live, live.fail(feed))
@@ -286,12 +287,10 @@ class Streams:
         try:
             then = await self._pump(live)
         except HistoryUnavailable as error:
-            log.error(
-                "a history is not there", connection=live.connection_id, entity=str(live.entity), reason=str(error)
-            )
+            log.error("a history is not there", reason=str(error), **_about(live))
             self._send(live, live.fail(error.fault))
         except Exception:
-            log.exception("a feed failed", connection=live.connection_id, entity=str(live.entity))
+            log.exception("a feed failed", **_about(live))
             self._send(live, live.fail(INTERNAL_ERROR))
         finally:
             live.pump = live.posting = None
@@ -375,3 +374,8 @@ class Streams:
         live.feed = None
         self.open_by_connection[live.connection_id] -= 1
         self._schedule(live, self._bounds.after_life)
+
+
+def _about(live: Live) -> dict[str, Any]:
+    """What log lines say about a subscription and the conversation that it belongs to."""
+    return {"connection": live.connection_id, "entity": str(live.entity), **conversation(decode(live.headers))}

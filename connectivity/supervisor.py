@@ -16,7 +16,7 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -42,6 +42,9 @@ from mappings.ids import new_correlation_id
 from mappings.signals import ConnectionAnnouncement
 from spark_store.errors import StoreUnavailable
 
+if TYPE_CHECKING:
+    from connectivity.tracing import Tracing
+
 log = structlog.get_logger(__name__)
 
 
@@ -58,6 +61,7 @@ class Supervisor:
         pauses: Pauses,
         max_payload: int,
         now: Callable[[], datetime],
+        tracing: Tracing | None = None,
     ) -> None:
         self.connection = connection
         self._now = now
@@ -71,12 +75,16 @@ class Supervisor:
         self._outbox = Outbox(connection.client_count)
         self._host = ScriptHost()
         self._reservations = "; ".join(reservations(connection))
+        tracer = tracing.of(connection) if tracing is not None else None
         readers = [
-            Reader(*routes_of(connection, index, self._outbox, self._meter, now, self._host), max_payload=max_payload)
+            Reader(
+                *routes_of(connection, index, self._outbox, self._meter, now, self._host, tracer),
+                max_payload=max_payload,
+            )
             for index in range(len(connection.sources))
         ]
         targets = [
-            TargetRoute(connection, index, self._outbox, self._meter, now, self._host)
+            TargetRoute(connection, index, self._outbox, self._meter, now, self._host, tracer)
             for index in range(len(connection.targets))
         ]
         declared = frozenset().union(*(reader.route.declared for reader in readers))

@@ -18,13 +18,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
 from connectivity.acknowledgements import LONGEST_TIMEOUT
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Outgoing
+from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.interest import Interest
 from connectivity.lanes import Ended, Posting
@@ -33,13 +34,16 @@ from connectivity.model import Connection
 from connectivity.monitor import Meter
 from connectivity.outbound import subject_of
 from connectivity.outbox import Outbox
-from connectivity.publication import Publication, Resolved, correlation_of
+from connectivity.publication import Publication, Resolved
 from connectivity.rules import with_connection_id
 from connectivity.scripts.host import ScriptHost
 from mappings.envelope import Envelope
 from mappings.errors import MappingError
 from mappings.ids import EntityId
 from mappings.signals import Acknowledgement, Live, Outbound
+
+if TYPE_CHECKING:
+    from connectivity.tracing import Sending, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -65,13 +69,15 @@ class TargetRoute:
         meter: Meter,
         now: Callable[[], datetime],
         host: ScriptHost | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
-        """`host` runs the scripts of its mappers."""
+        """`host` runs the scripts of its mappers; `tracer` makes spans of what leaves."""
         target = connection.targets[index]
         self.connection_id = connection.id
         self.index = index
         self.qos = 1 if target.qos is None else target.qos
         self.outbox = outbox
+        self._tracer = tracer
         self.meter = meter
         label = target.issued_acknowledgement_label
         self.label = with_connection_id(label, connection.id) if label is not None else None
@@ -139,14 +145,21 @@ class TargetRoute:
         tell("a signal has no address", address=self._address, **self._about(signal))
 
     async def _finish(
-        self, signal: Outbound, written: _Written, messages: list[Outgoing], posting: Posting
+        self,
+        signal: Outbound,
+        written: _Written,
+        messages: list[Outgoing],
+        posting: Posting,
+        sending: Sending | None,
     ) -> Sequence[Outgoing]:
         """Put the messages that scripts make of what was written into the list, and return it."""
         resolved, parts = written
+        made: list[Outgoing] = []
         try:
             for mapper, envelopes in parts:
-                made = await mapper.finish(envelopes) if mapper.must_finish else envelopes
-                messages += resolved.outgoing(made, self.qos)
+                finished = await mapper.finish(envelopes) if mapper.must_finish else envelopes
+                made += resolved.outgoing(finished, self.qos)
+            messages += made if sending is None else sending.carry(made)
         except Exception as error:
             messages.clear()
             posting.error = self._not_written(signal, error)
@@ -186,11 +199,16 @@ class TargetRoute:
             return Posting(0, None)
         self._number += 1
         number = self._number
+        sending = self._tracer.sending(signal, self._address) if self._tracer is not None else None
+        if sending is not None:
+            messages = list(sending.carry(messages))
 
         def over(error: ConnectivityError | None) -> None:
             posting, told = self._open.pop(number, (None, None))
             if told is None:
                 return
+            if sending is not None and messages:
+                sending.end(error)
             if isinstance(error, _NotWritten):
                 # That is told already.
                 pass
@@ -209,7 +227,7 @@ class TargetRoute:
         posting = Posting(len(messages) or 1, over, deadline)
         self._open[number] = posting, ended
         if self._must_finish:
-            making = asyncio.ensure_future(self._finish(signal, written, messages, posting))
+            making = asyncio.ensure_future(self._finish(signal, written, messages, posting, sending))
             self.outbox.hold(making, posting, subject_of(signal), self)
         else:
             self.outbox.put(messages, posting, subject_of(signal), self)
@@ -227,4 +245,4 @@ class TargetRoute:
         log.warning(what, error=why, **self._about(signal))
 
     def _about(self, signal: Outbound) -> dict[str, Any]:
-        return {"connection": self.connection_id, "target": self.index, "correlation_id": correlation_of(signal)}
+        return {"connection": self.connection_id, "target": self.index, **conversation(signal.headers)}

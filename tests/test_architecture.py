@@ -92,6 +92,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.uri",
             "connectivity.hosts",
             "connectivity.topics",
+            "connectivity.conversation",
             "connectivity.manual",
             "connectivity.management",
         ),
@@ -132,6 +133,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.folder", "connectivity.refusals"),
         (
             "connectivity.monitor",
+            "connectivity.tracing",
             "connectivity.lanes",
             "connectivity.outbox",
             "connectivity.feeds",
@@ -257,6 +259,7 @@ LIBRARIES = {
     "typer": ("connectivity.cli*",),
     "rich": ("connectivity.cli*",),
     "cryptography": ("connectivity.vault",),
+    "opentelemetry": ("connectivity.tracing",),
     "prometheus_client": ("connectivity.monitor", "connectivity.api*"),
     "pydantic_settings": ("connectivity.settings",),
 }

@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Delivery, Outcome
@@ -46,6 +46,9 @@ from spark_store.records import Change, DeliveryName, Snapshot
 from tests.clock import Clock
 from tests.connectivity.fakes import Link
 from tests.helpers import wait_until
+
+if TYPE_CHECKING:
+    from connectivity.tracing import Tracing
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
@@ -198,9 +201,13 @@ class Site:
         decider: Callable[[Store], Decider] | None = None,
         beside: Site | None = None,
         cold: Callable[[], Cold] | None = None,
+        tracing: Tracing | None = None,
         **more: Any,
     ) -> None:
-        """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake."""
+        """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake.
+
+        `tracing` makes its spans.
+        """
         self.journal = beside.journal if beside is not None else journal or Disk()
         if beside is not None:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
@@ -219,12 +226,13 @@ class Site:
         self.connection = connection(*sources, **more)
         meter = self.monitor.meter(self.connection.id)
         self.host = host = ScriptHost()
+        tracer = tracing.of(self.connection) if tracing is not None else None
         self.readers = [
-            Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host))
+            Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer))
             for index in range(len(self.connection.sources))
         ]
         self.targets = [
-            TargetRoute(self.connection, index, self.outbox, meter, lambda: NOW, host)
+            TargetRoute(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer)
             for index in range(len(self.connection.targets))
         ]
         declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))
