@@ -1,6 +1,6 @@
 # `make help` lists what there is. A fresh Debian or Ubuntu with git, make and Python 3.11 needs nothing else.
 .DEFAULT_GOAL := help
-.PHONY: demo test install unit check soak bench docs serve clean help constraints format
+.PHONY: demo test install unit check soak bench docs serve clean help constraints format sbom
 
 RUN := .venv/bin
 # Tests share the cores, module by module in their order: the long ones are not last.
@@ -23,13 +23,14 @@ install: $(READY) ## the environment and everything that tests and demo need
 unit: $(READY) ## the tests that need neither broker nor Spark, in seconds
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not soak"
 
-check: $(READY) ## format, lint, types, spelling, architecture, generated pages
+check: $(READY) ## format, lint, types, spelling, architecture, generated pages, known weaknesses
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/codespell
 	$(RUN)/python tools/docs.py --check
 	$(RUN)/pytest -q tests/test_architecture.py tests/test_docs.py
+	$(RUN)/python tools/audit.py
 
 soak: install ## the long series of faults and kills
 	$(RUN)/pytest -m soak
@@ -39,6 +40,9 @@ bench: install ## benchmarks, each figure beside that of the bare client
 
 docs: $(READY) ## write the generated pages anew
 	@$(RUN)/python tools/docs.py
+
+sbom: $(READY) ## what the environment consists of, as CycloneDX: build/sbom.cdx.json
+	@$(RUN)/python tools/sbom.py
 
 serve: $(READY) ## the service with the example connections, beside its brokers
 	@tools/brokers --demo

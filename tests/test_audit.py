@@ -1,0 +1,100 @@
+"""`make check` asks for known weaknesses, and never says more than it knows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import audit
+from tools.audit import Verdict, ask, judge
+
+FINE = {"name": "a", "version": "1", "vulns": []}
+WEAK = {
+    "name": "b",
+    "version": "2",
+    "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}, {"id": "X", "fix_versions": []}],
+}
+
+
+def said(*packages: dict[str, object]) -> str:
+    return json.dumps({"dependencies": packages, "fixes": []})
+
+
+def test_no_known_weakness_is_a_pass() -> None:
+    assert judge(said(FINE), "No known vulnerabilities found") == Verdict(
+        "audited: no known weakness in 1 packages", passed=True
+    )
+
+
+def test_a_known_weakness_fails_and_is_named_with_its_mending() -> None:
+    verdict = judge(said(FINE, WEAK), "Found 2 known vulnerabilities in 1 package")
+    assert (verdict.failed, verdict.passed) == (True, False)
+    assert verdict.text.splitlines() == [
+        "known weaknesses:",
+        "b 2: PYSEC-1, fixed in 3",
+        "b 2: X, not fixed yet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ("", "WARNING: a\nERROR:pip_audit._cli: Could not connect to PyPI's vulnerability feed"),
+        ("", ""),
+        ("{}", ""),
+        ("[]", ""),
+        (said(), ""),
+        (said(FINE, {"name": "c", "skip_reason": "not found on PyPI"}), ""),
+    ],
+)
+def test_an_audit_that_did_not_happen_neither_passes_nor_fails(answer: str, complaint: str) -> None:
+    verdict = judge(answer, complaint)
+    assert (verdict.passed, verdict.failed) == (False, False)
+    assert verdict.text.startswith("not audited: ")
+    assert complaint.rpartition("\n")[2] in verdict.text
+
+
+def test_a_known_weakness_counts_also_where_something_could_not_be_audited() -> None:
+    assert judge(said(WEAK, {"name": "c", "skip_reason": "?"}), "").failed
+
+
+def test_an_audit_that_hangs_is_given_up() -> None:
+    verdict = ask([sys.executable, "-c", "import time; time.sleep(600)"], 0.5)
+    assert verdict == Verdict("not audited: no end after 0.5 s")
+
+
+def test_without_the_program_nothing_is_audited(tmp_path: Path) -> None:
+    assert ask([str(tmp_path / "pip-audit")], 5).text.startswith("not audited: ")
+
+
+def test_what_passed_is_asked_for_again_when_the_pins_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def answer(command: list[str], _seconds: float) -> Verdict:
+        asked.append(command)
+        return judge(said(FINE), "")
+
+    pins = tmp_path / "constraints.txt"
+    pins.write_text("a==1\n")
+    monkeypatch.setattr(audit, "PINS", pins)
+    monkeypatch.setattr(audit, "STAMP", tmp_path / "build" / "audited")
+    monkeypatch.setattr(audit, "ask", answer)
+    assert [audit.main(), audit.main()] == [0, 0]
+    assert len(asked) == 1
+    assert {"--strict", "--require-hashes", str(pins)} <= set(asked[0])
+    pins.write_text("a==2\n")
+    audit.main()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(judge("", "no network"), 0), (judge(said(WEAK), ""), 1)])
+def test_only_a_weakness_ends_with_1_and_only_a_pass_is_remembered(
+    verdict: Verdict, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")
+    monkeypatch.setattr(audit, "ask", lambda *_: verdict)
+    assert audit.main() == code
+    assert not audit.STAMP.exists()

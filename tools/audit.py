@@ -1,0 +1,88 @@
+"""Whether a known weakness is in what gets installed: pip-audit on constraints.txt, hashes and all.
+
+Ends with 1 for weaknesses alone. Where pip-audit cannot reach what it compares with, or does not end in time, this says "not
+audited" and ends with 0: a check without a network has to be possible, but it must not claim what it does not know.
+What passed is not asked for again on the same day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PINS = ROOT / "constraints.txt"
+STAMP = ROOT / "build" / "audited"
+
+SOCKET_SECONDS = 5
+SECONDS = 60.0
+"""For the whole audit, which asks for one package after the other."""
+
+
+class Verdict(NamedTuple):
+    """What came out: what to print, and whether it is known to be fine or known to be bad."""
+
+    text: str
+    passed: bool = False
+    failed: bool = False
+
+
+def judge(said: str, complained: str) -> Verdict:
+    """What pip-audit's answer means. Its exit code does not tell a weakness from a broken network."""
+    try:
+        packages = json.loads(said)["dependencies"]
+        skipped = [package["name"] for package in packages if "skip_reason" in package]
+        weak = [(package, found) for package in packages for found in package.get("vulns", ())]
+    except (ValueError, KeyError, TypeError):
+        reason = complained.strip().splitlines()
+        return Verdict(f"not audited: {reason[-1] if reason else 'pip-audit said nothing'}")
+    if weak:
+        lines = (
+            f"{package['name']} {package['version']}: {found['id']}, "
+            + (f"fixed in {', '.join(found['fix_versions'])}" if found["fix_versions"] else "not fixed yet")
+            for package, found in weak
+        )
+        return Verdict("\n".join(["known weaknesses:", *lines]), failed=True)
+    if skipped or not packages:
+        return Verdict(f"not audited: {', '.join(skipped) or 'no packages'}")
+    return Verdict(f"audited: no known weakness in {len(packages)} packages", passed=True)
+
+
+def stamp() -> str:
+    """What an audit of this day and these pins leaves behind."""
+    return f"{datetime.now(UTC):%Y-%m-%d} {hashlib.sha256(PINS.read_bytes()).hexdigest()}\n"
+
+
+def ask(command: list[str], seconds: float) -> Verdict:
+    """Run pip-audit."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return Verdict(f"not audited: no end after {seconds:g} s")
+    except OSError as error:
+        return Verdict(f"not audited: {error}")
+    return judge(done.stdout, done.stderr)
+
+
+def main() -> int:
+    if STAMP.exists() and STAMP.read_text(encoding="ascii") == stamp():
+        print("audited earlier today: no known weakness")
+        return 0
+    program = str(Path(sys.executable).with_name("pip-audit"))
+    options = ["--strict", "--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
+    command = [program, *options, "--timeout", str(SOCKET_SECONDS), "--requirement", str(PINS)]
+    verdict = ask(command, SECONDS)
+    print(verdict.text)
+    if verdict.passed:
+        STAMP.parent.mkdir(exist_ok=True)
+        STAMP.write_text(stamp(), encoding="ascii")
+    return int(verdict.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
