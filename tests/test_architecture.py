@@ -129,6 +129,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.keys",
             "connectivity.files",
             "connectivity.carried",
+            "connectivity.differences",
         ),
         ("connectivity.folder", "connectivity.refusals"),
         (

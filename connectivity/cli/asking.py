@@ -73,11 +73,11 @@ class NotReached(AskingFailed):
 
 
 class Refused(AskingFailed):
-    """The service said no: its status, its error code, and the problems of a document."""
+    """The service said no: its status, its error code, and the whole answer."""
 
-    def __init__(self, text: str, answered: int, code: str, problems: tuple[str, ...] = ()) -> None:
-        super().__init__("\n  ".join((text, *problems)))
-        self.answered, self.code, self.problems = answered, code, problems
+    def __init__(self, text: str, answered: int, code: str, fault: Mapping[str, Any]) -> None:
+        super().__init__("\n  ".join((text, *_problems(fault.get("problems")))))
+        self.answered, self.code, self.fault = answered, code, fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,17 @@ class Service:
     def get(self, *path: str, **query: str | None) -> Any:
         """The document of a GET. Raises AskingFailed."""
         return self.ask("GET", *path, query=query).document
+
+    def items(self, *path: str, **query: str | None) -> list[Any]:
+        """The items of a GET that answers with a list. Raises AskingFailed."""
+        found = self.get(*path, **query)
+        if not isinstance(found, list):
+            raise self.misunderstood()
+        return found
+
+    def misunderstood(self) -> NotReached:
+        """What to raise for an answer that has not the shape it should."""
+        return NotReached(f"{self.place.shown}: an answer that is not this service's; mend --url")
 
     def ask(
         self,
@@ -290,11 +301,10 @@ def _understood(place: Place, status: int, headers: Mapping[str, str], data: byt
         raise NotAllowed(f"{place.shown}: {_not_allowed(status, message)}")
     if not isinstance(code, str) or not isinstance(message, str):
         raise NotReached(f"{place.shown}: status {status} without this service's words; mend --url")
-    problems = tuple(_problems(fault.get("problems")))
     description = fault.get("description")
     # Of a document with problems the first one is the description.
-    text = f"{code}: {message}" + (f" {description}" if isinstance(description, str) and not problems else "")
-    raise Refused(text, status, code, problems)
+    is_more = isinstance(description, str) and not fault.get("problems")
+    raise Refused(f"{code}: {message}" + (f" {description}" if is_more else ""), status, code, fault)
 
 
 def _not_allowed(status: int, message: object) -> str:

@@ -19,7 +19,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say who changed which connection, when and how, the newest first."""
-    found = service.get("audit", limit=str(limit))
+    found = service.items("audit", limit=str(limit))
     if as_json:
         print_json(found)
     elif rows := tables.same_names(found):

@@ -23,12 +23,11 @@ def connection_ids(context: typer.Context, incomplete: str) -> list[str]:
     given = context.params
     way = Way(_text(given.get("url")), _path(given.get("token_file")), _path(given.get("settings")))
     try:
-        found = way.service(PATIENCE).get("connections", **{"ids-only": "true"})
+        found = way.service(PATIENCE).items("connections", **{"ids-only": "true"})
     except (AskingFailed, SettingsError):
         return []
     there = given.get("connections") or ()
-    ids = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
-    return [each for each in ids if each.startswith(incomplete) and each not in there]
+    return [each for each in found if isinstance(each, str) and each.startswith(incomplete) and each not in there]
 
 
 def _text(value: Any) -> str | None:

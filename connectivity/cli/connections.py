@@ -10,15 +10,16 @@ Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was gi
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from connectivity.cli import tables
 from connectivity.cli.asking import NOT_FOUND, Refused, Service
 from connectivity.cli.completion import connection_ids
-from connectivity.cli.given import AsJson, confirm, reaching
+from connectivity.cli.given import AsJson, Paths, confirm, reaching
 from connectivity.cli.logs import Level
 from connectivity.cli.logs import follow as following
 from connectivity.cli.output import (
@@ -31,9 +32,16 @@ from connectivity.cli.output import (
     printable,
 )
 
+if TYPE_CHECKING:
+    from connectivity.cli.plan import Step
+
 app = typer.Typer(help="The connections of a running service.", no_args_is_help=True)
 
+CHANGES = 3
+"""The exit code of a plan that would change something."""
+
 _COMMAND = "connectivity.commands:"
+_IDS: Mapping[str, str | None] = {"ids-only": "true"}
 _LISTED = "id,connectionType,connectionStatus,name"
 
 ConnectionId = Annotated[str, typer.Argument(metavar="ID", help="A connection's id.", autocompletion=connection_ids)]
@@ -51,10 +59,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the connections, and what is wanted of each."""
-    if ids:
-        found = service.get("connections", **{"ids-only": "true"})
-    else:
-        found = service.get("connections", fields=None if as_json else _LISTED)
+    query = _IDS if ids else {"fields": None if as_json else _LISTED}
+    found = service.items("connections", **query)
     if as_json:
         print_json(found)
     elif not found:
@@ -85,6 +91,130 @@ def show(
         print_json(found)
     else:
         typer.echo(tables.as_yaml(found), nl=False)
+
+
+@app.command()
+@reaching
+def apply(
+    service: Service,
+    paths: Paths,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what would change, and change nothing; ends with 3 if anything would.")
+    ] = False,
+    yes: Yes = False,
+    secrets: Annotated[
+        bool, typer.Option("--secrets", help="Send documents, too, of which only secrets may differ.")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete connections of the API that no document has any more.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make connections of the API what files say: shows what would change, field by field, asks, and does it.
+
+    A connection that somebody else has changed meanwhile is left as it is. What a file of the service owns is refused.
+    """
+    # These know what documents mean, and with that a good part of the service.
+    from connectivity.cli import applying
+    from connectivity.cli.plan import DOING, Action, decide, lines, summary
+
+    wanted = applying.wanted_of(paths, as_json=as_json)
+    if not wanted:
+        complain("found no connection in what was given, expected one at least")
+        raise typer.Exit(2)
+    steps = decide(wanted, applying.there_for(service, wanted), secrets=secrets, prune=prune)
+    doing = [step for step in steps if step.action in DOING]
+    is_refused = any(step.action is Action.REFUSED for step in steps)
+    outcomes: dict[str, str | None] = {}
+    if not as_json:
+        for step in steps:
+            reason = f": {step.reason}" if step.reason else ""
+            typer.echo(f"{printable(step.id)}: {coloured(step.action.value)}{printable(reason)}")
+            for line in lines(step):
+                typer.echo(f"  {printable(line)}")
+        typer.echo(summary(steps))
+    try:
+        if doing and not (plan or is_refused):
+            confirm(f"Do this ({summary(doing)})?", yes=yes)
+            for step in doing:
+                outcomes[step.id] = applying.carry_out(service, step, wanted)
+                if not as_json:
+                    _print_outcome(step.id, outcomes[step.id])
+    finally:
+        if as_json:
+            print_json(_plan(steps, outcomes))
+    if is_refused:
+        complain("nothing was done: what a file of the service owns is changed there")
+    if is_refused or any(outcomes.values()):
+        raise typer.Exit(1)
+    if plan and doing:
+        raise typer.Exit(CHANGES)
+
+
+def _plan(steps: Sequence[Step], outcomes: Mapping[str, str | None]) -> dict[str, Any]:
+    """The plan for machines, each step with what has become of it, if it was begun."""
+    from connectivity.cli.plan import shown
+
+    done = {name: {"done": why is None, "failure": why} for name, why in outcomes.items()}
+    return {"connections": [shown(step) | done.get(step.id, {}) for step in steps]}
+
+
+def _print_outcome(name: str, failure: str | None) -> None:
+    if failure is None:
+        typer.echo(f"{name}: done")
+    else:
+        complain(f"{name}: {failure}")
+
+
+@app.command("test")
+@reaching
+def try_out(
+    service: Service,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")],
+    connection: Annotated[str | None, typer.Option("--id", metavar="ID", help="Which, of several in it.")] = None,
+    sample: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A message to map on trial; - reads standard input.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of the sample; may be repeated.")
+    ] = None,
+    source: Annotated[int, typer.Option(min=0, metavar="N", help="The source that the sample comes in at.")] = 0,
+    address: Annotated[
+        str | None, typer.Option(help="Where the sample arrives; else the first address of the source.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Connect on trial: look at every address, and map a sample message. Stores nothing, sends nothing.
+
+    The service connects, from where it runs, and resolves references to secrets there.
+    """
+    from connectivity.cli import applying
+
+    if sample is None and (header or address is not None or source):
+        complain("--header, --source and --address belong to a --sample")
+        raise typer.Exit(2)
+    document = applying.only_one(applying.wanted_of([path], as_json=as_json), connection)
+    wanted = applying.trial_of(document, applying.sample_of(sample), header or [], source, address)
+    try:
+        found = applying.tried(service, wanted)
+    except Refused as error:
+        # What was found before it failed is worth as much.
+        report = error.fault if as_json else error.fault.get("report")
+        _print_trial(report, as_json=as_json)
+        raise
+    _print_trial(found, as_json=as_json)
+    if not tables.is_good(found):
+        raise typer.Exit(1)
+
+
+def _print_trial(report: object, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report)
+        return
+    if rows := tables.trial(report):
+        print_table(rows)
+    for line in tables.trial_sample(report):
+        typer.echo(printable(line))
 
 
 @app.command()
@@ -205,7 +335,7 @@ def _print_entry(entry: Mapping[str, Any]) -> None:
 @reaching
 def revisions(service: Service, connection: ConnectionId, as_json: AsJson = False) -> None:
     """List the revisions of a connection, the newest first: when, by whom, and what was done."""
-    found = service.get("connections", connection, "revisions")
+    found = service.items("connections", connection, "revisions")
     if as_json:
         print_json(found)
     elif found:
@@ -222,7 +352,7 @@ def _command(service: Service, connection: str, name: str) -> None:
 def _all(service: Service, what: str) -> list[Any]:
     """What the API says of every connection; those that are deleted meanwhile are left out. Raises AskingFailed."""
     found = []
-    for connection in service.get("connections", **{"ids-only": "true"}):
+    for connection in service.items("connections", **_IDS):
         try:
             found.append(service.get("connections", str(connection), what))
         except Refused as error:

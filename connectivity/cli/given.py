@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +27,7 @@ from connectivity.cli.output import complain
 from connectivity.errors import SettingsError
 
 if TYPE_CHECKING:
+    from connectivity.files import LoadedFolder
     from connectivity.settings import Settings
 
 INTERRUPTED = 130
@@ -36,6 +37,7 @@ SettingsFile = Annotated[
     Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")]
 Url = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +107,26 @@ def loaded_settings(file: Path | None) -> Settings:
     except SettingsError as error:
         complain(str(error))
         raise typer.Exit(2) from None
+
+
+def loaded_files(paths: Sequence[Path]) -> LoadedFolder:
+    """The connections of files and folders. Ends the command with 2, and says which, where something is not there."""
+    missing = [path for path in paths if not _exists(path)]
+    for path in missing:
+        complain(f"{path}: found nothing, expected a file or a folder")
+    if missing:
+        raise typer.Exit(2)
+    from connectivity.files import load
+
+    return load(paths)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # A name too long to be one, a folder that may not be entered.
+        return False
 
 
 def confirm(question: str, *, yes: bool) -> None:

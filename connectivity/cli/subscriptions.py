@@ -22,7 +22,7 @@ app = typer.Typer(help="The open subscriptions of a running service.", no_args_i
 @reaching
 def list_(service: Service, as_json: AsJson = False) -> None:
     """List the open subscriptions: of which connection, to what, what they have asked for and were sent."""
-    found = service.get("connectivity", "subscriptions")
+    found = service.items("connectivity", "subscriptions")
     if as_json:
         print_json(found)
     elif rows := tables.same_names(found):

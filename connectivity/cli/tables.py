@@ -6,7 +6,8 @@ has another shape than expected is left out, never a reason to fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Row: TypeAlias = dict[str, object]
@@ -89,6 +90,72 @@ def _counters(of: str, address: str | None, kinds: object) -> Iterator[Row]:
                 yield row | {"last": counted.get("lastMessageAt")}
 
 
+_TRIED = {"clients": "client", "sources": "source", "replyTargets": "reply-target", "targets": "target"}
+_FINE = {"open", "unknown", None}
+
+
+def trial(report: object) -> list[Row]:
+    """One row for each client, source, reply-target and target that was tried."""
+    return [
+        {
+            "what": what if each.get("index") is None else f"{what} {each['index']}",
+            "address": each.get("address"),
+            "is": each.get("status"),
+            "details": each.get("details"),
+        }
+        for name, what in _TRIED.items()
+        for each in objects(_object(report).get(name))
+    ]
+
+
+def is_good(report: object) -> bool:
+    """Whether nothing stands in the way of a connection that was tried, nor of its sample."""
+    states = [row["is"] for row in trial(report)]
+    return not _object(_object(report).get("sample")).get("error") and all(state in _FINE for state in states)
+
+
+def trial_sample(report: object) -> Iterator[str]:
+    """What else a trial has found: what has no effect, and what became of the sample."""
+    found = _object(report)
+    yield from (f"without effect: {each}" for each in _list(found.get("withoutEffect")))
+    sample = _object(found.get("sample"))
+    if not sample:
+        return
+    yield f"sample at source {sample.get('source')}, {sample.get('address')}:"
+    signals = objects(sample.get("signals"))
+    for signal in signals:
+        yield f"  {signal.get('topic')} {signal.get('path')} ({signal.get('mapper')})"
+        yield from _members(signal, ("fields", "status", "value"), "    ")
+        yield from _headers(signal, "    ")
+        yield from _replies(signal)
+    if error := _object(sample.get("error")):
+        yield f"  refused: {error.get('error')}: {error.get('message')}"
+        yield from _replies(error)
+    elif not signals:
+        yield "  nothing: the message is dropped"
+
+
+def _replies(found: Mapping[str, Any]) -> Iterator[str]:
+    for kind, reply in _object(found.get("replies")).items():
+        if why := _object(reply).get("nothing"):
+            yield f"    {kind}: nothing is sent: {why}"
+        for message in objects(_object(reply).get("messages")):
+            yield f"    {kind} to {message.get('address')}"
+            yield from _headers(message, "      ")
+            yield from _members(message, ("payload",), "      ")
+
+
+def _headers(found: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, value in _object(found.get("headers")).items():
+        yield f"{indent}{name}: {value}"
+
+
+def _members(found: Mapping[str, Any], names: Sequence[str], indent: str) -> Iterator[str]:
+    for name in names:
+        if (value := found.get(name)) is not None:
+            yield f"{indent}{name} = {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+
+
 def of_level(found: object, level: str | None) -> dict[str, Any]:
     """The logs of a connection, those of one level alone if one is named."""
     document = dict(_object(found))
@@ -117,6 +184,10 @@ def same_names(found: object) -> list[Row]:
 def objects(found: object) -> list[Mapping[str, Any]]:
     """The objects of a list."""
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _list(found: object) -> list[Any]:
+    return found if isinstance(found, list) else []
 
 
 def _object(found: object) -> Mapping[str, Any]:

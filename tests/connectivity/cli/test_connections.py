@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli.console import app
 from tests.brokers import free_port
-from tests.connectivity.cli.canned import Answers, Canned, Says, canned, fault
+from tests.connectivity.cli.canned import HTML, Answers, Canned, Says, canned, fault
 from tests.connectivity.cli.test_tables import METRICS, STATUS
 
 TOKEN = "t0ken-nobody-else-has"
@@ -241,6 +241,42 @@ def test_what_cannot_be_used_ends_with_2(
     assert (result.exit_code, result.stdout, server.asked) == (2, "", [])
     assert result.stderr
     assert TOKEN not in result.output
+
+
+READING = (
+    "list",
+    "list --ids",
+    "show depot",
+    "status",
+    "status depot",
+    "metrics depot",
+    "logs depot",
+    "revisions depot",
+)
+ANSWERS: dict[str, Says] = {
+    "HTML": HTML,
+    "cut": Says(body=b'[{"id": "a"'),
+    "nothing": Says(),
+    "cut off": Says(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"),
+    "null": Says(body=b"null"),
+    "a number": Says(7),
+    "a text": Says("x"),
+    "an object": Says({"a": [1, {}], "connectionLogs": [{"level": 7, "message": {}}], "clientStatus": [{"type": []}]}),
+    "a list": Says([7, None, "x", [], {}, {"id": [1], "connectionType": {}}]),
+    "huge numbers": Says(body=b'{"connectionMetrics": {"inbound": {"x": {"success": {"PT1M": 1e999}}}}}'),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_odd_answer_is_shown_or_complained_about_and_no_traceback(kind: str, server: Canned) -> None:
+    """CliRunner would raise what a program prints as a traceback."""
+    server.table = dict.fromkeys(TABLE, ANSWERS[kind])
+    for line in READING:
+        for more in ([], ["--json"]):
+            result = run(*line.split(), *more)
+            assert result.exit_code in (0, 5), line
+            assert TOKEN not in result.output
+            assert bool(result.stderr) == (result.exit_code == 5)
 
 
 def environment(server: Canned, **variables: str) -> dict[str, str]:

@@ -1,0 +1,65 @@
+"""What `apply` would do, decided from documents and from what the service has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.cli.plan import Action, Step, There, Wanted, decide, lines, shown, summary
+
+BASE: dict[str, Any] = {"id": "depot", "connectionType": "mqtt", "connectionStatus": "open", "uri": "tcp://u:*****@h:1"}
+FILE = Path("depot.yaml")
+TAG = '"rev:3"'
+
+DECIDED: dict[str, tuple[There | None, dict[str, Any], dict[str, bool], Action]] = {
+    "nothing there": (None, {}, {}, Action.NEW),
+    "the same": (There(TAG, BASE), {}, {}, Action.UNCHANGED),
+    "another name": (There(TAG, BASE), {"name": "x"}, {}, Action.CHANGED),
+    "a file's": (There(TAG, None, "connections/depot.yaml"), {"name": "x"}, {}, Action.REFUSED),
+    "a secret": (There(TAG, BASE), {"uri": "tcp://u:p@h:1"}, {}, Action.UNCHANGED),
+    "a secret that is sent": (There(TAG, BASE), {"uri": "tcp://u:p@h:1"}, {"secrets": True}, Action.CHANGED),
+    "a mask, though secrets are sent": (There(TAG, BASE), {}, {"secrets": True}, Action.UNCHANGED),
+}
+
+
+@pytest.mark.parametrize("case", DECIDED)
+def test_each_connection_has_one_step(case: str) -> None:
+    there, change, options, action = DECIDED[case]
+    steps = decide({"depot": Wanted(BASE | change, FILE)}, {"depot": there} if there else {}, **options)
+    assert [(step.id, step.action, step.tag) for step in steps] == [("depot", action, there and there.tag)]
+
+
+def test_what_no_document_has_goes_only_if_asked_and_only_of_the_api() -> None:
+    there = {"depot": There(TAG, BASE), "mine": There('"rev:1"'), "theirs": There('"rev:1"', None, "a.yaml")}
+    wanted = {"depot": Wanted(BASE, FILE)}
+    assert [step.id for step in decide(wanted, there)] == ["depot"]
+    assert [(step.id, step.action) for step in decide(wanted, there, prune=True)] == [
+        ("depot", Action.UNCHANGED),
+        ("mine", Action.GONE),
+    ]
+
+
+def test_a_plan_is_told_field_by_field_without_secrets() -> None:
+    (step,) = decide(
+        {"depot": Wanted(BASE | {"clientCount": 2, "uri": "tcp://u:s3cr3t@h:1"}, FILE)}, {"depot": There(TAG, BASE)}
+    )
+    assert list(lines(step)) == ["clientCount: 1 → 2", "uri: a secret that cannot be compared; it is sent"]
+    assert shown(step) == {
+        "id": "depot",
+        "action": "changed",
+        "file": "depot.yaml",
+        "tag": TAG,
+        "changes": [{"path": "clientCount", "before": 1, "after": 2}],
+        "unknown": ["uri"],
+        "reason": None,
+    }
+    (step,) = decide({"depot": Wanted(BASE | {"uri": "tcp://u:s3cr3t@h:1"}, FILE)}, {"depot": There(TAG, BASE)})
+    assert list(lines(step)) == ["uri: a secret that cannot be compared; it is not sent without --secrets"]
+    assert "s3cr3t" not in repr(step)
+
+
+def test_a_plan_is_summed_up() -> None:
+    steps = [Step("a", Action.CHANGED), Step("b", Action.NEW), Step("c", Action.CHANGED)]
+    assert (summary(steps), summary([])) == ("1 new, 2 changed", "nothing")
