@@ -95,6 +95,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.conversation",
             "connectivity.manual",
             "connectivity.management",
+            "connectivity.tags",
         ),
         (
             "connectivity.lifecycle",

@@ -11,14 +11,14 @@ before anything about the thing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from connectivity.errors import TwinError
+from connectivity.tags import Tags, parse_tags
 from connectivity.twins import metadata
 from connectivity.twins.base import Case
 from connectivity.twins.enforcer import ALWAYS_VISIBLE, READ, Enforcer
@@ -43,21 +43,6 @@ _HEADERS: Final = metadata.HEADERS | {
     PATCH_CONDITIONS,
     LIVE_CONDITION,
 }
-_TAG: Final = re.compile(r'(W/)?("[^"*]*")')
-_TAGS: Final = re.compile(r'\s*(?:W/)?"[^"*]*"\s*(?:,\s*(?:W/)?"[^"*]*"\s*)*')
-
-
-class Tags(NamedTuple):
-    """The value of `if-match` or `if-none-match`: any tag at all, or these, each with its mark of weakness."""
-
-    is_any: bool
-    tags: tuple[tuple[bool, str], ...] = ()
-
-    def match_strongly(self, tag: str) -> bool:
-        return self.is_any or (False, tag) in self.tags
-
-    def match_weakly(self, tag: str) -> bool:
-        return self.is_any or any(tag == known for _, known in self.tags)
 
 
 class Preconditions(msgspec.Struct, frozen=True):
@@ -149,11 +134,10 @@ def _tags(case: Case, name: str) -> Tags | None:
     value = case.headers.get(name)
     if value is None:
         return None
-    if isinstance(value, str) and value.strip() == "*":
-        return Tags(True)
-    if not isinstance(value, str) or _TAGS.fullmatch(value) is None:
+    tags = parse_tags(value) if isinstance(value, str) else None
+    if tags is None:
         raise case.refuse("header.invalid", name)
-    return Tags(False, tuple((bool(weak), tag) for weak, tag in _TAG.findall(value)))
+    return tags
 
 
 def _condition(case: Case) -> rql.Predicate | None:
