@@ -7,6 +7,7 @@ one would silently win. Problems of syntax name line and column and show nothing
 from __future__ import annotations
 
 import json
+import math
 import re
 import stat
 from collections import Counter
@@ -62,6 +63,19 @@ def read_document(path: Path) -> Read:
         return _unreadable(f"a file that cannot be read: {error.strerror}", "a readable file")
     if not text.strip():
         return _unreadable("an empty file", "a document")
+    return _loaded(load, text)
+
+
+def read_json(content: bytes) -> Read:
+    """Read what a request brings, by the same rules as a `.json` file. Never raises."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
+    return _loaded(_load_json, text) if text.strip() else _unreadable("nothing", "JSON")
+
+
+def _loaded(load: Callable[[str], Any], text: str) -> Read:
     try:
         document = load(text)
     except _Unreadable as error:
@@ -156,9 +170,17 @@ def _no_constant(name: str) -> float:
     raise _Unreadable(f"the number {name}", "JSON, which has no such number")
 
 
+def _finite(text: str) -> float:
+    """Python makes infinity of a number that is too large, and nobody could write that as JSON again."""
+    found = float(text)
+    if math.isinf(found):
+        raise _Unreadable("a number too large", "JSON with numbers below 1e308")
+    return found
+
+
 def _load_json(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise _Unreadable(f"line {error.lineno}, column {error.colno}: {error.msg}", "JSON") from None
     except _Unreadable:

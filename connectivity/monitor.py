@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 _COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+Encode = Callable[[CollectorRegistry], bytes]
+"""What writes a registry in one of Prometheus' formats."""
 
 
 class OpenSubscription(Protocol):
@@ -142,15 +144,15 @@ class Monitor:
         """What is to be done before a scrape, where reading it would keep the loop waiting."""
         self._looks.append(look)
 
-    async def scrape(self) -> bytes:
+    async def scrape(self, encode: Encode = generate_latest) -> bytes:
         """`exposition`, once everybody has looked."""
         for look in self._looks:
             await look()
-        return self.exposition()
+        return self.exposition(encode)
 
-    def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def exposition(self, encode: Encode = generate_latest) -> bytes:
+        """All metrics in the format that `encode` writes, Prometheus' text format by default."""
+        return encode(self.registry)
 
 
 class _Subscriptions(Collector):

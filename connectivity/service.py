@@ -296,17 +296,10 @@ async def _run(settings: Settings) -> None:
 
 async def _serve(settings: Settings, listening: socket.socket) -> None:
     service = Service(settings)
-    # An empty token is none: it would let in whoever brings nothing.
-    token = (settings.api.token.get_secret_value() or None) if settings.api.token is not None else None
     server = _Server(
         uvicorn.Config(
             application(
-                service.monitor,
-                service.readiness,
-                token,
-                service.eraser,
-                settings.api.host,
-                management=service.management,
+                service.monitor, service.readiness, settings.api, service.eraser, management=service.management
             ),
             log_config=None,
             lifespan="off",
@@ -319,7 +312,12 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     api = asyncio.create_task(server.serve([listening]))
-    log.info("api listening", host=settings.api.host, port=listening.getsockname()[1])
+    log.info(
+        "api listening",
+        host=settings.api.host,
+        port=listening.getsockname()[1],
+        token="needed" if settings.api.needs_token else "not needed: only this machine gets here",
+    )
     await service.management.load()
     await service.registry.refresh()
     tasks = [

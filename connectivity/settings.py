@@ -40,6 +40,7 @@ from connectivity import hosts
 from connectivity.documents import read_document
 from connectivity.errors import SettingsError
 from connectivity.rules import did_you_mean, expected_of, json_path, nearest_choice, show
+from connectivity.tokens import ApiToken, unlike
 from connectivity.vault import read_key
 from mappings.texts import lowered
 
@@ -145,7 +146,7 @@ class Section(BaseModel):
 
 
 class ApiSettings(Section):
-    """Where the HTTP API listens."""
+    """Where the HTTP API listens, and who may use it."""
 
     host: Annotated[str, Field(min_length=1)] = Field(
         default="127.0.0.1", description="Address to listen at; one that is not loopback needs a token."
@@ -153,12 +154,30 @@ class ApiSettings(Section):
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(
         default=8080, description="Port to listen at; 0 takes a free one and logs it."
     )
-    token: SecretStr | None = Field(default=None, description="Bearer token that every request has to bring.")
+    token: SecretStr | None = Field(
+        default=None, description="Bearer token that lets its bearer do everything (`admin`)."
+    )
+    tokens: Annotated[tuple[ApiToken, ...], AfterValidator(unlike)] = Field(
+        default=(),
+        description="Further tokens: a list of `{name, token, role, subjects}`; `role` is `read` (the default), `write` or "
+        "`admin`. [Who may](api.md#who-may) tells the rest.",
+    )
+    max_body: Annotated[ByteSize, Field(ge=1)] = Field(
+        default=ByteSize(1024 * 1024), description="Bytes of the body of one request; beyond it is too large."
+    )
+    read_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=10), description="How long the body of a request may take to arrive."
+    )
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether everything but probes wants a token. An empty token is none: it would let in whoever brings nothing."""
+        return bool(self.tokens or (self.token and self.token.get_secret_value()))
 
     @model_validator(mode="after")
     def _outside_needs_token(self) -> ApiSettings:
-        if not is_loopback(self.host) and not (self.token and self.token.get_secret_value()):
-            raise ValueError("api.token, since api.host is not loopback")
+        if not is_loopback(self.host) and not self.needs_token:
+            raise ValueError("api.token or api.tokens, since api.host is not loopback")
         return self
 
 
@@ -491,7 +510,7 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
         return _unknown(name, origin, steps[-1], list(_section(steps[:-1]).model_fields))
     found, expected = show(value), expected_of(details["type"], details.get("ctx", {}), details["msg"])
     hint = nearest_choice(value, expected)
-    if steps[-1] == "token":
+    if steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
         found = "an unfit token"
     elif steps[0] == "secrets":
         found = "something else"
@@ -556,6 +575,8 @@ def _section(steps: list[Any]) -> type[BaseModel]:
     """The group of settings at this place."""
     model: type[BaseModel] = Settings
     for step in steps:
+        if isinstance(step, int):
+            continue
         # Namespaces are no fields: each has a rule.
         model = model_of(model.model_fields[step]) if step in model.model_fields else Kept
     return model

@@ -96,6 +96,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.manual",
             "connectivity.management",
             "connectivity.tags",
+            "connectivity.tokens",
         ),
         (
             "connectivity.lifecycle",
@@ -255,6 +256,7 @@ LIBRARIES = {
     "sqlite3": ("spark_store.*",),
     "adbc_driver_sqlite": ("spark_store.pipeline.columns",),
     "adbc_driver_manager": ("spark_store.pipeline.columns",),
+    "fastapi": ("connectivity.api*",),
     "starlette": ("connectivity.api*",),
     "uvicorn": ("connectivity.api*", "connectivity.service"),
     "httpx": ("connectivity.cli*",),

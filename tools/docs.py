@@ -11,6 +11,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import NamedTuple
 
+from connectivity.api.page import api_page
 from connectivity.settings_page import settings_page
 from connectivity.spec import broker_pages, reference_page
 from mappings.mappers_page import mappings_page
@@ -31,6 +32,7 @@ class Page(NamedTuple):
 
 
 PAGES = (
+    Page("docs/api.md", "connectivity.api.page.api_page", api_page()),
     Page("docs/connections.md", "connectivity.spec.reference_page", reference_page()),
     Page("docs/settings.md", "connectivity.settings_page.settings_page", settings_page()),
     Page("docs/placeholders.md", "mappings.reference.placeholders_page", placeholders_page()),

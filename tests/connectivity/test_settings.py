@@ -13,9 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from connectivity.errors import SettingsError
 from connectivity.hosts import HostRules
-from connectivity.settings import Duration, Kept, Lasting, Settings, SparkMode, load_settings
+from connectivity.settings import ApiSettings, Duration, Kept, Lasting, Settings, SparkMode, load_settings
 
 SECRET = "s3cr3t-word"
+API = ", ".join(ApiSettings.model_fields)
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +175,7 @@ def test_every_problem_names_its_setting_and_where_it_came_from(
     found = problems(file)
     assert found == [
         'api.port (CONNECTIVITY_API__PORT): found "eighty", expected a whole number',
-        f"api.prot ({file}): found an unknown setting, expected one of: host, port, token (did you mean port?)",
+        f"api.prot ({file}): found an unknown setting, expected one of: {API} (did you mean port?)",
         f'journal.redelivery_window ({file}): found "soon", expected a duration with one of the units '
         "ms, s, m, h, d, w, such as 10m",
         f"subscriptions.page_items ({file}): found 0, expected at least 1",
@@ -201,8 +202,7 @@ def test_a_variable_that_is_nearly_a_setting_is_a_problem(
 def test_an_unknown_nested_variable_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API__PROT", "1")
     assert problems() == [
-        "api.prot (CONNECTIVITY_API__PROT): found an unknown setting, expected one of: host, port, token "
-        "(did you mean port?)"
+        f"api.prot (CONNECTIVITY_API__PROT): found an unknown setting, expected one of: {API} (did you mean port?)"
     ]
 
 
@@ -217,8 +217,8 @@ def test_variables_that_a_cluster_sets_are_no_problem(monkeypatch: pytest.Monkey
 def test_a_host_that_others_reach_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
     assert problems() == [
-        "api (CONNECTIVITY_API__HOST): found a host that others reach, and no token, expected api.token, since api.host "
-        "is not loopback"
+        "api (CONNECTIVITY_API__HOST): found a host that others reach, and no token, expected api.token or "
+        "api.tokens, since api.host is not loopback"
     ]
     monkeypatch.setenv("CONNECTIVITY_API__TOKEN", SECRET)
     assert load_settings().api.host == host

@@ -1,0 +1,402 @@
+"""Connections over HTTP: list, create, look at, change, delete, command, and what they do (Ditto connections, HTTP API).
+
+Everything is carried out by a `Management`; here stands how it is asked and answered. A definition is its document, as it
+may be sent back; members that begin with `_` (`_revision`, `_modified`, `_owner`, `_file`, `_override`, `_problems`) are
+shown where `fields` names them. Secrets are shown as `*****`, and a document that comes back with that keeps them.
+
+A document that is tried (`?dry-run=true`) comes as it is, or, with a message that is to be mapped on trial, as
+`application/vnd.connectivity.trial+json`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+
+from connectivity.api import conditions
+from connectivity.api.answers import JSON, JsonAnswer
+from connectivity.api.bodies import Bounds, content, expect_media_type, json_object
+from connectivity.api.description import TRIAL, answers, asked, body, nothing
+from connectivity.api.faults import refused
+from connectivity.api.guard import caller_of
+from connectivity.api.schemas import (
+    CONNECTION_EXAMPLE,
+    LOGS_EXAMPLE,
+    METRICS_EXAMPLE,
+    NEW_CONNECTION_EXAMPLE,
+    REVISION_EXAMPLE,
+    STATUS_EXAMPLE,
+    TRIAL_EXAMPLE,
+    TRIAL_RESULT_EXAMPLE,
+)
+from connectivity.errors import Problem
+from connectivity.management import Definition, Management, Sample
+from connectivity.rules import show
+from mappings.selection import Selection, SelectorRefused, parse_fields, select
+
+PREFIX = "/api/2/connections"
+
+COMMANDS = (
+    "connectivity.commands:openConnection",
+    "connectivity.commands:closeConnection",
+    "connectivity.commands:resetConnectionMetrics",
+    "connectivity.commands:enableConnectionLogs",
+    "connectivity.commands:resetConnectionLogs",
+)
+
+_LONGEST_COMMAND = 1_000
+
+ConnectionId = Annotated[
+    str,
+    Path(
+        alias="connection_id", pattern=r"^[a-zA-Z0-9\-_:]{1,100}$", description="The connection.", examples=["depot-7"]
+    ),
+]
+Fields = Annotated[
+    str | None,
+    Query(
+        description="The members to show, such as `id,name,sources/addresses`. Those that begin with `_` are only shown "
+        "when they are named: `_revision`, `_modified`, `_owner` (`file` or `api`), `_file`, `_override`, `_problems`.",
+        examples=["id,connectionStatus,_revision"],
+        max_length=10_000,
+    ),
+]
+Flag = Literal["true", "false"]
+
+
+def router(management: Management, bounds: Bounds) -> APIRouter:
+    """Everything below `/api/2/connections`."""
+    api = APIRouter(prefix=PREFIX, tags=["connections"])
+
+    @api.get(
+        "",
+        summary="List connections",
+        description="`fields=id` alone lists ids, like `ids-only=true`.",
+        operation_id="listConnections",
+        responses=answers(
+            {200: body("All connections, sorted by id.", "Connections", [CONNECTION_EXAMPLE])},
+            "json.fieldselector.invalid",
+        ),
+    )
+    async def every(
+        fields: Fields = None,
+        ids_only: Annotated[Flag, Query(alias="ids-only", description="Only the ids.")] = "false",
+    ) -> Response:
+        selection = _selection(fields)
+        if ids_only == "true" or (selection is not None and selection.keys() == {"id"}):
+            return JsonAnswer(management.ids())
+        return JsonAnswer([_shown(it, selection) for it in await management.definitions()])
+
+    @api.post(
+        "",
+        summary="Create a connection, or try one",
+        description="Without an `id` one is made. The answer says nothing about the broker: it comes before the connection "
+        "is opened. With `dry-run=true` nothing is stored; the service connects, looks at every address, and maps the "
+        "sample, if one comes along.",
+        operation_id="createConnection",
+        status_code=201,
+        responses=answers(
+            {
+                201: body("Stored.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
+                200: body("What a dry run found.", "TrialResult", TRIAL_RESULT_EXAMPLE),
+            },
+            *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
+            *("connectivity:connection.failed", "api:store.unavailable", "api:body.invalid"),
+            has_json=True,
+        ),
+        openapi_extra=asked({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE), TRIAL: ("Trial", TRIAL_EXAMPLE)}),
+    )
+    async def create(
+        request: Request,
+        dry_run: Annotated[Flag, Query(alias="dry-run", description="Try it, and store nothing.")] = "false",
+    ) -> Response:
+        if dry_run == "true":
+            kind = expect_media_type(request, JSON, TRIAL)
+            sent = await json_object(request, bounds)
+            document, sample = _trial(sent) if kind == TRIAL else (sent, None)
+            _expect_status(document)
+            return JsonAnswer(await management.test(document, sample))
+        expect_media_type(request, JSON)
+        document = await json_object(request, bounds)
+        return _created(await management.create(document, caller_of(request).name))
+
+    @api.get(
+        "/{connection_id}",
+        summary="Retrieve a connection",
+        operation_id="retrieveConnection",
+        responses=answers(
+            {200: body("The connection.", "ConnectionParts", CONNECTION_EXAMPLE, "etag")},
+            *("connectivity:connection.notfound", "connectivity:connection.history.notfound"),
+            *("connectivity:connection.id.invalid", "json.fieldselector.invalid", "header.invalid"),
+            *("connectivity:precondition.failed", "connectivity:precondition.notmodified", "api:store.unavailable"),
+        ),
+        openapi_extra={"parameters": CONDITIONAL},
+    )
+    async def retrieve(
+        request: Request,
+        connection_id: ConnectionId,
+        fields: Fields = None,
+        revision: Annotated[
+            int | None,
+            Header(alias=conditions.AT_REVISION, ge=1, le=2**63 - 1, description="As it was at this revision."),
+        ] = None,
+        time: Annotated[
+            str | None,
+            Header(
+                alias=conditions.AT_TIME,
+                description="As it was at this time.",
+                examples=["2026-02-03T09:12:45Z"],
+                json_schema_extra={"format": "date-time"},
+            ),
+        ] = None,
+    ) -> Response:
+        selection = _selection(fields)
+        at = conditions.moment_of(revision, time)
+        found = await management.definition(connection_id, at)
+        conditions.check_retrieve(request.headers, found)
+        return JsonAnswer(_shown(found, selection), headers={"etag": found.tag})
+
+    @api.put(
+        "/{connection_id}",
+        summary="Change a connection, or create it under this id",
+        description="Answered once the change runs. `connectivity:connection.failed` says that it is stored and that the "
+        "broker could not be reached; the service goes on trying.",
+        operation_id="putConnection",
+        status_code=204,
+        responses=answers(
+            {
+                204: nothing("Changed.", "etag"),
+                201: body("Created.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
+            },
+            *("connectivity:connection.configuration.invalid", "connectivity:id.notsettable"),
+            *("connectivity:connection.id.invalid", "connectivity:connection.conflict", "header.invalid"),
+            *("connectivity:precondition.failed", "connectivity:connection.failed", "api:store.unavailable"),
+            "api:body.invalid",
+            has_json=True,
+        ),
+        openapi_extra={**asked({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE)}), "parameters": CONDITIONAL},
+    )
+    async def put(request: Request, connection_id: ConnectionId) -> Response:
+        expect_media_type(request, JSON)
+        judge = conditions.judge_of(request.headers)
+        document = await json_object(request, bounds)
+        named = document.get("id", connection_id)
+        if named != connection_id:
+            raise refused(
+                "connectivity:id.notsettable",
+                f"The body names the connection {show(named)}, the path '{connection_id}'.",
+            )
+        _expect_status(document)
+        document = {**document, "id": connection_id}
+        found, is_new = await management.put(connection_id, document, caller_of(request).name, judge)
+        return _created(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
+
+    @api.delete(
+        "/{connection_id}",
+        summary="Close and delete a connection",
+        operation_id="deleteConnection",
+        status_code=204,
+        responses=answers(
+            {204: nothing("Deleted.")},
+            *("connectivity:connection.notfound", "connectivity:connection.conflict"),
+            *("connectivity:connection.id.invalid", "connectivity:precondition.failed", "header.invalid"),
+            "api:store.unavailable",
+            is_change=True,
+        ),
+        openapi_extra={"parameters": CONDITIONAL},
+    )
+    async def delete(request: Request, connection_id: ConnectionId) -> Response:
+        await management.delete(connection_id, caller_of(request).name, conditions.judge_of(request.headers))
+        return Response(status_code=204)
+
+    @api.post(
+        "/{connection_id}/command",
+        summary="Open, close, reset metrics, keep or reset logs",
+        operation_id="commandConnection",
+        response_class=Response,
+        responses=answers(
+            {200: nothing("Done.")},
+            *("connectivity:connection.notfound", "connectivity:command.invalid", "connectivity:connection.failed"),
+            *("connectivity:connection.id.invalid", "connectivity:connection.configuration.invalid"),
+            "api:store.unavailable",
+            has_body=True,
+        ),
+        openapi_extra=asked({"text/plain": ("ConnectionCommand", COMMANDS[0])}),
+    )
+    async def command(request: Request, connection_id: ConnectionId) -> Response:
+        expect_media_type(request, "text/plain")
+        wanted = (await content(request, bounds)).decode("utf-8", "replace")
+        await _command(management, connection_id, wanted, caller_of(request).name)
+        return Response(status_code=200)
+
+    @api.get(
+        "/{connection_id}/status",
+        summary="What a connection does",
+        operation_id="connectionStatus",
+        responses=_seen("Its status.", "Status", STATUS_EXAMPLE),
+    )
+    async def status(connection_id: ConnectionId) -> Response:
+        return JsonAnswer(management.status(connection_id))
+
+    @api.get(
+        "/{connection_id}/metrics",
+        summary="What a connection has counted",
+        operation_id="connectionMetrics",
+        responses=_seen("Its metrics.", "Metrics", METRICS_EXAMPLE),
+    )
+    async def metrics(connection_id: ConnectionId) -> Response:
+        return JsonAnswer(management.metrics(connection_id))
+
+    @api.get(
+        "/{connection_id}/logs",
+        summary="What has happened to a connection",
+        operation_id="connectionLogs",
+        responses=_seen("Its log entries.", "Logs", LOGS_EXAMPLE),
+    )
+    async def logs(connection_id: ConnectionId) -> Response:
+        return JsonAnswer(management.logs(connection_id))
+
+    @api.get(
+        "/{connection_id}/revisions",
+        summary="The revisions of a connection, the newest first",
+        operation_id="connectionRevisions",
+        responses=_seen("Its revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"),
+    )
+    async def revisions(connection_id: ConnectionId) -> Response:
+        return JsonAnswer(await management.revisions(connection_id))
+
+    return api
+
+
+CONDITIONAL: list[dict[str, Any]] = [
+    {
+        "name": name,
+        "in": "header",
+        "description": meaning,
+        "schema": {"type": "string"},
+        "example": '"rev:3"',
+    }
+    for name, meaning in (
+        ("if-match", 'Only if the connection is at this revision: `"rev:3"`, or `*` for any.'),
+        ("if-none-match", "Only if it is not; `*`: only if there is no such connection yet."),
+    )
+]
+
+
+def _seen(meaning: str, schema: str, example: Any, *codes: str) -> dict[int | str, dict[str, Any]]:
+    """The answers of an operation that only looks at one connection."""
+    return answers(
+        {200: body(meaning, schema, example)},
+        *("connectivity:connection.notfound", "connectivity:connection.id.invalid", *codes),
+    )
+
+
+async def _command(management: Management, connection_id: str, wanted: str, by: str) -> None:
+    """Carry out one of the five commands. Raises OperationRefused."""
+    match wanted:
+        case "connectivity.commands:openConnection":
+            await management.open(connection_id, by)
+        case "connectivity.commands:closeConnection":
+            await management.close(connection_id, by)
+        case "connectivity.commands:resetConnectionMetrics":
+            await management.reset_metrics(connection_id, by)
+        case "connectivity.commands:enableConnectionLogs":
+            await management.enable_logs(connection_id, by)
+        case "connectivity.commands:resetConnectionLogs":
+            await management.reset_logs(connection_id, by)
+        case _:
+            raise refused(
+                "connectivity:command.invalid",
+                f"The command {show(wanted)} is none.",
+                f"expected one of: {', '.join(COMMANDS)}",
+            )
+
+
+def _created(found: Definition) -> Response:
+    location = f"{PREFIX}/{quote(found.id, safe=':')}"
+    return JsonAnswer(found.document, 201, {"location": location, "etag": found.tag})
+
+
+def _selection(fields: str | None) -> Selection | None:
+    if fields is None:
+        return None
+    try:
+        return parse_fields(fields)
+    except SelectorRefused as error:
+        raise refused("json.fieldselector.invalid", "'fields' cannot be read.", str(error)) from error
+
+
+def _shown(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
+    if selection is None:
+        return found.document
+    special = {
+        "_revision": found.revision,
+        "_modified": found.modified,
+        "_owner": found.owner.value,
+        "_file": None if found.file is None else str(found.file),
+        "_override": found.override,
+        "_problems": list(found.problems),
+    }
+    return select({**found.document, **special}, selection)  # type: ignore[no-any-return]
+
+
+def _expect_status(document: Mapping[str, Any]) -> None:
+    """Only a new connection may leave open whether it is to be open."""
+    if document.get("connectionStatus") is None:
+        problem = Problem("connectionStatus", "nothing", "one of: open, closed")
+        raise refused(
+            "connectivity:connection.configuration.invalid", "The connection has problems.", str(problem), [problem]
+        )
+
+
+def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], Sample | None]:
+    """`{"connection": …, "sample": {"payload", "encoding", "headers", "source", "address"}}`. Raises OperationRefused."""
+    document, sample = sent.get("connection"), sent.get("sample")
+    if sent.keys() - {"connection", "sample"} or not isinstance(document, dict):
+        raise _unfit_trial("$", "another object", 'an object with "connection", and perhaps "sample"')
+    if sample is None:
+        return document, None
+    if not isinstance(sample, dict) or (unknown := sample.keys() - _SAMPLE.keys()):
+        found = show(sorted(unknown)[0]) if isinstance(sample, dict) else show(sample)
+        raise _unfit_trial("sample", found, f"an object with {', '.join(_SAMPLE)}")
+    for name, (kind, expected) in _SAMPLE.items():
+        if not isinstance(value := sample.get(name, _DEFAULTS.get(name)), kind) or isinstance(value, bool):
+            raise _unfit_trial(f"sample.{name}", show(value), expected)
+    headers, index = sample.get("headers", {}), sample.get("source", 0)
+    if not all(isinstance(value, str) for value in headers.values()):
+        raise _unfit_trial("sample.headers", "a value that is no text", "an object of texts")
+    if not 0 <= index < 1_000:
+        raise _unfit_trial("sample.source", show(index), "the index of a source")
+    return document, Sample(_payload(sample), headers, index, sample.get("address"))
+
+
+_SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "payload": (str, "a text"),
+    "encoding": (str, "one of: text, base64"),
+    "headers": (dict, "an object of texts"),
+    "source": (int, "the index of a source"),
+    "address": ((str, type(None)), "an address"),
+}
+_DEFAULTS: Mapping[str, Any] = {"encoding": "text", "headers": {}, "source": 0}
+
+
+def _payload(sample: Mapping[str, Any]) -> bytes:
+    text, encoding = sample["payload"], sample.get("encoding", "text")
+    if encoding not in ("text", "base64"):
+        raise _unfit_trial("sample.encoding", show(encoding), "one of: text, base64")
+    if encoding == "text":
+        return str(text).encode()
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _unfit_trial("sample.payload", "a text that is no Base64", "Base64, or encoding text") from None
+
+
+def _unfit_trial(path: str, found: str, expected: str) -> Exception:
+    problem = Problem(path, found, expected)
+    return refused("api:body.invalid", "The trial cannot be understood.", str(problem), [problem])

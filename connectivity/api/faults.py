@@ -1,0 +1,87 @@
+"""What the HTTP API answers when it does not do what was asked: the table of codes, and the answers made of it.
+
+Every such answer is `{"status", "error", "message"}`, with `description` and `problems` where there is more to say. A
+problem is one thing that is wrong with what was sent: `path`, what was `found`, what was `expected`, a `hint`. A trial that
+fails brings along what it found all the same, as `report`. Codes that begin with `connectivity:` are those of Eclipse
+Ditto's connectivity (connection model, error codes); those that begin with `api:` are about the request itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from connectivity.errors import OperationRefused, Problem
+from mappings.errors import Fault
+
+
+class Code(NamedTuple):
+    """An error code: the status that it comes with, and when."""
+
+    status: int
+    when: str
+
+
+CODES: Final[Mapping[str, Code]] = {
+    "api:body.invalid": Code(400, "the body is no JSON of the form that is needed"),
+    "api:body.timeout": Code(408, "the body did not arrive in time (`api.read_timeout`)"),
+    "api:body.toolarge": Code(413, "the body is larger than `api.max_body`"),
+    "api:contenttype.unsupported": Code(415, "the body has another media type than the operation takes"),
+    "api:entity.notfound": Code(404, "there is no such thing or policy and never was"),
+    "api:forbidden": Code(403, "the role of the token is not enough"),
+    "api:host.foreign": Code(403, "no token is set, and `Host` is no name of the loopback interface"),
+    "api:method.notallowed": Code(405, "the path has no such method; `allow` names those it has"),
+    "api:origin.foreign": Code(403, "a change that a page of another origin asks for"),
+    "api:parameter.invalid": Code(400, "a parameter of the query that is unknown or does not fit"),
+    "api:path.notfound": Code(404, "there is no such path"),
+    "api:requests.toomany": Code(429, "too many wrong tokens from one address wait for their answer"),
+    "api:store.unavailable": Code(503, "the store cannot be used now"),
+    "connectivity:subscription.conflict": Code(409, "several subscriptions begin so"),
+    "connectivity:subscription.notfound": Code(404, "no open subscription begins so"),
+    "api:token.misplaced": Code(400, "a token in the query; it belongs into the header `authorization`"),
+    "api:unauthorized": Code(401, "no token, or a wrong one"),
+    "connectivity:command.invalid": Code(400, "a command that is none of the five"),
+    "connectivity:connection.configuration.invalid": Code(400, "the connection has problems, which are named"),
+    "connectivity:connection.conflict": Code(409, "the id is taken, or a file owns the connection"),
+    "connectivity:connection.failed": Code(504, "the connection is stored, and could not be opened in time"),
+    "connectivity:connection.history.notfound": Code(404, "nothing is known of this revision or time"),
+    "connectivity:connection.id.invalid": Code(400, "an id that no connection can have"),
+    "connectivity:connection.notfound": Code(404, "there is no such connection"),
+    "connectivity:id.notsettable": Code(400, "the body names another id than the path"),
+    "connectivity:precondition.failed": Code(
+        412, "`if-match` or `if-none-match` does not agree with the present revision"
+    ),
+    "connectivity:precondition.notmodified": Code(304, "`if-none-match` names the present revision"),
+    "header.invalid": Code(400, "a header that cannot be understood"),
+    "internalerror": Code(500, "a mistake of our own; the log tells it"),
+    "json.fieldselector.invalid": Code(400, "`fields` cannot be read"),
+    "json.invalid": Code(400, "the body is no JSON, names a member twice, or is nested too deep"),
+}
+"""Every code that the API itself answers with, and those of `Management` that belong to an operation. A connection that has
+problems is refused with the code of its first problem, which may be a more precise one."""
+
+
+def fault(error: str, message: str, description: str | None = None, **extra: str) -> Fault:
+    """A fault of the table."""
+    return Fault(CODES[error].status, error, message, description, extra)
+
+
+def refused(
+    error: str, message: str, description: str | None = None, problems: Sequence[Problem] = ()
+) -> OperationRefused:
+    """What to raise where a request is refused."""
+    return OperationRefused(fault(error, message, description), problems)
+
+
+def shown(found: Fault, problems: Sequence[Problem] = (), report: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The body of an error answer."""
+    body: dict[str, Any] = {"status": found.status, "error": found.error, "message": found.message}
+    if found.description is not None:
+        body["description"] = found.description
+    if problems:
+        body["problems"] = [
+            {"path": it.path, "found": it.found, "expected": it.expected, "hint": it.hint} for it in problems
+        ]
+    if report is not None:
+        body["report"] = report
+    return {**found.extra, **body}

@@ -1,0 +1,75 @@
+"""Alive, ready, and the metrics: what probes and Prometheus read. Nothing here changes anything.
+
+Live means that the event loop turns. Ready means that the store can write and that every connection which should be open
+has ended its first attempt, one way or the other; a connection that failed with a known status does not make the service
+unready, since restarting the service would not mend it. Who may not ask for more learns the status and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
+
+from connectivity.api.answers import JsonAnswer
+from connectivity.api.description import HEALTH, answers, body, text
+from connectivity.api.schemas import READY_EXAMPLE
+from connectivity.monitor import Encode, Monitor
+
+Readiness = Callable[[], tuple[bool, Mapping[str, Any]]]
+"""Whether the service is ready, and what the answer shows."""
+
+
+def _format(accept: str) -> tuple[Encode, str]:
+    """What writes the metrics as the one who asks wants them, and the media type of that."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):
+        # The library stumbles over a version that is no number.
+        return choose_encoder("")
+
+
+def router(monitor: Monitor, readiness: Readiness) -> APIRouter:
+    """Health and metrics."""
+    api = APIRouter(tags=["health"])
+
+    @api.get(
+        "/health/live",
+        summary="Whether the process is able to answer",
+        operation_id="live",
+        responses=answers({200: body("It is.", HEALTH, {"status": "live"})}, is_probe=True),
+    )
+    async def live() -> Response:
+        return JsonAnswer({"status": "live"})
+
+    @api.get(
+        "/health/ready",
+        summary="Whether the store is writable and every connection has ended its first attempt",
+        description="Without a token where one is needed, the answer is the `status` alone.",
+        operation_id="ready",
+        responses=answers(
+            {200: body("Ready.", HEALTH, READY_EXAMPLE), 503: body("Not yet.", HEALTH, {"status": "not ready"})},
+            is_probe=True,
+        ),
+    )
+    async def ready(request: Request) -> Response:
+        is_ready, shown = readiness()
+        if request.state.caller is None:
+            shown = {"status": shown["status"]}
+        return JsonAnswer(shown, 200 if is_ready else 503)
+
+    @api.get(
+        "/metrics",
+        summary="The metrics, for Prometheus",
+        description="In the text format, or as OpenMetrics where `accept` asks for that.",
+        operation_id="metrics",
+        response_class=Response,
+        responses=answers({200: text("Every metric.", "text/plain", "application/openmetrics-text")}),
+    )
+    async def metrics(request: Request) -> Response:
+        encode, content_type = _format(request.headers.get("accept", ""))
+        return Response(await monitor.scrape(encode), headers={"content-type": content_type})
+
+    return api

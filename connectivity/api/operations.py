@@ -1,0 +1,139 @@
+"""What operators ask besides connections: the open subscriptions, who changed what, and erasures.
+
+A subscription is named by the first characters of its id, since a whole one is as good as a key to it. Erasures and the
+audit log are for admins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from connectivity.api.answers import JSON, JsonAnswer
+from connectivity.api.bodies import Bounds, expect_media_type, json_object
+from connectivity.api.description import answers, asked, body, nothing
+from connectivity.api.faults import refused
+from connectivity.api.guard import admins_only, caller_of
+from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
+from connectivity.erasing import NotErased, UnknownEntity, entity_of
+from connectivity.management import Management
+from mappings.ids import EntityId
+
+_LONGEST_TEXT = 512
+_MOST_LINES = 10_000
+
+
+class Erasures(Protocol):
+    """Whoever erases entities."""
+
+    async def erase(self, entity: EntityId, by: str) -> Mapping[str, Any]:
+        """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""
+
+    async def all(self) -> Sequence[Mapping[str, Any]]:
+        """Every record. Raises NotErased."""
+
+
+def router(management: Management) -> APIRouter:
+    """Subscriptions and the audit log."""
+    api = APIRouter(prefix="/api/2")
+
+    @api.get(
+        "/connectivity/subscriptions",
+        tags=["subscriptions"],
+        summary="The open subscriptions",
+        operation_id="listSubscriptions",
+        responses=answers({200: body("All of them.", "Subscriptions", [SUBSCRIPTION_EXAMPLE])}),
+    )
+    async def subscriptions() -> Response:
+        return JsonAnswer(management.subscriptions())
+
+    @api.delete(
+        "/connectivity/subscriptions/{prefix}",
+        tags=["subscriptions"],
+        summary="End a subscription",
+        description="The one whose id begins so. Its client is sent `failed`.",
+        operation_id="cancelSubscription",
+        status_code=204,
+        responses=answers(
+            {204: nothing("It has ended.")},
+            "connectivity:subscription.notfound",
+            "connectivity:subscription.conflict",
+            is_change=True,
+        ),
+    )
+    async def cancel(
+        request: Request,
+        prefix: Annotated[str, Path(description="The first characters of its id.", pattern=r"^[A-Za-z0-9_\-]{1,200}$")],
+    ) -> Response:
+        await management.cancel_subscription(prefix, caller_of(request).name)
+        return Response(status_code=204)
+
+    @api.get(
+        "/audit",
+        tags=["audit"],
+        summary="Who changed what, the newest first",
+        operation_id="audit",
+        dependencies=[Depends(admins_only)],
+        responses=answers(
+            {200: body("The latest entries.", "Audit", [AUDIT_EXAMPLE])}, "api:store.unavailable", "api:forbidden"
+        ),
+    )
+    async def audit(
+        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="How many entries at most.")] = 100,
+    ) -> Response:
+        return JsonAnswer(await management.audit(limit))
+
+    return api
+
+
+def erasing(erasures: Erasures, bounds: Bounds) -> APIRouter:
+    """Erasures."""
+    api = APIRouter(prefix="/api/2", tags=["erasures"], dependencies=[Depends(admins_only)])
+
+    @api.get(
+        "/erasures",
+        summary="Every erasure: the entity, who asked and when, when journal and lake were done",
+        operation_id="listErasures",
+        responses=answers(
+            {200: body("All of them.", "Erasures", [ERASURE_EXAMPLE])}, "api:store.unavailable", "api:forbidden"
+        ),
+    )
+    async def every() -> Response:
+        try:
+            return JsonAnswer(list(await erasures.all()))
+        except NotErased as error:
+            raise refused("api:store.unavailable", str(error)) from error
+
+    @api.post(
+        "/erasures",
+        summary="Erase everything that journal and lake know of an entity",
+        description="Goes on after the answer, and after a restart. `by` counts where no token with a name of its own says "
+        "who asks.",
+        operation_id="erase",
+        status_code=202,
+        responses=answers(
+            {202: body("It has begun.", "Erasure", ERASURE_EXAMPLE)},
+            *("api:entity.notfound", "api:store.unavailable", "api:forbidden", "api:body.invalid"),
+            has_json=True,
+        ),
+        openapi_extra=asked({JSON: ("ErasureWish", {"entity": "acme.site:lamp-7", "type": "thing", "by": "anna"})}),
+    )
+    async def erase(request: Request) -> Response:
+        expect_media_type(request, JSON)
+        wish = await json_object(request, bounds)
+        caller = caller_of(request)
+        entity, kind, by = wish.get("entity", 0), wish.get("type", "thing"), wish.get("by", caller.name)
+        unknown = wish.keys() - {"entity", "type", "by"}
+        if unknown or not all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in (entity, kind, by)):
+            raise refused("api:body.invalid", 'expected a JSON object of texts: "entity", and perhaps "type" and "by"')
+        try:
+            record = await erasures.erase(entity_of(entity, kind), caller.name if caller.is_named else by)
+        except UnknownEntity as error:
+            raise refused("api:entity.notfound", str(error)) from error
+        except NotErased as error:
+            raise refused("api:store.unavailable", str(error)) from error
+        return JsonAnswer(record, 202)
+
+    return api

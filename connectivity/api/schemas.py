@@ -1,0 +1,258 @@
+"""What the API sends and takes, as JSON Schema and as examples. That of a connection comes from the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectivity.spec import json_schema
+
+_TEXT = {"type": "string"}
+_OPEN = {"type": "object"}
+_AT = {"type": "string", "format": "date-time"}
+
+CONNECTION_EXAMPLE = {
+    "id": "depot-7",
+    "name": "Depot 7",
+    "connectionType": "mqtt-5",
+    "connectionStatus": "open",
+    "uri": "ssl://fleet:*****@broker.acme.example:8883",
+    "sources": [{"addresses": ["fleet/+/cmd"], "qos": 1, "authorizationContext": ["integration:fleet"]}],
+}
+NEW_CONNECTION_EXAMPLE = {**CONNECTION_EXAMPLE, "uri": "ssl://fleet:${env:MQTT_PASSWORD}@broker.acme.example:8883"}
+TRIAL_EXAMPLE = {
+    "connection": NEW_CONNECTION_EXAMPLE,
+    "sample": {
+        "payload": '{"topic": "acme.site/lamp-7/things/twin/commands/retrieve", "path": "/"}',
+        "headers": {"reply-to": "fleet/7/reply"},
+        "source": 0,
+        "address": "fleet/7/cmd",
+    },
+}
+TRIAL_RESULT_EXAMPLE: dict[str, Any] = {"status": "open"}
+READY_EXAMPLE = {
+    "status": "ready",
+    "store": "writable",
+    "lake": "off: the journal keeps everything",
+    "connections": {"depot-7": {"status": "open", "details": "connected"}},
+}
+STATUS_EXAMPLE = {
+    "connectionId": "depot-7",
+    "connectionStatus": "open",
+    "liveStatus": "open",
+    "recoveryStatus": "succeeded",
+    "connectedSince": "2026-02-03T09:12:44Z",
+    "clientStatus": [
+        {
+            "type": "client",
+            "client": "connectivity-0",
+            "status": "open",
+            "recoveryStatus": "succeeded",
+            "statusDetails": "connected",
+            "inStateSince": "2026-02-03T09:12:44Z",
+        }
+    ],
+    "sourceStatus": [],
+    "targetStatus": [],
+    "sshTunnelStatus": [],
+}
+METRICS_EXAMPLE = {
+    "connectionId": "depot-7",
+    "containsFailures": False,
+    "connectionMetrics": {
+        "inbound": {"consumed": {"success": {"PT1M": 3, "PT1H": 120, "PT24H": 800}}},
+        "outbound": {"published": {"success": {"PT1M": 9, "PT1H": 130, "PT24H": 900}}},
+    },
+    "sourceMetrics": {"addressMetrics": {}},
+    "targetMetrics": {"addressMetrics": {}},
+}
+LOGS_EXAMPLE = {
+    "connectionId": "depot-7",
+    "connectionLogs": [
+        {
+            "correlationId": "c-88af",
+            "timestamp": "2026-02-03T10:01:07Z",
+            "category": "source",
+            "type": "consumed",
+            "level": "success",
+            "message": "Message was consumed.",
+            "address": "fleet/+/cmd",
+        }
+    ],
+    "enabledSince": "2026-02-03T09:12:40Z",
+    "enabledUntil": "2026-02-03T10:12:40Z",
+}
+REVISION_EXAMPLE = {"revision": 3, "modified": "2026-02-03T09:12:40Z", "by": "anna", "action": "modify"}
+SUBSCRIPTION_EXAMPLE = {
+    "id": "k3Vd9QpA",
+    "connection": "depot-7",
+    "entity": "acme.site:lamp-7",
+    "demand": 100,
+    "sent": 250,
+    "idle": 1.5,
+}
+AUDIT_EXAMPLE = {
+    "at": "2026-02-03T09:12:40Z",
+    "by": "anna",
+    "action": "modify",
+    "connection": "depot-7",
+    "revision": 3,
+}
+ERASURE_EXAMPLE = {
+    "id": 1,
+    "entity_type": "thing",
+    "entity": "acme.site:lamp-7",
+    "by": "anna",
+    "asked_at": "2026-02-03T09:12:40Z",
+    "journal_done": None,
+    "lake_done": None,
+}
+
+
+def schemas() -> dict[str, Any]:
+    """Every schema of the OpenAPI document, by name."""
+    connection = _placed(json_schema())
+    parts: dict[str, Any] = connection.pop("$defs")
+    connection.pop("$schema")
+    new = {**connection, "required": [it for it in connection["required"] if it not in ("id", "connectionStatus")]}
+    return {
+        **parts,
+        "Connection": connection,
+        "NewConnection": {
+            **new,
+            "title": "NewConnection",
+            "description": "A connection as it is sent. `connectionStatus` may only be missing where POST creates one.",
+        },
+        "ConnectionParts": {
+            "type": "object",
+            "description": "A connection, or the members of it that `fields` names.",
+            "properties": {
+                "_revision": {"type": "integer", "minimum": 1},
+                "_modified": _AT,
+                "_owner": {"enum": ["file", "api"]},
+                "_file": {"type": ["string", "null"], "description": "The file that owns the connection."},
+                "_override": {
+                    "type": ["string", "null"],
+                    "description": "The status that an operator asked for, where the file says something else.",
+                },
+                "_problems": {"type": "array", "items": _TEXT, "description": "What is wrong with a newer file."},
+            },
+        },
+        "Connections": {"type": "array", "items": {"anyOf": [_TEXT, _ref("ConnectionParts")]}},
+        "ConnectionCommand": {
+            "type": "string",
+            "enum": [
+                "connectivity.commands:openConnection",
+                "connectivity.commands:closeConnection",
+                "connectivity.commands:resetConnectionMetrics",
+                "connectivity.commands:enableConnectionLogs",
+                "connectivity.commands:resetConnectionLogs",
+            ],
+        },
+        "Trial": _trial(),
+        "TrialResult": {**_OPEN, "description": "What was found at each address, and what became of the sample."},
+        "Status": _of_connection("connectionStatus", "liveStatus"),
+        "Metrics": _of_connection("connectionMetrics"),
+        "Logs": _of_connection("connectionLogs"),
+        "Revisions": _list_of({"revision": {"type": "integer"}, "modified": _AT, "by": _TEXT, "action": _TEXT}),
+        "Subscriptions": _list_of(
+            {"id": _TEXT, "connection": _TEXT, "demand": {"type": "integer"}, "sent": {"type": "integer"}}
+        ),
+        "Audit": _list_of({"at": _AT, "by": _TEXT, "action": _TEXT}),
+        "ErasureWish": {
+            "type": "object",
+            "required": ["entity"],
+            "additionalProperties": False,
+            "properties": {
+                "entity": {"type": "string", "maxLength": 512},
+                "type": {"enum": ["thing", "policy"], "default": "thing"},
+                "by": {"type": "string", "maxLength": 512, "description": "Who asks."},
+            },
+        },
+        "Erasure": _OPEN,
+        "Erasures": {"type": "array", "items": _ref("Erasure")},
+        "Health": {"type": "object", "required": ["status"], "properties": {"status": _TEXT}},
+        "Error": _error(),
+    }
+
+
+def _error() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["status", "error", "message"],
+        "properties": {
+            "status": {"type": "integer", "minimum": 400, "maximum": 599},
+            "error": {"type": "string", "description": "The code. Programs decide by `status`, then by this."},
+            "message": _TEXT,
+            "description": _TEXT,
+            "report": {"type": "object", "description": "What a trial that failed has found all the same."},
+            "problems": {
+                "type": "array",
+                "description": "Each thing that is wrong with what was sent.",
+                "items": {
+                    "type": "object",
+                    "required": ["path", "found", "expected"],
+                    "properties": {
+                        "path": {"type": "string", "examples": ["sources[0].replyTarget.address"]},
+                        "found": _TEXT,
+                        "expected": _TEXT,
+                        "hint": {"type": ["string", "null"]},
+                    },
+                },
+            },
+        },
+    }
+
+
+def _trial() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["connection"],
+        "additionalProperties": False,
+        "properties": {
+            "connection": _ref("NewConnection"),
+            "sample": {
+                "type": ["object", "null"],
+                "required": ["payload"],
+                "additionalProperties": False,
+                "description": "A message, as it might come in.",
+                "properties": {
+                    "payload": {"type": "string", "description": "The message, as `encoding` says."},
+                    "encoding": {"enum": ["text", "base64"], "default": "text"},
+                    "headers": {"type": "object", "additionalProperties": _TEXT},
+                    "source": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "maximum": 999,
+                        "default": 0,
+                        "description": "The index of the source that it comes in at.",
+                    },
+                    "address": {
+                        "type": ["string", "null"],
+                        "description": "Where it arrives; the first address of the source, if it is not said.",
+                    },
+                },
+            },
+        },
+    }
+
+
+def _of_connection(*needed: str) -> dict[str, Any]:
+    return {"type": "object", "required": ["connectionId", *needed], "properties": {"connectionId": _TEXT}}
+
+
+def _list_of(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "object", "required": list(properties), "properties": properties}}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _placed(value: Any) -> Any:
+    """A schema whose references lead to where OpenAPI has its parts."""
+    if isinstance(value, dict):
+        return {
+            name: it.replace("#/$defs/", "#/components/schemas/") if name == "$ref" else _placed(it)
+            for name, it in value.items()
+        }
+    return [_placed(it) for it in value] if isinstance(value, list) else value

@@ -1,0 +1,26 @@
+"""Erasures that only keep what they were asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectivity.erasing import NotErased, UnknownEntity
+from mappings.ids import EntityId
+
+
+class Erasures:
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[EntityId, str]] = []
+
+    async def erase(self, entity: EntityId, by: str) -> dict[str, Any]:
+        if entity.name == "none":
+            raise UnknownEntity("found no such thing")
+        if entity.name == "full":
+            raise NotErased("the disk is full")
+        self.asked.append((entity, by))
+        return {"id": 1, "entity": str(entity)}
+
+    async def all(self) -> list[dict[str, Any]]:
+        return [{"id": 1}]
