@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from connectivity.api.page import api_page
+from connectivity.cli.reference import cli_page
 from connectivity.settings_page import settings_page
 from connectivity.spec import broker_pages, reference_page
 from mappings.mappers_page import mappings_page
@@ -34,6 +35,7 @@ class Page(NamedTuple):
 PAGES = (
     Page("docs/api.md", "connectivity.api.page.api_page", api_page()),
     Page("docs/connections.md", "connectivity.spec.reference_page", reference_page()),
+    Page("docs/cli.md", "connectivity.cli.reference.cli_page", cli_page()),
     Page("docs/settings.md", "connectivity.settings_page.settings_page", settings_page()),
     Page("docs/placeholders.md", "mappings.reference.placeholders_page", placeholders_page()),
     Page("docs/mappings.md", "mappings.mappers_page.mappings_page", mappings_page()),

@@ -19,7 +19,7 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.asking import NOT_FOUND, Refused, Service
 from connectivity.cli.completion import connection_ids
-from connectivity.cli.given import AsJson, Paths, confirm, reaching
+from connectivity.cli.given import EXITS, AsJson, Paths, confirm, reaching
 from connectivity.cli.logs import Level
 from connectivity.cli.logs import follow as following
 from connectivity.cli.output import (
@@ -35,7 +35,7 @@ from connectivity.cli.output import (
 if TYPE_CHECKING:
     from connectivity.cli.plan import Step
 
-app = typer.Typer(help="The connections of a running service.", no_args_is_help=True)
+app = typer.Typer(help="The connections of a running service.", epilog=EXITS, no_args_is_help=True)
 
 CHANGES = 3
 """The exit code of a plan that would change something."""
@@ -93,7 +93,7 @@ def show(
         typer.echo(tables.as_yaml(found), nl=False)
 
 
-@app.command()
+@app.command(epilog="Exit codes: those of the other commands, and 3 with --plan if anything would change.")
 @reaching
 def apply(
     service: Service,

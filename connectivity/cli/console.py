@@ -15,7 +15,7 @@ import typer
 
 from connectivity.cli import connections, history, pipeline, subscriptions
 from connectivity.cli.audit import audit
-from connectivity.cli.given import AsJson, Paths, loaded_files, loaded_settings
+from connectivity.cli.given import EXITS, AsJson, Paths, loaded_files, loaded_settings
 from connectivity.cli.output import counted, print_json, print_notes, print_problems
 
 app = typer.Typer(
@@ -28,12 +28,12 @@ app = typer.Typer(
 
 app.add_typer(connections.app, name="connections")
 app.add_typer(subscriptions.app, name="subscriptions")
-app.command()(audit)
+app.command(epilog=EXITS)(audit)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(history.app, name="history")
 
 
-@app.command()
+@app.command(epilog="Exit codes: 0 no problems; 1 problems; 2 a path that does not exist.")
 def validate(
     paths: Paths,
     as_json: AsJson = False,
@@ -59,7 +59,10 @@ def schema() -> None:
     print_json(json_schema())
 
 
-@app.command()
+@app.command(
+    epilog="Exit codes: 0 stopped as asked; 1 the journal cannot be opened; 2 settings that cannot be used; "
+    "3 another service owns the data folder; 4 the API's port is in use."
+)
 def serve(
     settings: Annotated[
         Path | None,

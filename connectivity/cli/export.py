@@ -21,6 +21,10 @@ from connectivity.cli.output import complain, counted, print_json
 if TYPE_CHECKING:
     from connectivity.export import HistoryExport
 
+EXITS = (
+    "Exit codes: 0 written; 1 there is no such entity, or failed, and may go well the next time; 2 arguments, settings, "
+    "limits or a file that cannot be used; 4 no pipeline answers wide queries; 130 cancelled."
+)
 _LOOK_SECONDS = 0.2
 
 

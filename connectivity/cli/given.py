@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from connectivity.files import LoadedFolder
     from connectivity.settings import Settings
 
+EXITS = (
+    "Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was given cannot be used; "
+    "4 the token is missing, wrong, or has not the right; 5 no service was reached; 130 interrupted."
+)
+"""Of commands that ask a service, as their help says it."""
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 

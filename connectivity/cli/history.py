@@ -13,15 +13,19 @@ from typing import Annotated, Any
 
 import typer
 
+from connectivity.cli.export import EXITS as EXPORT_EXITS
 from connectivity.cli.export import export
 from connectivity.cli.given import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings
 from connectivity.cli.output import complain, print_fields, print_json, print_table
 
 app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
-app.command()(export)
+app.command(epilog=EXPORT_EXITS)(export)
 
 
-@app.command()
+@app.command(
+    epilog="Exit codes: 0 done, or begun by the service; 1 there is no such entity, or it cannot be erased now; 2 what was "
+    "given cannot be used; 4 the service that has the data folder wants another token; 5 it does not answer."
+)
 def erase(
     entity: Annotated[str, typer.Argument(help="The id, such as acme.site:lamp-7.")],
     type: Annotated[str, typer.Option(help="`thing` or `policy`.")] = "thing",

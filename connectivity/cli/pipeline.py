@@ -19,7 +19,12 @@ import typer
 from connectivity.cli.given import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import complain, counted, print_fields, print_json, print_table
 
-app = typer.Typer(help="Move the journal into the lake, by hand.", no_args_is_help=True)
+EXITS = (
+    "Exit codes: 0 done; 1 failed, and may go well the next time (with verify: lake and journal differ); 2 settings "
+    "that cannot be used; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal "
+    "do not fit together."
+)
+app = typer.Typer(help="Move the journal into the lake, by hand.", epilog=EXITS, no_args_is_help=True)
 
 
 @app.command()

@@ -12,10 +12,10 @@ import typer
 
 from connectivity.cli import tables
 from connectivity.cli.asking import Service
-from connectivity.cli.given import AsJson, reaching
+from connectivity.cli.given import EXITS, AsJson, reaching
 from connectivity.cli.output import print_json, print_table
 
-app = typer.Typer(help="The open subscriptions of a running service.", no_args_is_help=True)
+app = typer.Typer(help="The open subscriptions of a running service.", epilog=EXITS, no_args_is_help=True)
 
 
 @app.command("list")
