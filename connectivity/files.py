@@ -16,8 +16,9 @@ from connectivity.documents import SUFFIXES, read_document
 from connectivity.errors import DefinitionError, Problem
 from connectivity.model import Connection
 from connectivity.rules import ROOT, show
-from connectivity.secrets import referenced_files
+from connectivity.secrets import is_missing_here, referenced_files
 from connectivity.spec import parse
+from connectivity.uri import MASK
 
 EXPECTED = "a connection or a list of connections"
 
@@ -75,8 +76,12 @@ def load_folder(path: Path) -> LoadedFolder:
     return load([path])
 
 
-def load(paths: Iterable[Path]) -> LoadedFolder:
-    """The connections of files and folders together, so that an `id` in two of them is seen. Never raises."""
+def load(paths: Iterable[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
+    """The connections of files and folders together, so that an `id` in two of them is seen. Never raises.
+
+    `for_elsewhere`: a reference to a secret is followed by a service on another machine, and `*****` is the secret that it
+    has. Neither needs a value here: their documents are there then, and no connections.
+    """
     loaded = LoadedFolder()
     files = list(_files(paths, loaded.problems))
     entries = [entry for file in files for entry in _entries(file, loaded.problems)]
@@ -86,7 +91,7 @@ def load(paths: Iterable[Path]) -> LoadedFolder:
             places.setdefault(name, []).append(entry)
     for entry in entries:
         name = entry.document.get("id")
-        _load_entry(entry, places[name] if isinstance(name, str) else [], loaded)
+        _load_entry(entry, places[name] if isinstance(name, str) else [], loaded, for_elsewhere)
     order = {file: index for index, file in enumerate(files)}
     loaded.problems.sort(key=lambda problem: order.get(problem.file, -1))
     return replace(loaded, read=len(files))
@@ -139,7 +144,7 @@ def _entries(file: Path, problems: list[FileProblem]) -> Iterator[_Entry]:
             problems.append(FileProblem(file, Problem(path or ROOT, show(member), EXPECTED)))
 
 
-def _load_entry(entry: _Entry, same_id: list[_Entry], loaded: LoadedFolder) -> None:
+def _load_entry(entry: _Entry, same_id: list[_Entry], loaded: LoadedFolder, for_elsewhere: bool) -> None:
     if len(same_id) > 1:
         other = next(it for it in same_id if it is not entry)
         found = f"{show(entry.document['id'])}, which is also in {other.file}{other.path and ' at ' + other.path}"
@@ -149,15 +154,31 @@ def _load_entry(entry: _Entry, same_id: list[_Entry], loaded: LoadedFolder) -> N
     try:
         connection = parse(entry.document, base=entry.file.parent)
     except DefinitionError as error:
-        loaded.problems.extend(
-            FileProblem(entry.file, replace(problem, path=_below(entry.path, problem.path)))
+        problems = [
+            problem
             for problem in error.problems
+            if not (for_elsewhere and _is_known_elsewhere(entry.document, problem))
+        ]
+        loaded.problems.extend(
+            FileProblem(entry.file, replace(problem, path=_below(entry.path, problem.path))) for problem in problems
         )
-        return
+        if problems:
+            return
+        connection = None
     if len(same_id) == 1:
-        loaded.connections[connection.id] = connection
-        loaded.documents[connection.id] = entry.document
-        loaded.files[connection.id] = entry.file
+        name = entry.document["id"]
+        if connection is not None:
+            loaded.connections[name] = connection
+        loaded.documents[name] = entry.document
+        loaded.files[name] = entry.file
+
+
+def _is_known_elsewhere(document: dict[str, Any], problem: Problem) -> bool:
+    """Whether it is a secret whose value only the service knows."""
+    value: Any = document
+    for name in problem.path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value == MASK or is_missing_here(problem)
 
 
 def _below(place: str, path: str) -> str:

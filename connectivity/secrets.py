@@ -51,6 +51,11 @@ class MissingSecret(ValueError):
         self.found, self.expected = found, expected
 
 
+def is_missing_here(problem: Problem) -> bool:
+    """Whether it is that a reference has no value on this machine, which may have one on another."""
+    return REFERENCE.match(problem.found) is not None
+
+
 def referenced_files(document: Any, base: Path | None = None) -> frozenset[Path]:
     """The files that a document's references name, whether they can be read or not."""
     if not isinstance(document, dict):

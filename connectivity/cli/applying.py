@@ -1,6 +1,7 @@
 """`connectivity connections apply` and `test`: what takes connection files.
 
-Both check the files first, and say the same problems as `validate`. `apply` then compares with what the service has, says
+Both check the files first, and say the same problems as `validate`, but for references to secrets without a value here:
+the service follows those where it runs. `apply` then compares with what the service has, says
 what would change, and changes it under the condition that nobody else has meanwhile (`if-match`, `if-none-match`).
 """
 
@@ -28,7 +29,7 @@ _STORED = "connectivity:connection.failed"
 
 def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, Wanted]:
     """The documents of files and folders. Ends the command with 2 for what is not there, with 1 for problems, told."""
-    loaded = loaded_files(paths)
+    loaded = loaded_files(paths, for_elsewhere=True)
     if loaded.problems:
         print_problems(loaded.problems, as_json=as_json)
         raise typer.Exit(1)

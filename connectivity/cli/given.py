@@ -114,8 +114,11 @@ def loaded_settings(file: Path | None) -> Settings:
         raise typer.Exit(2) from None
 
 
-def loaded_files(paths: Sequence[Path]) -> LoadedFolder:
-    """The connections of files and folders. Ends the command with 2, and says which, where something is not there."""
+def loaded_files(paths: Sequence[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
+    """The connections of files and folders. Ends the command with 2, and says which, where something is not there.
+
+    `for_elsewhere`: the service that gets them may run on another machine (`connectivity.files.load`).
+    """
     missing = [path for path in paths if not _exists(path)]
     for path in missing:
         complain(f"{path}: found nothing, expected a file or a folder")
@@ -123,7 +126,7 @@ def loaded_files(paths: Sequence[Path]) -> LoadedFolder:
         raise typer.Exit(2)
     from connectivity.files import load
 
-    return load(paths)
+    return load(paths, for_elsewhere=for_elsewhere)
 
 
 def _exists(path: Path) -> bool:

@@ -157,6 +157,22 @@ def test_design_8_18_a_relative_secret_begins_at_the_connection_file(tmp_path: P
     assert password.get_secret_value() == "geheim"
 
 
+def test_what_only_a_service_elsewhere_knows_needs_no_value_here(tmp_path: Path) -> None:
+    plain = document(targets=[], uri="amqps://u:${env:NO_SUCH_VARIABLE}@h:1")
+    kept = write(tmp_path, "a.json", plain | {"id": "a", "ca": "${file:nowhere.pem}"})
+    write(tmp_path, "b.json", plain | {"id": "b", "clientCount": 0})
+    masked = write(tmp_path, "c.json", plain | {"id": "c", "credentials": {"type": "client-cert", "key": "*****"}})
+    found = [("a.json", "ca"), ("a.json", "uri"), ("b.json", "clientCount"), ("b.json", "uri"), ("c.json", "uri")]
+    assert set(found) < set(places(load([tmp_path])))
+    loaded = load([tmp_path], for_elsewhere=True)
+    assert places(loaded) == [("b.json", "clientCount")]
+    assert list(loaded.documents) == ["a", "c"]
+    write(tmp_path, "c.json", plain | {"id": "c", "uri": "amqps://u:*****@h:1"})
+    loaded = load([tmp_path], for_elsewhere=True)
+    assert (list(loaded.documents), loaded.files) == (["a", "c"], {"a": kept, "c": masked})
+    assert list(loaded.connections) == ["c"]
+
+
 def test_problems_stand_in_the_order_of_the_files(tmp_path: Path) -> None:
     write(tmp_path, "a.json", document(id="a", clientCount=0))
     write(tmp_path, "b.json", "{")

@@ -178,6 +178,17 @@ def test_files_are_checked_before_anything_is_asked(server: Canned, folder: Path
     assert (nothing.exit_code, server.asked) == (2, []), "an empty folder would delete everything"
 
 
+def test_references_are_for_the_service_to_follow(server: Canned, tmp_path: Path) -> None:
+    uri = "tcp://u:${env:NO_SUCH_VARIABLE}@h:1883"
+    write(tmp_path, document("depot", uri=uri, ca="${file:nowhere.pem}"))
+    assert CliRunner().invoke(app, ["validate", str(tmp_path)]).exit_code == 1
+    assert run("apply", tmp_path, "--yes").exit_code == 0
+    assert (server.asked[-1].document["uri"], server.asked[-1].document["ca"]) == (uri, "${file:nowhere.pem}")
+    write(tmp_path, document("depot", uri=uri, clientCount=0))
+    result = run("apply", tmp_path, "--yes")
+    assert (result.exit_code, "clientCount" in result.stdout, "NO_SUCH" in result.stdout) == (1, True, False)
+
+
 def test_a_connection_that_is_deleted_meanwhile_is_new(server: Canned, folder: Path) -> None:
     server.table["GET /api/2/connections/depot"] = fault(404, "connectivity:connection.notfound", "gone")
     assert "depot: new" in run("apply", folder, "--plan").stdout
