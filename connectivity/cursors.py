@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, NamedTuple
@@ -387,16 +387,21 @@ class Cursors:
 
     def figures(self) -> Iterator[Figure]:
         """For a scrape."""
-        events: dict[tuple[str, ...], float] = {}
-        seconds: dict[tuple[str, ...], float] = {}
+        lags: dict[tuple[str, ...], tuple[int, float]] = {}
         with contextlib.suppress(StoreUnavailable):
             for connection_id, cursors in self._cursors.items():
                 for cursor in cursors:
-                    labels = (connection_id, str(cursor.route.index))
-                    events[labels], seconds[labels] = self.lag(cursor)
-        names = ("connection", "target")
-        yield Figure("connectivity_target_lag_events", "Stored events that a target has not passed yet.", events, names)
-        yield Figure("connectivity_target_lag_seconds", "How long ago the oldest of them was stored.", seconds, names)
+                    lags[connection_id, str(cursor.route.index)] = self.lag(cursor)
+        yield from lag_figures(lags)
+
+
+def lag_figures(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[Figure]:
+    """What a scrape shows of targets that are so many events and seconds behind, by connection and index."""
+    names = ("connection", "target")
+    events: dict[tuple[str, ...], float] = {labels: lag[0] for labels, lag in lags.items()}
+    seconds = {labels: lag[1] for labels, lag in lags.items()}
+    yield Figure("connectivity_target_lag_events", "Stored events that a target has not passed yet.", events, names)
+    yield Figure("connectivity_target_lag_seconds", "How long ago the oldest of them was stored.", seconds, names)
 
 
 def keys(connection: Connection) -> dict[int, str]:

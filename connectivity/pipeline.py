@@ -170,8 +170,22 @@ def status(settings: Settings) -> dict[str, Any]:
         raise NotReadable(str(error)) from error
 
 
-def figures_of(watermark: Watermark) -> Iterator[Figure]:
-    """What the pipeline says of itself, as metrics; what has not been done yet has no figure."""
+def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: int | None) -> Iterator[Figure]:
+    """The lake and its pipeline, as metrics; None is what is not known, or not ours to know.
+
+    `is_up`: whether the pipeline follows the journal; `pending`: erasures that are to be carried out.
+    """
+    if is_up is not None:
+        yield Figure("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
+    if watermark is not None:
+        yield from _figures_of(watermark)
+    if pending is not None:
+        text = "Erasures that journal or lake have not carried out yet."
+        yield Figure("connectivity_lake_erasures_pending", text, {(): pending})
+
+
+def _figures_of(watermark: Watermark) -> Iterator[Figure]:
+    """What the pipeline says of itself; what has not been done yet has no figure."""
     tables = watermark.tables.items()
     yield Figure(
         "connectivity_lake_table_files", "Files of a table.", {(name,): size.files for name, size in tables}, ("table",)
@@ -292,15 +306,9 @@ class Pipeline:
         cannot be read."""
         if self._settings.spark.mode is SparkMode.OFF:
             return
-        if self._settings.spark.mode is SparkMode.EMBEDDED:
-            is_up = 1 if self.details == "following" else 0
-            yield Figure("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
+        is_up = self.details == "following" if self._settings.spark.mode is SparkMode.EMBEDDED else None
         watermark, _, pending = self._seen
-        if watermark is not None:
-            yield from figures_of(watermark)
-        if pending is not None:
-            text = "Erasures that journal or lake have not carried out yet."
-            yield Figure("connectivity_lake_erasures_pending", text, {(): pending})
+        yield from pipeline_figures(is_up, watermark, pending)
 
     def start(self) -> None:
         """Run the pipeline from now on, if it is the service's to run."""

@@ -38,6 +38,7 @@ from connectivity.history import HistoryFeed
 from connectivity.keys import open_vault
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.managing import Manager
+from connectivity.metrics import store_figures
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.observing import SupervisorObserver
@@ -130,6 +131,7 @@ class Service:
         cursors = self.dispatcher.cursors
         cursors.on_skip = lambda connection, target, events: self.monitor.skipped.labels(connection, target).inc(events)
         self.monitor.watch_figures(cursors.figures)
+        self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
         vault = open_vault(settings)
         definitions = Definitions(self.journal, self.store)
         self.registry = Registry(

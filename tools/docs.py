@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from connectivity.api.page import api_page
 from connectivity.cli.reference import cli_page
+from connectivity.metrics import metrics_page
 from connectivity.settings_page import settings_page
 from connectivity.spec import broker_pages, reference_page
 from mappings.mappers_page import mappings_page
@@ -37,6 +38,7 @@ PAGES = (
     Page("docs/connections.md", "connectivity.spec.reference_page", reference_page()),
     Page("docs/cli.md", "connectivity.cli.reference.cli_page", cli_page()),
     Page("docs/settings.md", "connectivity.settings_page.settings_page", settings_page()),
+    Page("docs/metrics.md", "connectivity.metrics.metrics_page", metrics_page()),
     Page("docs/placeholders.md", "mappings.reference.placeholders_page", placeholders_page()),
     Page("docs/mappings.md", "mappings.mappers_page.mappings_page", mappings_page()),
     *(Page(f"docs/{file}", "connectivity.spec.broker_pages", text) for file, text in broker_pages().items()),
