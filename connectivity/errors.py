@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Self
 
+from connectivity.masking import hide
 from mappings.errors import Fault
 
 LABEL_NOT_UNIQUE = "acknowledgement:label.not.unique"
@@ -101,6 +102,8 @@ class LinkError(ConnectivityError):
     """What happened to the link to a broker."""
 
     def __init__(self, detail: Detail, words: str = "") -> None:
+        # The words are a broker's, a library's, a system's.
+        words = hide(words)
         super().__init__(f"{detail.value}: {words}" if words else detail.value)
         self.detail, self.words = detail, words
 
@@ -126,6 +129,7 @@ class PublishFailed(ConnectivityError):
     """A message that the broker did not take, or that cannot be sent as its headers ask."""
 
     def __init__(self, words: str, *, status: int = 503) -> None:
+        words = hide(words)
         super().__init__(words)
         self.fault = Fault(status, "connectivity:message.sending.failed", words)
 

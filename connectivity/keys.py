@@ -19,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+from connectivity import masking
 from connectivity.errors import SettingsError
 from connectivity.settings import Settings
 from connectivity.vault import KEY_BYTES, Vault, key_id, key_text, new_key, read_key
@@ -48,6 +49,7 @@ def keys_of(settings: Settings) -> Sequence[bytes]:
     if own.exists():
         keys += read_key_file(own, "data_dir")
     keys += [read_key(key.get_secret_value()) for key in named.old_keys]
+    masking.remember("keys", map(key_text, keys))
     return list(dict.fromkeys(keys))
 
 
@@ -102,6 +104,7 @@ def add_key(file: Path, key: bytes) -> None:
 def _first_key(file: Path) -> bytes:
     """The key that the service makes for itself."""
     key = new_key()
+    masking.remember("own key", [key_text(key)])
     add_key(file, key)
     log.warning(
         "a key for secrets was made",

@@ -29,7 +29,7 @@ import structlog
 
 from connectivity.errors import ConnectivityError
 from connectivity.monitor import Figure
-from connectivity.settings import Settings, SparkMode
+from connectivity.settings import PREFIX, Settings, SparkMode
 from spark_store.errors import StoreError
 from spark_store.follower import Follower
 from spark_store.lag import Lag, measure, read_status
@@ -74,6 +74,12 @@ class PipelineEnded(ConnectivityError):
     def __init__(self, exit_code: int, reason: str) -> None:
         super().__init__(reason)
         self.exit_code = exit_code if exit_code > 0 else 1
+
+
+def environment() -> dict[str, str]:
+    """What the pipeline's process is given: everything but the settings that hold the service's own secrets."""
+    own = (f"{PREFIX}SECRETS", f"{PREFIX}API")
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(own)}
 
 
 def command(settings: Settings, action: str, *options: str) -> list[str]:
@@ -367,7 +373,7 @@ class Pipeline:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**environment(), "PYTHONUNBUFFERED": "1"},
         )
         log.info("pipeline started", pid=process.pid)
         try:

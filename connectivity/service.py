@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ import structlog
 import uvicorn
 import uvloop
 
-from connectivity import hosts, logs
+from connectivity import hosts, logs, masking
 from connectivity.api.app import application
 from connectivity.client import Pauses
 from connectivity.definitions import Definitions
@@ -371,10 +372,20 @@ def _quiet_garbage_collection() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+def _secrets(settings: Settings) -> list[str]:
+    """The service's own secrets."""
+    own = (settings.api.token, settings.secrets.key, *settings.secrets.old_keys)
+    return [secret.get_secret_value() for secret in own if secret is not None]
+
+
 def main(settings: Settings) -> int:
     """Run the service until SIGTERM or SIGINT; the exit code."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     logs.configure(log_format=settings.log.format, level=settings.log.level)
+    logs.log_what_nobody_caught()
+    masking.remember("settings", _secrets(settings))
+    # A dump of the memory would hold every secret.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         with lock_folder(Path(settings.data_dir)):
             uvloop.run(_run(settings))

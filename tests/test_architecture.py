@@ -91,6 +91,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.errors",
             "connectivity.uri",
             "connectivity.hosts",
+            "connectivity.masking",
             "connectivity.topics",
             "connectivity.conversation",
             "connectivity.manual",

@@ -32,7 +32,9 @@ Switch = Annotated[bool, BeforeValidator(_read_switch)]
 class Options(BaseModel):
     """What `specificConfig` may say."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
     connection_timeout: Milliseconds = Field(
         default=60_000,

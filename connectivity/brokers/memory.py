@@ -35,7 +35,7 @@ WINDOW = 100
 class Options(BaseModel):
     """There are none."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class Message(NamedTuple):

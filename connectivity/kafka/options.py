@@ -24,7 +24,9 @@ def _check_servers(text: str) -> str:
 class Options(BaseModel):
     """What `specificConfig` may say."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
     bootstrap_servers: Annotated[str, AfterValidator(_check_servers)] = Field(
         description="Brokers to begin with, `host:port`, separated by commas; the broker of the `uri` is added.",

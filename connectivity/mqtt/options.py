@@ -105,7 +105,9 @@ ClientId = Annotated[str, AfterValidator(_check_text)]
 class Options(BaseModel):
     """What `specificConfig` may say, for MQTT 3.1.1 and MQTT 5 alike."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
     client_id: ClientId | None = Field(
         default=None,

@@ -14,11 +14,12 @@ type (`connectivity.brokers`). Fields that nobody knows are problems.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from connectivity import masking
 from connectivity.documents import MAX_DEPTH, MAX_VALUES, is_reasonable, surrogates
 from connectivity.errors import DefinitionError, Problem
 from connectivity.model import Connection, migrate_mapping_context
@@ -28,7 +29,7 @@ from connectivity.spec.broker_pages import broker_pages
 from connectivity.spec.checks import check
 from connectivity.spec.reference import json_schema, reference_page
 from connectivity.spec.shape import is_within, read_shape
-from connectivity.uri import MASK
+from connectivity.uri import MASK, is_secret_option
 
 __all__ = ["broker_pages", "json_schema", "lint", "parse", "reference_page"]
 
@@ -46,16 +47,21 @@ def lint(document: object, *, environ: Mapping[str, str] | None = None, base: Pa
 
 
 def parse(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Connection:
-    """The connection of a document. Raises DefinitionError with every problem; takes what `lint` takes."""
+    """The connection of a document. Raises DefinitionError with every problem; takes what `lint` takes.
+
+    Its secrets are hidden from now on wherever they may turn up (`connectivity.masking`).
+    """
     reading = _read(document, environ, base)
     if reading.problems or reading.connection is None:
         raise DefinitionError(reading.problems)
+    masking.remember(reading.connection.id, reading.secrets)
     return reading.connection
 
 
 class _Reading(NamedTuple):
     connection: Connection | None
     problems: list[Problem]
+    secrets: Sequence[str] = ()
 
 
 def _read(document: object, environ: Mapping[str, str] | None, base: Path | None) -> _Reading:
@@ -81,13 +87,14 @@ def _read(document: object, environ: Mapping[str, str] | None, base: Path | None
     if is_legacy:
         problems = [replace(it, path=it.path.replace(_LEGACY_PATH, "mappingContext", 1)) for it in problems]
     connection = shape.connection.with_secret_options(resolved.options) if shape.connection else None
-    return _Reading(connection, problems)
+    return _Reading(connection, problems, hidden)
 
 
 def _secrets(resolved: Resolved, connection: Connection | None) -> list[str]:
     """All secret texts, longest first: a short one may be a part of a long one."""
     secrets = set(resolved.values)
     if connection is not None:
+        secrets |= {value for name, value in connection.specific_config.items() if is_secret_option(name)}
         tunnel = connection.ssh_tunnel.credentials if connection.ssh_tunnel else None
         holders = [connection.broker_uri.password, getattr(connection.credentials, "key", None)]
         holders += [getattr(tunnel, "password", None), getattr(tunnel, "private_key", None)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
-from connectivity import logs
+from connectivity import logs, masking
 
 
 @pytest.fixture(autouse=True)
@@ -141,3 +143,39 @@ def test_a_trace_in_text_shows_no_values_of_variables(capsys: pytest.CaptureFixt
     shown = "\n".join(lines(capsys))
     assert "ValueError: 15" in shown
     assert "s3cret-password" not in shown
+
+
+@pytest.fixture
+def _hooks() -> Iterator[None]:
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
+    yield
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+@pytest.mark.usefixtures("_hooks")
+def test_no_line_shows_a_secret_that_is_in_use(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "kanarienvogel-im-log"
+    masking.remember("test of logs", [secret])
+    logs.configure(log_format=log_format, level="info")
+    logs.log_what_nobody_caught()
+    structlog.get_logger("connectivity.test").warning(f"it is {secret}", word=secret, nested={"a": [secret]})
+    logging.getLogger("paho").warning("CONNECT %s", secret.encode())
+    error = ValueError(f"not {secret}")
+    sys.excepthook(ValueError, error, None)
+    thread = threading.Thread(target=lambda: int(secret), name="counting")
+    thread.start()
+    thread.join()
+
+    class Ends:
+        def __del__(self) -> None:
+            raise error
+
+    Ends()
+    structlog.get_logger("connectivity.test").info("tcp://u:pw@h:1")
+    captured = capsys.readouterr().err
+    assert secret not in captured
+    assert "tcp://u:*****@h:1" in captured
+    for said in ("the process ends", "a thread has ended", "an exception that could go nowhere", "counting"):
+        assert said in captured
+    assert captured.count("ValueError") == 3

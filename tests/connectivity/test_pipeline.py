@@ -293,3 +293,10 @@ def test_an_answer_may_be_no_while_each_line_is_heard(tmp_path: Path, monkeypatc
 def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(NotReadable, match="found no journal"):
         status(settings(tmp_path))
+
+
+def test_the_process_is_not_given_the_secrets_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONNECTIVITY_SECRETS__KEY", "connectivity_secrets__old_keys", "CONNECTIVITY_API__TOKEN", "JAVA_HOME"):
+        monkeypatch.setenv(name, "x")
+    assert [name for name in module.environment() if "CONNECTIVITY" in name.upper()] == []
+    assert module.environment()["JAVA_HOME"] == "x"
