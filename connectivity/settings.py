@@ -39,13 +39,24 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 from connectivity import hosts
 from connectivity.documents import read_document
 from connectivity.errors import SettingsError
+from connectivity.quantities import (
+    FOREVER,
+    Duration,
+    Lasting,
+    Positive,
+    PositiveDuration,
+    off_is_a_word,
+    read_days,
+    read_lasting,
+    read_list,
+    read_memory,
+)
 from connectivity.rules import did_you_mean, expected_of, json_path, nearest_choice, show
 from connectivity.tokens import ApiToken, unlike
 from connectivity.vault import read_key
 from mappings.texts import lowered
 
 PREFIX = "CONNECTIVITY_"
-FOREVER = "forever"
 
 _SECTIONS_WITH_RULES = {
     "api": "a host that others reach, and no token",
@@ -53,82 +64,6 @@ _SECTIONS_WITH_RULES = {
     "spark": "a cluster",
 }
 """What is found where a rule about several settings of a group is broken."""
-
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*(?P<unit>ms|[smhdw]|)\s*", re.ASCII)
-
-
-def _memory(value: object) -> str:
-    if not isinstance(value, str) or re.fullmatch(r"[1-9]\d{0,5}[kmg]", value) is None:
-        raise ValueError(_EXPECTED_MEMORY)
-    return value
-
-
-_EXPECTED_MEMORY = "a size such as 1g or 1500m"
-
-_EXPECTED_DURATION = f"a duration with one of the units {', '.join(_SECONDS)}, such as 10m"
-
-
-def _read_duration(value: object) -> object:
-    if isinstance(value, timedelta):
-        return value
-    match = _DURATION.fullmatch(str(value)) if isinstance(value, str | int | float) else None
-    if match is None or isinstance(value, bool):
-        raise ValueError(_EXPECTED_DURATION)
-    try:
-        return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"] or "s"])
-    except OverflowError:
-        raise ValueError("a shorter duration") from None
-
-
-def _above_zero(value: timedelta) -> timedelta:
-    if not value:
-        raise ValueError("a duration above 0")
-    return value
-
-
-def _read_lasting(value: object) -> object:
-    """A duration, or None for `forever`."""
-    if value is None or (isinstance(value, str) and value.strip().lower() == FOREVER):
-        return None
-    try:
-        return _read_duration(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or {FOREVER}") from None
-
-
-def _read_days(value: object) -> object:
-    """A number of days."""
-    if value is None or isinstance(value, timedelta):
-        return value
-    try:
-        found = timedelta(days=float(value) if isinstance(value, int | float | str) else -1)
-    except (ValueError, OverflowError):
-        found = timedelta(0)
-    if isinstance(value, bool) or found <= timedelta(0):
-        raise ValueError(_EXPECTED_DAYS)
-    return found
-
-
-_EXPECTED_DAYS = "a number of days above 0, such as 30"
-
-
-def _read_list(value: object) -> object:
-    """Names separated by commas, as a variable holds them."""
-    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
-
-
-def _off_is_a_word(value: object) -> object:
-    """YAML reads a bare `off` as false."""
-    return "off" if value is False else lowered(value)
-
-
-Duration = Annotated[timedelta, BeforeValidator(_read_duration)]
-PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
-Lasting = Annotated[timedelta | None, BeforeValidator(_read_lasting)]
-"""None is forever."""
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 def is_loopback(host: str) -> bool:
@@ -188,7 +123,7 @@ class JournalSettings(Section):
     redelivery_window: Duration = Field(
         default=timedelta(minutes=10), description="How long deliveries are remembered, so that none is done twice."
     )
-    historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+    historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Headers of a command that are kept with its event and shown in its history."
     )
 
@@ -196,7 +131,7 @@ class JournalSettings(Section):
 class Kept(Section):
     """Which events are kept: the young ones, and the newest ones of each entity; without either, all of them."""
 
-    days: Annotated[timedelta | None, BeforeValidator(_read_days)] = Field(
+    days: Annotated[timedelta | None, BeforeValidator(read_days)] = Field(
         default=None, description="Events of so many days are kept, however many they are."
     )
     revisions: Positive | None = Field(
@@ -212,7 +147,7 @@ def _read_kept(value: object) -> object:
             raise ValueError(_EXPECTED_KEPT)
         return value
     try:
-        return Kept(days=_read_lasting(value))
+        return Kept(days=read_lasting(value))
     except (ValueError, ValidationError):
         raise ValueError(_EXPECTED_KEPT) from None
 
@@ -328,7 +263,7 @@ class SecretSettings(Section):
         default=None,
         description="A file of keys, one a line, the newest first, that only its owner and group may read.",
     )
-    old_keys: Annotated[tuple[SecretKey, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+    old_keys: Annotated[tuple[SecretKey, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Former keys, which still open what they have sealed."
     )
 
@@ -348,10 +283,10 @@ class HostSettings(Section):
         default="allow",
         description="`refuse`: only public addresses; not loopback, private networks, or whatever else is not routed.",
     )
-    blocked: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+    blocked: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Addresses, networks (`10.0.0.0/8`) and names (`*.internal`) that are refused."
     )
-    allowed: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(_read_list)] = Field(
+    allowed: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Addresses, networks and names that are allowed whatever the other two say."
     )
 
@@ -372,7 +307,7 @@ class SparkMode(str, Enum):
 class SparkSettings(Section):
     """Where Spark runs, if at all."""
 
-    mode: Annotated[SparkMode, BeforeValidator(_off_is_a_word)] = Field(
+    mode: Annotated[SparkMode, BeforeValidator(off_is_a_word)] = Field(
         default=SparkMode.EMBEDDED,
         description="`embedded`: the service runs the pipeline; `external`: somebody else does; `off`: no lake, the "
         "journal keeps everything.",
@@ -386,7 +321,7 @@ class SparkSettings(Section):
     jars: Path | None = Field(
         default=None, description="Folder of Delta's jars; by default where `make install` puts them."
     )
-    memory: Annotated[str, BeforeValidator(_memory)] = Field(
+    memory: Annotated[str, BeforeValidator(read_memory)] = Field(
         default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."
     )
     shared_data_dir: bool = Field(
@@ -555,7 +490,7 @@ def _below(value: Any, steps: list[Any]) -> object:
     for step in steps:
         if isinstance(value, str | int | float):
             # Instead of an object with a `default`, that alone may be written; instead of a list, its values with commas.
-            listed = _read_list(value)
+            listed = read_list(value)
             if isinstance(step, int) and isinstance(listed, list) and step < len(listed):
                 return str(listed[step])
             return value if step == "default" else None

@@ -9,7 +9,8 @@ from enum import Enum
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from connectivity.settings import FOREVER, Retention, Section, Settings, model_of
+from connectivity.quantities import FOREVER
+from connectivity.settings import Retention, Section, Settings, model_of
 
 _PAGE = """# Settings
 

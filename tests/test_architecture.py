@@ -127,6 +127,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "connectivity.spec",
             "connectivity.spec.*",
+            "connectivity.quantities",
             "connectivity.settings",
             "connectivity.settings_page",
             "connectivity.keys",

@@ -1,0 +1,93 @@
+"""What settings are written as: durations, days, sizes, lists, and the words that YAML takes for something else.
+
+A duration is a number with a unit (`500ms`, `10m`, `7d`; without one it counts seconds) or, where that makes sense,
+`forever`. Each reader takes what a YAML file or a variable holds, and raises ValueError that says what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from mappings.texts import lowered
+
+FOREVER = "forever"
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*(?P<unit>ms|[smhdw]|)\s*", re.ASCII)
+
+
+def read_memory(value: object) -> str:
+    if not isinstance(value, str) or re.fullmatch(r"[1-9]\d{0,5}[kmg]", value) is None:
+        raise ValueError(_EXPECTED_MEMORY)
+    return value
+
+
+_EXPECTED_MEMORY = "a size such as 1g or 1500m"
+
+_EXPECTED_DURATION = f"a duration with one of the units {', '.join(_SECONDS)}, such as 10m"
+
+
+def read_duration(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(str(value)) if isinstance(value, str | int | float) else None
+    if match is None or isinstance(value, bool):
+        raise ValueError(_EXPECTED_DURATION)
+    try:
+        return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"] or "s"])
+    except OverflowError:
+        raise ValueError("a shorter duration") from None
+
+
+def _above_zero(value: timedelta) -> timedelta:
+    if not value:
+        raise ValueError("a duration above 0")
+    return value
+
+
+def read_lasting(value: object) -> object:
+    """A duration, or None for `forever`."""
+    if value is None or (isinstance(value, str) and value.strip().lower() == FOREVER):
+        return None
+    try:
+        return read_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {FOREVER}") from None
+
+
+def read_days(value: object) -> object:
+    """A number of days."""
+    if value is None or isinstance(value, timedelta):
+        return value
+    try:
+        found = timedelta(days=float(value) if isinstance(value, int | float | str) else -1)
+    except (ValueError, OverflowError):
+        found = timedelta(0)
+    if isinstance(value, bool) or found <= timedelta(0):
+        raise ValueError(_EXPECTED_DAYS)
+    return found
+
+
+_EXPECTED_DAYS = "a number of days above 0, such as 30"
+
+
+def read_list(value: object) -> object:
+    """Names separated by commas, as a variable holds them."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def off_is_a_word(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else lowered(value)
+
+
+Duration = Annotated[timedelta, BeforeValidator(read_duration)]
+PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
+Lasting = Annotated[timedelta | None, BeforeValidator(read_lasting)]
+"""None is forever."""
+
+Positive = Annotated[int, Field(ge=1)]
