@@ -14,13 +14,15 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.hosts import refusal
 from connectivity.model import Connection
 from connectivity.tls import load_client_certificate
 
 _OLD_VERSIONS = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
 _CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA")
+_CERTIFICATE_WANTED = "CERTIFICATE_REQUIRED"
+"""The alert of TLS 1.3. A server of TLS 1.2 only says that the handshake has failed."""
 
 T = TypeVar("T")
 
@@ -158,6 +160,8 @@ def handshake_error(error: OSError) -> LinkError:
 
 def tls_error(error: ssl.SSLError) -> LinkError:
     reason = error.reason or ""
+    if _CERTIFICATE_WANTED in reason:
+        return CertificateWanted(Detail.CERTIFICATE, "the broker wants a client certificate")
     if any(word in reason for word in _CERTIFICATE_ALERTS):
         return ConnectionRefused(Detail.CERTIFICATE, reason.replace("_", " ").lower())
     expected = ", expected TLS 1.2 or later" if reason in _OLD_VERSIONS else ""

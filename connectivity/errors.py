@@ -10,6 +10,7 @@ ConnectivityError
 │   ├── NotConnected        retry: gone, refused, unreachable, timed out
 │   │   └── Renewed         on purpose: the next link gets again what this one could not take
 │   └── ConnectionRefused   credentials, certificate, rights, configuration: an operator must act
+│       └── CertificateWanted   the broker wants a client certificate, and none is given
 ├── PublishFailed           the broker did not take a message; `retry` says whether it might later
 │   └── GivenUp             never tried again: links die of it
 ├── ScriptFailed            a mapping script that gave no results; the text says why
@@ -123,6 +124,10 @@ class ConnectionRefused(LinkError):
     """The broker, or its certificate, says no. Tried again with the longest pause, since a broker can be mended too."""
 
     status = 400
+
+
+class CertificateWanted(ConnectionRefused):
+    """The broker wants a client certificate, and the document has none."""
 
 
 class PublishFailed(ConnectivityError):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
@@ -53,6 +53,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TOO_LARGE = 413
+
+NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expected", "address_unresolved"
+UNWRITTEN = "unwritten"
+"""Why nothing is sent to say a signal, as metrics name it."""
+
+_Written: TypeAlias = tuple[Resolved, Sequence[Envelope]]
 
 
 class Route:
@@ -163,7 +169,7 @@ class Route:
             self._not_written(signal, error)
         else:
             if not messages:
-                self.meter.outbound("unwritten")
+                self.meter.outbound(UNWRITTEN)
         return messages
 
     def _ended(
@@ -192,31 +198,45 @@ class Route:
         written = self._write(signal, unasked)
         return written[0].outgoing(written[1], self.qos) if written is not None else ()
 
-    def _write(self, signal: Outbound, unasked: bool) -> tuple[Resolved, Sequence[Envelope]] | None:
-        """Where a signal goes, and the envelopes as the mapper has written them."""
-        if self._publication is None:
-            self.meter.outbound("no_reply_target")
-            return None
-        if isinstance(signal, Answer) and not self._wants(signal, unasked):
-            self.meter.outbound("not_expected")
-            return None
+    async def rehearse(self, signal: Outbound, *, unasked: bool = False) -> Sequence[Outgoing] | str:
+        """What `post` would send, or why it would send nothing, as metrics name it. Sends, counts and logs nothing.
+
+        Raises MappingError where the signal cannot be written.
+        """
+        written = self._written(signal, unasked)
+        if isinstance(written, str):
+            return written
+        resolved, envelopes = written
+        if self.mapper.must_finish and envelopes:
+            envelopes = await self.mapper.finish(envelopes)
+        return resolved.outgoing(envelopes, self.qos) or UNWRITTEN
+
+    def _write(self, signal: Outbound, unasked: bool) -> _Written | None:
+        """What is to be sent, or nothing for a reason that is counted."""
         try:
-            mapper = self.mapper
-            context = self._publication.context(
-                signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features
-            )
-            resolved = self._publication.resolve(context)
-            if resolved is None:
-                self.meter.outbound("address_unresolved")
-                self._tell_unresolved(signal)
-                return None
-            envelopes = mapper.encode(signal, context)
+            written = self._written(signal, unasked)
         except Exception as error:
             self._not_written(signal, error)
             return None
-        if not envelopes:
-            self.meter.outbound("unwritten")
-        return resolved, envelopes
+        if isinstance(written, str):
+            self.meter.outbound(written)
+            if written == ADDRESS_UNRESOLVED:
+                self._tell_unresolved(signal)
+            return None
+        if not written[1]:
+            self.meter.outbound(UNWRITTEN)
+        return written
+
+    def _written(self, signal: Outbound, unasked: bool) -> _Written | str:
+        """Where a signal goes, and the envelopes as the mapper has written them; or why it goes nowhere."""
+        if self._publication is None:
+            return NO_REPLY_TARGET
+        if isinstance(signal, Answer) and not self._wants(signal, unasked):
+            return NOT_EXPECTED
+        mapper = self.mapper
+        context = self._publication.context(signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features)
+        resolved = self._publication.resolve(context)
+        return ADDRESS_UNRESOLVED if resolved is None else (resolved, mapper.encode(signal, context))
 
     def _tell_unresolved(self, signal: Outbound) -> None:
         """Loud the first time: a whole source may be without answers, because a header is not mapped."""

@@ -150,7 +150,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.interest",),
         ("connectivity.store", "connectivity.history", "connectivity.streams"),
         ("connectivity.outbound", "connectivity.inbound", "connectivity.trimming", "connectivity.past"),
-        ("connectivity.targets", "connectivity.arrivals", "connectivity.subscriptions"),
+        ("connectivity.targets", "connectivity.arrivals", "connectivity.rehearsal", "connectivity.subscriptions"),
         (
             "connectivity.members",
             "connectivity.collecting",
@@ -163,7 +163,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.exchange",),
         ("connectivity.dispatch",),
         ("connectivity.intake",),
-        ("connectivity.client",),
+        ("connectivity.client", "connectivity.trial"),
         (
             "connectivity.supervisor",
             "connectivity.definitions",

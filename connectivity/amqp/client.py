@@ -18,9 +18,10 @@ from urllib.parse import quote, urlencode
 import aiormq
 from aiormq.abc import AbstractChannel
 from aiormq.connection import TransportFactory
+from pamqp.common import FieldValue
 
 from connectivity.amqp.addresses import virtual_host
-from connectivity.amqp.faults import login_error
+from connectivity.amqp.faults import PRECONDITION_FAILED, login_error
 from connectivity.amqp.frames import Reason
 from connectivity.amqp.options import Options, seconds
 from connectivity.amqp.traffic import Traffic
@@ -189,12 +190,34 @@ class Client:
 
     async def missing(self, what: str, name: str) -> Reason | None:
         """Why there is no queue or exchange (`what`) of this name for us, or None. Raises NotConnected."""
+
+        def declare(channel: AbstractChannel) -> Awaitable[object]:
+            ask = channel.queue_declare if what == "queue" else channel.exchange_declare
+            return ask(name, passive=True, timeout=self.patience)
+
+        return await self._refusal(declare)
+
+    async def unreadable(self, queue: str) -> Reason | None:
+        """Why we may not consume from a queue, or None. No message is taken from it. Raises NotConnected.
+
+        Rights are looked at before arguments, so a consumer with an argument that cannot be is refused for it only where it
+        would be let in otherwise. A broker that does not mind the argument has it taken back at once.
+        """
+
+        def consume(channel: AbstractChannel) -> Awaitable[object]:
+            arguments: dict[str, FieldValue] = {"x-priority": "that of a trial, which is no number"}
+            return channel.basic_consume(queue, _nobody, arguments=arguments, timeout=self.patience)
+
+        reason = await self._refusal(consume)
+        return None if reason is None or reason.code == PRECONDITION_FAILED else reason
+
+    async def _refusal(self, ask: Callable[[AbstractChannel], Awaitable[object]]) -> Reason | None:
+        """Why the broker closes a channel on which it is asked something, or None. Raises NotConnected."""
         asking = await self.channel()
         listener = _Listener()
         self.traffic.takers[asking.number] = listener
-        declare = asking.queue_declare if what == "queue" else asking.exchange_declare
         try:
-            await call(declare(name, passive=True, timeout=self.patience))
+            await call(ask(asking))
             await call(asking.close())
         except CallFailed as failed:
             if listener.reason is None:
@@ -308,6 +331,10 @@ class _Listener:
 
     def closed(self, reason: Reason) -> None:
         self.reason = reason
+
+
+async def _nobody(_message: object) -> None:
+    """The library's own consumer, to which nothing comes."""
 
 
 def _nothing(*_: object) -> None:

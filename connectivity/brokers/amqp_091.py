@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from connectivity.amqp.addresses import MOST_BYTES, split_address, virtual_host
 from connectivity.amqp.connecting import connect
+from connectivity.amqp.examining import examine
 from connectivity.amqp.intake import IN_FLIGHT
 from connectivity.amqp.link import WINDOW, AmqpLink
 from connectivity.amqp.options import Options
@@ -154,6 +155,7 @@ BROKER = BrokerType(
     check=check,
     has_headers=True,
     connect=_connect,
+    examine=examine,
     example_uri="amqps://fleet:${env:BROKER_PASSWORD}@broker.acme.example:5671/fleet",
     manual=MANUAL,
     example_source={

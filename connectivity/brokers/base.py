@@ -3,6 +3,7 @@
 A broker file says how documents of its type look (`BrokerType.options`, `.check`) and makes links (`.connect`). A `Link` is
 one live connection: it consumes, publishes, settles, and dies once. Reconnecting is the supervisor's business; a dead link
 is thrown away. Everything is called on the event loop; a client library's threads and types end in the broker's file.
+`.examine` looks at a connection's addresses for a trial, in a way that nobody else who uses the broker notices.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -106,6 +107,40 @@ class Connect(Protocol):
         """
 
 
+class Finding(NamedTuple):
+    """What a broker says about one address: that it is fine, why it is not, or nothing.
+
+    `note` is told besides; with `is_known` False it says what nobody can tell before the address is used.
+    """
+
+    address: str
+    error: LinkError | None = None
+    note: str = ""
+    is_known: bool = True
+
+
+class Examination(NamedTuple):
+    """What was found at the addresses of a connection: of each source in the order of its addresses, of each source's
+    reply-target, of each target. `note`: what the broker does otherwise than the document may expect."""
+
+    sources: Sequence[Sequence[Finding]]
+    replies: Sequence[Finding]
+    targets: Sequence[Finding]
+    note: str = ""
+
+
+class Examine(Protocol):
+    """Looks at the addresses of a connection."""
+
+    async def __call__(self, connection: Connection, name: str) -> Examination:
+        """Log in, look, and leave. Raises NotConnected or ConnectionRefused where the broker does not let us in.
+
+        The connection may run meanwhile, here or elsewhere: no delivery is taken from anybody or marked as redelivered,
+        no session, group, offset, queue or topic is made or touched. `name` is what to go by, where a client has a name:
+        nobody else has it.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerType:
     """A connection type: what its documents may say, and how to connect.
@@ -126,9 +161,14 @@ class BrokerType:
     manual: Manual | None = None
     example_source: Mapping[str, Any] = field(default_factory=dict)
     """What the shortest useful source says besides, as on the broker's page."""
+    examine: Examine | None = None
+    """How addresses are looked at for a trial; None where `connect` is None."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
 
+
+FILLED_LATER = "its placeholders are filled for each message"
+"""What can be said of an address before there is a message."""
 
 LONGEST_LIST = 500
 """Deliveries that a source takes at once, at most."""

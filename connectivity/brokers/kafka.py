@@ -15,6 +15,7 @@ from connectivity.hosts import refusal
 from connectivity.kafka.addresses import TOPIC, TOPIC_EXPECTED, Address, split_address
 from connectivity.kafka.connecting import connect
 from connectivity.kafka.consuming import IN_FLIGHT
+from connectivity.kafka.examining import examine
 from connectivity.kafka.link import MENDED_WITHIN, WINDOW, KafkaLink
 from connectivity.kafka.options import SERVER, Options
 from connectivity.kafka.records import SENDER
@@ -190,6 +191,7 @@ BROKER = BrokerType(
     check=check,
     has_headers=True,
     connect=_connect,
+    examine=examine,
     example_uri="ssl://fleet:${env:BROKER_PASSWORD}@kafka-1.acme.example:9093",
     manual=MANUAL,
     confirmed_status=204,

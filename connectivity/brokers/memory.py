@@ -23,9 +23,20 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from connectivity.brokers.base import LONGEST_LIST, BrokerType, Delivery, Done, Outcome, Outgoing
-from connectivity.errors import Detail, LinkError, NotConnected, Problem, PublishFailed
+from connectivity.brokers.base import (
+    FILLED_LATER,
+    LONGEST_LIST,
+    BrokerType,
+    Delivery,
+    Done,
+    Examination,
+    Finding,
+    Outcome,
+    Outgoing,
+)
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem, PublishFailed
 from connectivity.model import Connection
+from connectivity.rules import has_expression
 from mappings.envelope import Envelope
 
 IN_FLIGHT = 1000
@@ -214,6 +225,24 @@ async def _connect(connection: Connection, client: int = 0) -> MemoryLink:
     return MemoryLink(broker, queues, client)
 
 
+async def _examine(connection: Connection, name: str) -> Examination:  # noqa: ARG001 - nobody has a name here
+    broker = MemoryBroker.named(connection.broker_uri.host)
+    if broker.refusal is not None:
+        raise broker.refusal
+
+    def look(address: str) -> Finding:
+        if has_expression(address):
+            return Finding(address, note=FILLED_LATER, is_known=False)
+        is_refused = address in broker.refused_addresses
+        return Finding(address, ConnectionRefused(Detail.NOT_AUTHORIZED, address) if is_refused else None)
+
+    return Examination(
+        [[look(address) for address in source.addresses] for source in connection.sources],
+        [look(source.reply_target.address) for source in connection.sources],
+        [look(target.address) for target in connection.targets],
+    )
+
+
 def _check(_: Connection) -> list[Problem]:
     return [Problem("connectionType", '"memory"', "a broker outside this process, such as mqtt or amqp-091")]
 
@@ -226,4 +255,5 @@ BROKER = BrokerType(
     check=_check,
     has_headers=True,
     connect=_connect,
+    examine=_examine,
 )

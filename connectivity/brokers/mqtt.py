@@ -11,13 +11,14 @@ from functools import lru_cache
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
-from connectivity.brokers.base import BrokerType, Outgoing
+from connectivity.brokers.base import BrokerType, Examination, Outgoing
 from connectivity.errors import PublishFailed
 from connectivity.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 from connectivity.model import Connection
 from connectivity.mqtt.checks import check_mqtt
 from connectivity.mqtt.connecting import HIGHEST_SUBSCRIBED_QOS, WINDOW, connect
 from connectivity.mqtt.dialect import Arrival, Publication
+from connectivity.mqtt.examining import examine
 from connectivity.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.mqtt.options import Options
 from connectivity.mqtt.topics import CACHED_TOPICS, topic_fault
@@ -82,6 +83,10 @@ async def _connect(connection: Connection, client: int = 0) -> MqttLink:
     return await connect(connection, Mqtt311(), client)
 
 
+async def _examine(connection: Connection, name: str) -> Examination:
+    return await examine(connection, Mqtt311(), name)
+
+
 OUTCOMES = Outcomes(
     settled="it is acknowledged",
     again="it is not acknowledged, so it comes again on the next link, with a mark; `reconnectForRedelivery` makes the next "
@@ -138,5 +143,6 @@ BROKER = BrokerType(
     check=check_mqtt,
     has_headers=False,
     connect=_connect,
+    examine=_examine,
     manual=MANUAL,
 )

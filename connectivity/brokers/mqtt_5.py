@@ -9,7 +9,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from connectivity.brokers.base import BrokerType, Outgoing
+from connectivity.brokers.base import BrokerType, Examination, Outgoing
 from connectivity.brokers.mqtt import OUTCOMES, QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
 from connectivity.errors import PublishFailed
 from connectivity.manual import HeaderRule, Limit, Manual, Note
@@ -18,6 +18,7 @@ from connectivity.mqtt import properties as packed
 from connectivity.mqtt.checks import check_mqtt_5
 from connectivity.mqtt.connecting import connect
 from connectivity.mqtt.dialect import Arrival, Publication
+from connectivity.mqtt.examining import examine
 from connectivity.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.mqtt.options import Options
 
@@ -115,6 +116,10 @@ async def _connect(connection: Connection, client: int = 0) -> MqttLink:
     return await connect(connection, Mqtt5(), client)
 
 
+async def _examine(connection: Connection, name: str) -> Examination:
+    return await examine(connection, Mqtt5(), name)
+
+
 MANUAL = Manual(
     family="MQTT",
     title="MQTT 5",
@@ -166,5 +171,6 @@ BROKER = BrokerType(
     check=check_mqtt_5,
     has_headers=True,
     connect=_connect,
+    examine=_examine,
     manual=MANUAL,
 )

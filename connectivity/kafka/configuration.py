@@ -75,14 +75,18 @@ def common_settings(connection: Connection, options: Options) -> Settings:
     return {**settings, **_security_settings(connection, options)}
 
 
+def group_of(connection: Connection, options: Options) -> str:
+    """The group that the connection's consumers are in."""
+    return with_connection_id(options.group_id, connection.id) if options.group_id else connection.id
+
+
 def consumer_settings(connection: Connection, options: Options, client: int = 0, member: int = 0) -> Settings:
     """For one consumer (`member`, from 0) of one of the connection's clients."""
     name = connection.id if (client, member) == (0, 0) else f"{connection.id}.{client}.{member}"
-    group = with_connection_id(options.group_id, connection.id) if options.group_id else connection.id
     return {
         **common_settings(connection, options),
         "client.id": f"{name}-consumer",
-        "group.id": group,
+        "group.id": group_of(connection, options),
         "group.instance.id": name,
         # Partitions that stay with a member flow on while others move.
         "partition.assignment.strategy": "cooperative-sticky",

@@ -71,7 +71,7 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
     except KafkaException as failure:
         # Nothing was sent yet: the settings themselves are wrong, and nothing of them is right but certificates.
         raise _refused_settings(failure) from failure
-    nodes = await _answer(link, ask_brokers(admin, patience), patience)
+    nodes = await answer_of(link, ask_brokers(admin, patience), patience)
     await _check_hosts(nodes, patience)
     # From here on the library goes where the brokers say that they are.
     link.asked = partial(greet, connection, nodes, options.sasl_mechanism.upper())
@@ -124,12 +124,12 @@ async def _known_partitions(link: KafkaLink, admin: AdminClient, topics: list[st
     known = []
     answers = admin.describe_topics(TopicCollection(topics), request_timeout=patience)
     for name, answer in answers.items():
-        description = await _answer(link, answer, patience, name)
+        description = await answer_of(link, answer, patience, name)
         known += [(name, partition.id) for partition in description.partitions]
     return known
 
 
-async def _answer(link: KafkaLink, answer: Future[Any], patience: float, topic: str = "") -> Any:
+async def answer_of(link: KafkaLink, answer: Future[Any], patience: float, topic: str = "") -> Any:
     """What a broker answers. Raises LinkError where it does not, or refuses."""
     try:
         return await _or_down(link, asyncio.wrap_future(answer), patience)

@@ -21,7 +21,7 @@ from struct import Struct, error
 from typing import NamedTuple
 
 from connectivity.dialing import dial_error, handshake_error, in_thread, reach, tls_context
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.model import Connection
 
 API_VERSIONS, SASL_HANDSHAKE = 18, 17
@@ -134,7 +134,7 @@ def _hung_up(connection: Connection) -> LinkError:
     if connection.credentials is None:
         # With TLS 1.3 the handshake is over for us before the broker looks for a certificate; its word gets lost easily.
         words = "it hung up after the handshake; this port may want a client certificate"
-        return ConnectionRefused(Detail.CERTIFICATE, words)
+        return CertificateWanted(Detail.CERTIFICATE, words)
     return NotConnected(Detail.REFUSED_BY_BROKER, "it hung up upon a greeting")
 
 

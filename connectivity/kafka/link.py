@@ -78,6 +78,12 @@ class KafkaLink:
         self._publishing, self._admin = publishing, admin
         publishing.start()
 
+    @property
+    def admin(self) -> AdminClient:
+        """Asks the cluster about itself. There from `begin` on."""
+        assert self._admin is not None
+        return self._admin
+
     def join(self, member: Consuming) -> None:
         self._members.append(member)
         member.start()

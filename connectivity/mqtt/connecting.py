@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from paho.mqtt.properties import Properties
+
 from connectivity.dialing import tls_context
-from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.errors import CertificateWanted, Detail, NotConnected
 from connectivity.model import Connection
 from connectivity.mqtt.channel import Channel, Welcome
 from connectivity.mqtt.client import LoopClient
@@ -30,6 +32,7 @@ PATIENCE = 10.0
 
 WINDOW = 100
 HIGHEST_SUBSCRIBED_QOS = 1
+NO_SHARED = "the broker has no shared subscriptions, the first client consumes"
 
 
 async def connect(connection: Connection, dialect: Dialect, client: int = 0, *, patience: float = PATIENCE) -> MqttLink:
@@ -61,12 +64,14 @@ async def _join(
             options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
         )
     channel = link.make_channel(consumer)
-    dial = _dial(consumer, connection, options, dialect, clean=options.clean_session, patience=patience)
-    welcome = await _greet(channel, dial, connection, patience)
+    dial = dialing(
+        consumer, connection, options, dialect.connect_properties(IN_FLIGHT), options.clean_session, patience
+    )
+    welcome = await greet(channel, dial, connection, patience)
     is_alone = connection.client_count == 1
     if not is_alone and not Limits.of(welcome.properties).shared_subscriptions:
         is_alone = client == 0
-        link.condition = f"{Detail.CONNECTED.value}: the broker has no shared subscriptions, the first client consumes"
+        link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if is_alone or link.condition is None:
         share = "" if is_alone else f"$share/{connection.id}/"
         for index, source in enumerate(connection.sources):
@@ -78,12 +83,13 @@ async def _join(
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
         publisher = LoopClient(publisher_id, dialect.protocol, clean_session=True)
         channel = link.make_channel(publisher)
-        dial = _dial(publisher, connection, options, dialect, clean=True, patience=patience)
+        dial = dialing(publisher, connection, options, dialect.connect_properties(IN_FLIGHT), True, patience)
         welcome = await channel.connect(dial, patience)
     link.made(Limits.of(welcome.properties))
 
 
-async def _greet(channel: Channel, dial: Callable[[], None], connection: Connection, patience: float) -> Welcome:
+async def greet(channel: Channel, dial: Callable[[], None], connection: Connection, patience: float) -> Welcome:
+    """Reach the broker and log in. Raises NotConnected, ConnectionRefused."""
     try:
         return await channel.connect(dial, patience)
     except NotConnected as error:
@@ -92,18 +98,22 @@ async def _greet(channel: Channel, dial: Callable[[], None], connection: Connect
         is_greeted = channel.has_reached and connection.broker_uri.is_secure
         if is_sudden and is_greeted and connection.credentials is None:
             words = f"{error.words}; the broker may want a client certificate"
-            raise ConnectionRefused(Detail.CERTIFICATE, words) from error
+            raise CertificateWanted(Detail.CERTIFICATE, words) from error
         raise
 
 
-def _dial(
-    client: LoopClient, connection: Connection, options: Options, dialect: Dialect, *, clean: bool, patience: float
+def dialing(
+    client: LoopClient,
+    connection: Connection,
+    options: Options,
+    properties: Properties | None,
+    clean: bool,
+    patience: float,
 ) -> Callable[[], None]:
-    """What opens the client's socket; it blocks."""
+    """What opens the client's socket and greets the broker with these properties; it blocks."""
     uri = connection.broker_uri
     if uri.username is not None:
         client.username_pw_set(uri.username, uri.password.get_secret_value() if uri.password else None)
-    properties = dialect.connect_properties(IN_FLIGHT)
 
     def dial() -> None:
         if uri.is_secure:

@@ -23,6 +23,8 @@ class AmqpWorld:
 
     is_renewed_for_redelivery = False
     most_unsettled = IN_FLIGHT
+    absent = "nobody.made.this"
+    marks_what_has_waited = False
 
     def __init__(self, broker: RabbitMQ, proxy: Proxy, bystander: AmqpBystander, vhost: str = "/") -> None:
         name = uuid4().hex
@@ -51,6 +53,10 @@ class AmqpWorld:
         self.document["sources"] = [
             {"addresses": list(each), "authorizationContext": ["lab:all"], **more} for each in queues
         ]
+
+    @property
+    def definition(self) -> Connection:
+        return Connection.model_validate(self.document)
 
     async def connect(self, **options: str) -> AmqpLink:
         self.proxy.flow()

@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
+from uuid import uuid4
 
 import pytest
 
-from connectivity.brokers.base import Delivery, Link, Outgoing
-from connectivity.errors import ConnectivityError, LinkError
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Delivery, Examination, Link, Outgoing
+from connectivity.errors import ConnectivityError, Detail, LinkError
+from connectivity.model import Connection, Target
 from mappings.envelope import Envelope
 from tests.helpers import wait_until
 
@@ -28,8 +31,18 @@ class World(Protocol):
     most_unsettled: int
     """No more deliveries than this are handed out before one is ended."""
 
+    absent: str | None
+    """An address that the broker does not have; None where it has them all."""
+
+    marks_what_has_waited: bool
+    """Whether a delivery is marked as redelivered that was there before its link."""
+
     is_renewed_for_redelivery: bool
     """Whether a rejected delivery comes again on the next link only."""
+
+    @property
+    def definition(self) -> Connection:
+        """The connection."""
 
     async def connect(self) -> Link:
         """A link of the connection; each one is the successor of the last."""
@@ -113,6 +126,12 @@ class Publishing:
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
     return [f"message {number}".encode() for number in range(start, start + count)]
+
+
+async def examined(connection: Connection) -> Examination:
+    examine = load_broker(connection.connection_type).examine
+    assert examine is not None
+    return await examine(connection, f"{uuid4()}-dry-run")
 
 
 async def lost(link: Link, deadline: float = 10.0) -> LinkError:
@@ -351,6 +370,51 @@ class BrokerBehaviour:
         again = Publishing(second)
         again.give(Outgoing(world.out, Envelope(b"once or twice")))
         assert await again.all_done() == [None]
+        await second.close()
+
+    # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_an_examination_finds_what_is_there(self, world: World) -> None:
+        target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
+        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
+        sources = world.definition.sources
+        assert [[each.address for each in source] for source in found.sources] == [list(it.addresses) for it in sources]
+        assert [each.error for source in found.sources for each in source if each.is_known] == [None] * len(sources)
+        assert [(each.address, each.error) for each in found.targets] == [(world.out, None)]
+        assert [each.is_known for each in found.replies] == [False] * len(sources)
+
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: World) -> None:
+        assert world.absent is not None
+        [source] = world.definition.sources
+        addresses = (world.absent, *source.addresses)
+        changed = source.model_copy(update={"addresses": addresses})
+        [[missing, there]] = (await examined(world.definition.model_copy(update={"sources": (changed,)}))).sources
+        assert missing.error is not None
+        assert (missing.address, missing.error.detail) == (world.absent, Detail.MISSING_ADDRESS)
+        assert there.error is None
+
+    async def test_an_examination_disturbs_nobody(self, world: World) -> None:
+        """Whether the connection runs meanwhile or not: each delivery comes to it, once and unmarked."""
+        first = await world.connect()
+        taker = Taker(first)
+        await world.send(numbered(20))
+        held = await taker.take(5)
+        for _ in range(3):
+            await examined(world.definition)
+            await world.send([b"meanwhile"])
+        rest = await taker.take(18)
+        assert [each.envelope.payload for each in held + rest] == [*numbered(20), *[b"meanwhile"] * 3]
+        assert not any(each.redelivered for each in held + rest)
+        for delivery in held + rest:
+            delivery.settle()
+        assert not first.lost.done()
+        await first.close()
+        await world.send([b"while away"])
+        await examined(world.definition)
+        second = await world.connect()
+        [delivery] = await Taker(second).take(1)
+        assert (delivery.envelope.payload, delivery.redelivered) == (b"while away", world.marks_what_has_waited)
+        delivery.settle()
         await second.close()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────

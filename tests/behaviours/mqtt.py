@@ -12,10 +12,11 @@ import pytest
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import Detail, PublishFailed
-from connectivity.model import Connection
+from connectivity.model import Connection, Target
+from connectivity.mqtt.examining import UNTOLD
 from connectivity.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
 from mappings.envelope import Envelope
-from tests.behaviours.broker import BrokerBehaviour, Publishing, Taker, lost, numbered
+from tests.behaviours.broker import MANY, BrokerBehaviour, Publishing, Taker, examined, lost, numbered
 from tests.brokers.bystander import Bystander
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.proxy import Proxy
@@ -29,6 +30,8 @@ class MqttWorld:
     """A connection through a proxy to Mosquitto, with topics of its own, and a bystander who talks to Mosquitto directly."""
 
     is_renewed_for_redelivery = True
+    absent = None
+    marks_what_has_waited = False
 
     def __init__(self, kind: str, broker: Mosquitto, proxy: Proxy) -> None:
         name = uuid4().hex
@@ -48,6 +51,10 @@ class MqttWorld:
         self.document["sources"] = [
             {"addresses": list(addresses), "qos": qos, "authorizationContext": ["lab:all"]} for addresses in filters
         ]
+
+    @property
+    def definition(self) -> Connection:
+        return Connection.model_validate(self.document)
 
     async def connect(self, **options: str) -> MqttLink:
         self.proxy.flow()
@@ -100,6 +107,34 @@ class MqttBehaviour(BrokerBehaviour):
             world = MqttWorld(self.kind, broker, proxy)
             with world.bystander:
                 yield world
+
+    # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: MqttWorld) -> None:
+        """Nothing is missing: a topic is there as soon as somebody says its name. Targets are told of as not known."""
+        target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
+        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
+        assert [(each.is_known, each.note) for each in found.targets] == [(False, UNTOLD)]
+
+    async def test_an_examination_takes_no_shared_message_from_its_group(self, world: MqttWorld) -> None:
+        shared = f"$share/depot/{world.source}"
+        world.sources([shared])
+        link = await world.connect()
+        taker = Taker(link)
+        looking = [asyncio.create_task(examined(world.definition)) for _ in range(3)]
+        await world.send(numbered(MANY))
+        assert await taker.payloads(MANY) == numbered(MANY)
+        await asyncio.gather(*looking)
+        await link.close()
+
+    async def test_an_examination_has_neither_the_client_id_nor_the_last_will(self, world: MqttWorld) -> None:
+        world.document["specificConfig"] = {"clientId": world.document["id"], "lastWillTopic": world.out}
+        link = await world.connect(clientId=world.document["id"])
+        await examined(world.definition)
+        await world.send([b"still here"])
+        assert await Taker(link).payloads(1) == [b"still here"]
+        assert world.heard() == []
+        await link.close()
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

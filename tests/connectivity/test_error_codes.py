@@ -112,6 +112,7 @@ ELSEWHERE = {
     "connectivity:connection.notfound": "tests/connectivity/test_managing.py",
     "connectivity:id.notsettable": "tests/connectivity/test_managing.py",
     "connectivity:connection.id.invalid": "tests/vectors/connections/shared.yaml",
+    "connectivity:connection.unavailable": "tests/connectivity/test_trial.py",
     "connectivity:connection.uri.invalid": "tests/vectors/connections/shared.yaml",
     "connectivity:message.mapper.config.failed": "tests/vectors/connections/shared.yaml",
     "connectivity:message.mapper.config.invalid": "tests/vectors/connections/shared.yaml",

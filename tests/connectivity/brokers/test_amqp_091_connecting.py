@@ -16,7 +16,7 @@ from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnect
 from connectivity.hosts import HostRules, in_force
 from mappings.envelope import Envelope
 from tests.behaviours.amqp import AmqpWorld
-from tests.behaviours.broker import Publishing, Taker, lost, numbered
+from tests.behaviours.broker import Publishing, Taker, examined, lost, numbered
 from tests.brokers import free_port
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.helpers import wait_until
@@ -112,6 +112,40 @@ async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_
         assert made.name in str(error)
     assert not link.lost.done()
     await link.close()
+
+
+async def test_an_examination_names_a_queue_that_we_may_not_read(world: AmqpWorld) -> None:
+    """Also while messages wait there: none of them is taken, and none comes marked later."""
+    await world.send([b"waits"])
+    world.document["uri"] = world.broker.uri("stranger")
+    [[found]] = (await examined(world.definition)).sources
+    assert found.error is not None
+    assert found.error.detail is Detail.NOT_AUTHORIZED
+    assert "stranger" in found.error.words
+
+
+async def test_an_examination_looks_for_exchanges_and_for_queues_of_answers(world: AmqpWorld) -> None:
+    made = await world.bystander.channel.declare_exchange(f"{world.source}.ex")
+    addresses = (f"{made.name}/{{{{ thing:id }}}}", "gone/key", "/gone.queue", "/{{ header:reply-to }}", world.out)
+    topics = ["_/_/things/twin/events"]
+    world.document["targets"] = [
+        {"address": address, "topics": topics, "authorizationContext": ["lab:all"]} for address in addresses
+    ]
+    found = await examined(world.definition)
+    assert [(each.error and each.error.detail, each.is_known) for each in found.targets] == [
+        (None, True),
+        (Detail.MISSING_ADDRESS, True),
+        (Detail.MISSING_ADDRESS, True),
+        (None, False),
+        (None, True),
+    ]
+
+
+async def test_an_examination_that_does_not_get_in_says_why(world: AmqpWorld) -> None:
+    world.document["uri"] = f"amqp://service:wrong@{world.broker.host}:{world.broker.port}"
+    with pytest.raises(ConnectionRefused) as refused:
+        await examined(world.definition)
+    assert refused.value.detail is Detail.BAD_CREDENTIALS
 
 
 # ── queues and exchanges ──────────────────────────────────────────────────────────────────────────────────────────────────

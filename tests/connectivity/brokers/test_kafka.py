@@ -53,6 +53,8 @@ class KafkaWorld:
     """A connection through a proxy to Kafka, with topics of its own, and an onlooker who talks to Kafka directly."""
 
     most_unsettled = IN_FLIGHT
+    absent = "nobody.made.this"
+    marks_what_has_waited = True
     is_renewed_for_redelivery = False
 
     def __init__(self, broker: Kafka, proxy: Proxy) -> None:
@@ -75,6 +77,10 @@ class KafkaWorld:
         self.document["sources"] = [
             {"addresses": list(addresses), "qos": qos, "authorizationContext": ["lab:all"]} for addresses in topics
         ]
+
+    @property
+    def definition(self) -> Connection:
+        return Connection.model_validate(self.document)
 
     async def connect(self, mended_within: float = 0.5, **options: str) -> KafkaLink:
         self.proxy.is_refusing = False

@@ -11,9 +11,9 @@ from connectivity.brokers import load_broker
 from connectivity.brokers.base import Link, Outgoing
 from connectivity.brokers.memory import IN_FLIGHT, MemoryBroker
 from connectivity.errors import ConnectionRefused, Detail, PublishFailed
-from connectivity.model import Connection
+from connectivity.model import Connection, Target
 from mappings.envelope import Envelope
-from tests.behaviours.broker import BrokerBehaviour, Publishing
+from tests.behaviours.broker import BrokerBehaviour, Publishing, examined
 
 names = count(1)
 
@@ -22,11 +22,13 @@ class MemoryWorld:
     out = "out"
     most_unsettled = IN_FLIGHT
     is_renewed_for_redelivery = False
+    absent = None
+    marks_what_has_waited = False
 
     def __init__(self) -> None:
         name = f"world-{next(names)}"
         self.broker = MemoryBroker.named(name)
-        self.connection = Connection.model_validate(
+        self.definition = Connection.model_validate(
             {
                 "id": name,
                 "connectionType": "memory",
@@ -39,12 +41,12 @@ class MemoryWorld:
     async def connect(self) -> Link:
         connect = load_broker("memory").connect
         assert connect is not None
-        return await connect(self.connection)
+        return await connect(self.definition)
 
     async def connect_client(self, client: int, clients: int) -> Link:
         connect = load_broker("memory").connect
         assert connect is not None
-        return await connect(self.connection.model_copy(update={"client_count": clients}), client)
+        return await connect(self.definition.model_copy(update={"client_count": clients}), client)
 
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
         for payload in payloads:
@@ -65,6 +67,13 @@ class TestMemory(BrokerBehaviour):
     def world(self) -> MemoryWorld:
         return MemoryWorld()
 
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: MemoryWorld) -> None:
+        """Nothing is missing here; what is refused is named."""
+        world.broker.refused_addresses.add("out")
+        target = Target.model_validate({"address": "out", "topics": [], "authorizationContext": ["lab:all"]})
+        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
+        assert [each.error and each.error.detail for each in found.targets] == [Detail.NOT_AUTHORIZED]
+
     async def test_a_refused_connect_is_what_was_ordered(self, world: MemoryWorld) -> None:
         world.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "no")
         with pytest.raises(ConnectionRefused):
@@ -80,5 +89,5 @@ class TestMemory(BrokerBehaviour):
 
 
 def test_documents_of_users_cannot_name_it() -> None:
-    [problem] = load_broker("memory").check(MemoryWorld().connection)
+    [problem] = load_broker("memory").check(MemoryWorld().definition)
     assert problem.path == "connectionType"

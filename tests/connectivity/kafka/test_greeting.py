@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.kafka.greeting import greet, read_login, request
 from connectivity.model import Connection
 from tests.brokers import free_port
@@ -153,7 +153,7 @@ async def test_a_broker_that_hangs_up_after_the_handshake_may_want_a_certificate
     monkeypatch.setattr("connectivity.kafka.greeting.tls_context", lambda _connection: Nothing())
     async with server(None) as place:
         found = await reason(connection("ssl://kafka.test:9092"), place)
-    assert (type(found), found.detail) == (ConnectionRefused, Detail.CERTIFICATE)
+    assert (type(found), found.detail) == (CertificateWanted, Detail.CERTIFICATE)
 
 
 async def test_a_name_that_leads_nowhere() -> None:
