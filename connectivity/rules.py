@@ -77,7 +77,7 @@ def json_path(*steps: object) -> str:
     for step in steps:
         if isinstance(step, int) and not isinstance(step, bool):
             path += f"[{step}]"
-        elif isinstance(step, str) and _PLAIN_NAME.fullmatch(step):
+        elif isinstance(step, str) and len(step) <= _SHOWN_LENGTH and _PLAIN_NAME.fullmatch(step):
             path += f".{step}" if path else step
         else:
             path += f"[{show(step)}]"

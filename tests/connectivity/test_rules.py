@@ -90,3 +90,8 @@ def test_what_is_wrong_with_a_template_reads_as_one_sentence() -> None:
     (problem,) = check_template("address", "alarms/{{ thing:nam }}", Scope.COMMON)
     assert "id, namespace, name, expected what is known" in str(problem)
     assert str(problem).endswith("(did you mean name?)")
+
+
+def test_a_name_of_any_length_makes_a_path_that_can_be_shown() -> None:
+    assert len(json_path("sources", 0, "x" * 5000)) < 200
+    assert json_path("sources", 0, "x" * 120) == f"sources[0].{'x' * 120}"
