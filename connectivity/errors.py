@@ -23,13 +23,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from connectivity.masking import hide
 from mappings.errors import Fault
-
-LABEL_NOT_UNIQUE = "acknowledgement:label.not.unique"
-"""The one problem of a document that is a conflict, between two of its targets."""
 
 
 class ConnectivityError(Exception):
@@ -158,14 +155,6 @@ class OperationRefused(ConnectivityError):
     def __init__(self, fault: Fault, problems: Sequence[Problem] = (), report: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{fault.error}: {fault.message}")
         self.fault, self.problems, self.report = fault, tuple(problems), report
-
-    @classmethod
-    def of(cls, problems: Sequence[Problem]) -> Self:
-        """The refusal of a document: it is called by its first problem."""
-        first, *others = problems
-        more = f" ({len(others)} more problems)" if len(others) > 1 else " (1 more problem)" if others else ""
-        status = 409 if first.code == LABEL_NOT_UNIQUE else 400
-        return cls(Fault(status, first.code, f"{first}{more}"), problems)
 
 
 class TwinError(ConnectivityError):

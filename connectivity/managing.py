@@ -415,14 +415,13 @@ class Manager(Management):
     # what is seen
 
     async def test(self, document: Document, sample: Sample | None = None) -> Mapping[str, Any]:
-        trial_id = f"{uuid4()}-dry-run"
-        former = self._registry.known.get(str(document.get("id")))
-        if former is None or former.owner is Owner.FILE:
-            connection, _ = await self._usable({**document, "id": trial_id}, None)
-        else:
-            # What is masked in the document are the secrets of the stored one.
-            connection, _ = await self._usable({**document, "id": former.id}, former)
-        connection = connection.model_copy(update={"id": trial_id})
+        # The id counts as far as the document itself speaks of it, in labels and templates; the broker hears another one.
+        named = document if document.get("id") is not None else {**document, "id": f"{uuid4()}-dry-run"}
+        former = self._registry.known.get(str(named["id"]))
+        if former is not None and former.owner is Owner.FILE:
+            former = None
+        # What is masked in the document are the secrets of the stored one.
+        connection, _ = await self._usable(named, former)
         return {} if self._trial is None else await self._trial(connection, sample)
 
     def status(self, connection_id: str) -> Mapping[str, Any]:

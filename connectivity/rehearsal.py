@@ -14,6 +14,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from connectivity import refusals
 from connectivity.brokers.base import Delivery, Outcome
 from connectivity.errors import OperationRefused, Problem
 from connectivity.inbound import Heard, Reader
@@ -78,7 +79,8 @@ async def rehearse(connection: Connection, sample: Sample, *, max_payload: int, 
         expected = (
             f"the index of a source, from 0 to {len(connection.sources) - 1}" if connection.sources else "a source"
         )
-        raise OperationRefused.of([Problem("sample.source", str(sample.source), expected)])
+        problem = Problem("sample.source", str(sample.source), expected)
+        raise OperationRefused(refusals.invalid([problem]), [problem])
     host = ScriptHost()
     try:
         routes = routes_of(connection, sample.source, Outbox(), Monitor().meter(connection.id), now, host)

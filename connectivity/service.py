@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.subscriptions import SubscriptionTable
 from connectivity.supervisor import Supervisor
+from connectivity.trial import try_out
 from connectivity.trimming import Trimmer
 from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
@@ -150,6 +151,7 @@ class Service:
             vault,
             SupervisorObserver(),
             SubscriptionTable(self.streams),
+            partial(try_out, max_payload=settings.limits.payload, now=now),
             now=now,
         )
         self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())

@@ -1,7 +1,7 @@
-"""A connection on trial: is its document right, does its broker let us in, are its addresses there, what does a message of
-its become? Nothing is stored, announced or dispatched, and whoever uses the broker notices nothing.
+"""A connection on trial: does its broker let us in, are its addresses there, what does a message of its become? Nothing is
+stored, announced or dispatched, and whoever uses the broker notices nothing.
 
-The document is checked like one that is to be kept. The broker is then asked under a name of the trial's own,
+Its document has been checked like one that is to be kept. The broker is asked under a name of the trial's own,
 `<uuid>-dry-run`, in the way that disturbs nobody (`BrokerType.examine`), so that a connection may be tried out while it
 runs. A source whose address is not there, or is not ours, keeps the connection from opening; a target's does not, since
 publishing works as soon as it is there (Ditto connections, operations and bad configuration).
@@ -12,9 +12,8 @@ The sample is mapped whether the broker can be reached or not (`connectivity.reh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -26,7 +25,6 @@ from connectivity.carried import refusal, reservations, shortfalls
 from connectivity.errors import (
     CertificateWanted,
     ConnectionRefused,
-    DefinitionError,
     Detail,
     LinkError,
     NotConnected,
@@ -34,10 +32,9 @@ from connectivity.errors import (
 )
 from connectivity.inbound import MAX_PAYLOAD
 from connectivity.lifecycle import Status
-from connectivity.management import Document, Sample
+from connectivity.management import Sample
 from connectivity.model import Connection
 from connectivity.rehearsal import rehearse
-from connectivity.spec import parse
 from mappings.errors import Fault
 
 log = structlog.get_logger(__name__)
@@ -51,16 +48,14 @@ FAILED, UNAVAILABLE = "connectivity:connection.failed", "connectivity:connection
 
 
 async def try_out(
-    document: Document,
+    connection: Connection,
     sample: Sample | None = None,
     *,
     max_payload: int = MAX_PAYLOAD,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    environ: Mapping[str, str] | None = None,
-    base: Path | None = None,
     patience: float = PATIENCE,
 ) -> Report:
-    """Try a connection out. The report, as JSON:
+    """Try out a connection whose document has no problems. The report, as JSON:
 
     - `connection`: its status, as an open connection would have it;
     - `clients`: the one that was tried, with `status` and `details`, which begin with a word of `Detail`;
@@ -69,12 +64,10 @@ async def try_out(
     - `withoutEffect`: what the document says and nothing comes of;
     - `sample`: what became of the message, if there is one (`connectivity.rehearsal.rehearse`).
 
-    Raises OperationRefused: for a document with problems (400; 409 for two targets with one label), and where the connection
-    could not be opened (504, or 503 where the broker wants a client certificate and there is none), with this report.
-    `environ` and `base` are those of `connectivity.spec.parse`.
+    Raises OperationRefused where the connection could not be opened, with this report: 504, or 503 where the broker wants a
+    client certificate and there is none; 400 for a sample at a source that there is not.
     """
     name = f"{uuid4()}-dry-run"
-    connection = _definition(document, name, environ, base)
     looking = asyncio.ensure_future(_look(connection, name, patience))
     try:
         mapped = None
@@ -92,15 +85,6 @@ async def try_out(
     if error is not None:
         raise OperationRefused(_fault(error), report=report)
     return report
-
-
-def _definition(document: Document, name: str, environ: Mapping[str, str] | None, base: Path | None) -> Connection:
-    """The connection of a document, which may have no id. Raises OperationRefused."""
-    named = {**document, "id": name} if isinstance(document, Mapping) and document.get("id") is None else document
-    try:
-        return parse(named, environ=environ, base=base)
-    except DefinitionError as error:
-        raise OperationRefused.of(error.problems) from error
 
 
 async def _look(connection: Connection, name: str, patience: float) -> Examination | LinkError:
