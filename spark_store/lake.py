@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,6 +71,15 @@ def size(lake: Lake, table: Table) -> TableSize:
     with opened(lake, table) as delta:
         actions = delta.get_add_actions(flatten=True)
         return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
+
+
+def files(lake: Lake, table: Table) -> dict[str, int]:
+    """The files that a table's newest version consists of, below its folder, and their sizes. Raises StoreUnavailable,
+    LakeUnfit."""
+    with opened(lake, table) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
 
 
 def check_log(lake: Lake, table: Table) -> None:

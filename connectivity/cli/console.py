@@ -15,6 +15,7 @@ import typer
 
 from connectivity.cli import connections, history, pipeline, subscriptions
 from connectivity.cli.audit import audit
+from connectivity.cli.backup import backup
 from connectivity.cli.given import EXITS, AsJson, Paths, loaded_files, loaded_settings
 from connectivity.cli.output import counted, print_json, print_notes, print_problems
 
@@ -31,6 +32,10 @@ app.add_typer(subscriptions.app, name="subscriptions")
 app.command(epilog=EXITS)(audit)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(history.app, name="history")
+app.command(
+    epilog="Exit codes: 0 done; 1 something cannot be read or written now; 2 the folder or the settings cannot be used; "
+    "5 journal and lake do not belong together."
+)(backup)
 
 
 @app.command(epilog="Exit codes: 0 no problems; 1 problems; 2 a path that does not exist.")

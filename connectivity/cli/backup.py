@@ -1,0 +1,49 @@
+"""`connectivity backup`: copies journal and lake, also while the service runs.
+
+Exit codes: 0 done; 1 something cannot be read or written now; 2 the folder or the settings cannot be used; 5 journal and
+lake do not belong together. Whatever fails leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from connectivity.cli.given import AsJson, SettingsFile, loaded_settings
+from connectivity.cli.output import complain, print_fields, print_json
+
+MIB = 1 << 20
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that is new or empty.")],
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="EARLIER", help="An earlier backup on the same disk: files that it has are linked."),
+    ] = None,
+    settings: SettingsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy journal and lake, so that a service can go on from the copy. It may run meanwhile."""
+    loaded = loaded_settings(settings)
+    from connectivity import backup as work
+
+    try:
+        made = work.back_up(loaded, folder, like)
+    except work.BackupFailed as error:
+        complain(str(error))
+        raise typer.Exit(error.exit_code) from None
+    if as_json:
+        print_json(made)
+    else:
+        print_fields(
+            {
+                "events": f"{made['events']:,}",
+                "in the lake": None if made["lake"] is None else f"up to {made['lake']:,}",
+                "size": f"{made['bytes'] / MIB:,.1f} MiB, {made['linked'] / MIB:,.1f} of them linked",
+            }
+        )
+    if (key := made["key_left_out"]) is not None:
+        complain(f"{key} is not copied: without it no stored secret opens; keep a copy of it apart from this one")

@@ -1,0 +1,51 @@
+"""`connectivity backup`, as a shell calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from connectivity.cli.console import app
+from spark_store.journal import SqliteJournal
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    SqliteJournal.open(folder / "journal.db").close()
+    return folder
+
+
+def backup(data: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["backup", *arguments], env={"CONNECTIVITY_DATA_DIR": str(data)})
+
+
+def test_it_says_what_it_has_copied(data: Path, tmp_path: Path) -> None:
+    (data / "secrets.key").write_text("x")
+    ended = backup(data, str(tmp_path / "copy"))
+    assert ended.exit_code == 0
+    assert [line.split("  ")[0] for line in ended.stdout.splitlines()] == ["events", "in the lake", "size"]
+    assert "secrets.key is not copied" in ended.stderr
+    assert (tmp_path / "copy" / "backup.json").is_file()
+
+
+def test_for_machines_it_is_json(data: Path, tmp_path: Path) -> None:
+    first = backup(data, str(tmp_path / "first"), "--json")
+    assert json.loads(first.stdout)["events"] == 0
+    second = backup(data, str(tmp_path / "second"), "--like", str(tmp_path / "first"), "--json")
+    assert json.loads(second.stdout)["linked"] == 0
+
+
+def test_a_folder_that_cannot_be_used_is_told(data: Path) -> None:
+    ended = backup(data, str(data / "copy"))
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert "expected a folder apart from" in ended.stderr
+
+
+def test_settings_that_cannot_be_used_are_told(data: Path, tmp_path: Path) -> None:
+    ended = backup(data, str(tmp_path / "copy"), "--settings", str(tmp_path / "none.yaml"))
+    assert ended.exit_code == 2
