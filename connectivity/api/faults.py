@@ -43,10 +43,13 @@ CODES: Final[Mapping[str, Code]] = {
     "connectivity:command.invalid": Code(400, "a command that is none of the five"),
     "connectivity:connection.configuration.invalid": Code(400, "the connection has problems, which are named"),
     "connectivity:connection.conflict": Code(409, "the id is taken, or a file owns the connection"),
-    "connectivity:connection.failed": Code(504, "the connection is stored, and could not be opened in time"),
+    "connectivity:connection.failed": Code(504, "the connection could not be opened; unless on trial, it is stored"),
     "connectivity:connection.history.notfound": Code(404, "nothing is known of this revision or time"),
     "connectivity:connection.id.invalid": Code(400, "an id that no connection can have"),
     "connectivity:connection.notfound": Code(404, "there is no such connection"),
+    "connectivity:connection.unavailable": Code(
+        503, "on trial: the broker wants a client certificate, and there is none"
+    ),
     "connectivity:id.notsettable": Code(400, "the body names another id than the path"),
     "connectivity:precondition.failed": Code(
         412, "`if-match` or `if-none-match` does not agree with the present revision"

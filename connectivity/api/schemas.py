@@ -28,7 +28,21 @@ TRIAL_EXAMPLE = {
         "address": "fleet/7/cmd",
     },
 }
-TRIAL_RESULT_EXAMPLE: dict[str, Any] = {"status": "open"}
+TRIAL_RESULT_EXAMPLE: dict[str, Any] = {
+    "connection": "open",
+    "clients": [{"status": "open", "details": "connected"}],
+    "sources": [{"index": 0, "address": "fleet/+/cmd", "status": "open", "details": "connected"}],
+    "replyTargets": [
+        {
+            "index": 0,
+            "address": "{{ header:reply-to }}",
+            "status": "unknown",
+            "details": "its placeholders are filled for each message",
+        }
+    ],
+    "targets": [],
+    "withoutEffect": [],
+}
 READY_EXAMPLE = {
     "status": "ready",
     "store": "writable",
