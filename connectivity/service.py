@@ -8,7 +8,6 @@ journal cannot be opened, 2 settings that cannot be used, 3 another service owns
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import resource
@@ -16,18 +15,18 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-import uvicorn
 import uvloop
 
 from connectivity import hosts, logs, masking
 from connectivity.api.app import application
+from connectivity.api.server import server_of
 from connectivity.client import Pauses
 from connectivity.definitions import Definitions
 from connectivity.dispatch import Dispatcher
@@ -85,14 +84,6 @@ _SWITCH_SECONDS = 0.0005
 
 class PortInUse(Exception):
     """Another process listens where the API should."""
-
-
-class _Server(uvicorn.Server):
-    """Signals are the service's: it drains before it stops."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Service:
@@ -301,17 +292,8 @@ async def _run(settings: Settings) -> None:
 
 async def _serve(settings: Settings, listening: socket.socket) -> None:
     service = Service(settings)
-    server = _Server(
-        uvicorn.Config(
-            application(
-                service.monitor, service.readiness, settings.api, service.eraser, management=service.management
-            ),
-            log_config=None,
-            lifespan="off",
-            access_log=False,
-            timeout_graceful_shutdown=1,
-        )
-    )
+    app = application(service.monitor, service.readiness, settings.api, service.eraser, management=service.management)
+    server = server_of(app, settings.api)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -101,8 +101,9 @@ class ApiSettings(Section):
         default=ByteSize(1024 * 1024), description="Bytes of the body of one request; beyond it is too large."
     )
     read_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=10), description="How long the body of a request may take to arrive."
+        default=timedelta(seconds=10), description="How long the head of a request, and then its body, may take."
     )
+    max_clients: Positive = Field(default=500, description="HTTP connections that are open at the same time.")
 
     @property
     def needs_token(self) -> bool:

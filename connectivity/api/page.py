@@ -60,7 +60,8 @@ api:
   address is the one in `x-forwarded-for`.
 - The service speaks plain HTTP. Where others reach it, put a proxy with TLS in front of it.
 
-`api.max_body` bounds a body, `api.read_timeout` how long it may take to arrive.
+`api.max_body` bounds a body, `api.read_timeout` how long the head of a request and then its body may take to arrive, and
+`api.max_clients` how many connections there are at the same time; those beyond it are closed.
 
 ## Two at once
 

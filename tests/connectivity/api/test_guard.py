@@ -127,6 +127,13 @@ async def test_an_operation_takes_its_role(needed: Role, method: str, path: str,
             assert desk.asked == []
 
 
+@pytest.mark.parametrize(("method", "path", "more"), [it[1:] for it in OPERATIONS])
+async def test_without_a_token_nothing_is_done(method: str, path: str, more: dict[str, Any]) -> None:
+    desk = furnished()
+    answer = await ask(desk, method, path, guarded(), **more)
+    assert (answer.status_code, answer.headers["www-authenticate"], desk.asked) == (401, "Bearer", [])
+
+
 async def test_the_name_of_a_token_is_who_asks() -> None:
     desk = furnished()
     async with client_of(app_of(desk, tokens=TOKENS, token="shared")) as client:

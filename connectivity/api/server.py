@@ -1,0 +1,114 @@
+"""uvicorn, bounded: how long the head of a request may take, how many connections there are, what garbage is answered.
+
+uvicorn waits for the head of a request as long as somebody likes to send it. Here a connection that is between two requests
+is closed once it has been silent or trickling for `api.read_timeout`; bodies are bounded where they are read
+(`connectivity.api.bodies`). Connections beyond `api.max_clients` are closed at once, so that they take no file descriptors
+from the links to brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import h11
+import msgspec
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from connectivity.api.answers import JSON
+from connectivity.api.faults import fault, shown
+from connectivity.settings import ApiSettings
+
+_GRACE_SECONDS = 1
+"""How long answers on their way may take when the service stops."""
+
+
+class Server(uvicorn.Server):
+    """Signals are the service's: it drains before it stops."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def server_of(app: FastAPI, settings: ApiSettings) -> Server:
+    """The server of the application; `serve([socket])` runs it until `should_exit`."""
+
+    class Bounded(_Protocol):
+        head_seconds = settings.read_timeout.total_seconds()
+        max_clients = settings.max_clients
+
+    return Server(
+        uvicorn.Config(
+            app,
+            http=Bounded,
+            ws="none",
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+    )
+
+
+class _Protocol(H11Protocol):
+    """One connection of a client."""
+
+    head_seconds: float
+    max_clients: int
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_clients:
+            transport.close()
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The library's own timer between two requests ends with the first byte, however long the others take.
+        if self._is_between_requests:
+            self._expect_head()
+        else:
+            self._expect_nothing()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the library's signature
+        """What is no HTTP is answered in the form of every error, if that is still possible."""
+        body = msgspec.json.encode(shown(fault("api:request.invalid", "This is no request that HTTP/1.1 knows.")))
+        headers = [("content-type", JSON), ("content-length", str(len(body))), ("connection", "close")]
+        events = (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body))
+        with contextlib.suppress(h11.LocalProtocolError):
+            for event in (*events, h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        if self._head_deadline is None:
+            self._head_deadline = self.loop.call_later(self.head_seconds, self._late)
+
+    def _expect_nothing(self) -> None:
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
+
+    def _late(self) -> None:
+        self._head_deadline = None
+        if self._is_between_requests and not self.transport.is_closing():
+            self.transport.close()

@@ -1,0 +1,56 @@
+"""The API asked by its own description: whatever it allows is answered as it says, whatever it forbids is refused.
+
+What is allowed may be refused all the same: no schema says everything that a connection has to be. Wrong tokens
+are sent in the tests of the guard.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
+
+from connectivity.api.description import described
+from tests.connectivity.api.desk import app_of, furnished
+
+TOKEN = "conformance-token"
+
+
+async def _at_once(seconds: float) -> None:
+    """Wrong tokens do not wait here."""
+
+
+app = app_of(furnished(), token=TOKEN, sleep=_at_once)
+refusals = {"checks": {"negative_data_rejection": {"expected-statuses": [400, 401, 404, 405, 409, 412, 415]}}}
+schema = schemathesis.openapi.from_dict(
+    json.loads(json.dumps(described(app, needs_token=True))), config=SchemathesisConfig.from_dict(refusals)
+)
+schema.app = app
+
+
+@schema.auth()
+class Bearer:
+    """The token of an admin."""
+
+    def get(self, case: schemathesis.Case, context: schemathesis.AuthContext) -> str:
+        return TOKEN
+
+    def set(self, case: schemathesis.Case, data: str, context: schemathesis.AuthContext) -> None:
+        case.headers = {**(case.headers or {}), "authorization": f"Bearer {data}"}
+
+
+@schema.parametrize()
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_an_operation_keeps_to_its_description(case: schemathesis.Case) -> None:
+    case.call_and_validate(excluded_checks=[positive_data_acceptance, ignored_auth])
+
+
+@pytest.mark.soak
+@schema.parametrize()
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_an_operation_keeps_to_its_description_for_long(case: schemathesis.Case) -> None:
+    case.call_and_validate(excluded_checks=[positive_data_acceptance, ignored_auth])
