@@ -42,7 +42,7 @@ CHANGES = 3
 
 _COMMAND = "connectivity.commands:"
 _IDS: Mapping[str, str | None] = {"ids-only": "true"}
-_LISTED = "id,connectionType,connectionStatus,name"
+_LISTED = "id,connectionType,connectionStatus,name,_owner,_file,_override,_problems"
 
 ConnectionId = Annotated[str, typer.Argument(metavar="ID", help="A connection's id.", autocompletion=connection_ids)]
 ConnectionIds = Annotated[
@@ -58,7 +58,7 @@ def list_(
     ids: Annotated[bool, typer.Option("--ids", help="The ids alone, one a line.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the connections, and what is wanted of each."""
+    """List the connections: what is wanted of each, who owns it (the API, or a file), what is wrong with a newer file."""
     query = _IDS if ids else {"fields": None if as_json else _LISTED}
     found = service.items("connections", **query)
     if as_json:

@@ -27,6 +27,8 @@ COLOURS = {
 }
 """The words that say how something is."""
 
+_NARROW, _GAP = 8, 2
+"""How wide a column of a table is at least, if it has so much to say; and what stands between two."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -56,8 +58,7 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
     """A line of headings and one for each row; every row has the same names, and there is one at least."""
     headings = [name.replace("_", " ") for name in rows[0]]
     table = [[_shown(value) for value in row.values()] for row in rows]
-    if sys.stdout.isatty():
-        _print_fitted(headings, table)
+    if sys.stdout.isatty() and _print_fitted(headings, table):
         return
     lines = [headings, *table]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -65,8 +66,8 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
         typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> None:
-    """As wide as the terminal: long texts are folded, never cut."""
+def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bool:
+    """As wide as the terminal: long texts are folded, never cut. False, and nothing, where there is no room for that."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -74,12 +75,17 @@ def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> No
     console = Console(no_color=not has_colours(), highlight=False)
     fitted = Table(box=None, pad_edge=False, header_style="bold" if has_colours() else "")
     # What a row is about is worth half the width, before its details are.
-    widest = min(max(len(line[0]) for line in [headings, *table]), console.width // 2)
-    for heading in headings:
-        fitted.add_column(heading, overflow="fold", min_width=widest if heading is headings[0] else None)
+    widths = [max(map(len, column)) for column in zip(headings, *table, strict=True)]
+    least = [min(widths[0], console.width // 2), *(min(width, _NARROW) for width in widths[1:])]
+    if sum(least) + _GAP * (len(least) - 1) > console.width:
+        # The library would leave whole columns out.
+        return False
+    for heading, width in zip(headings, least, strict=True):
+        fitted.add_column(heading, overflow="fold", min_width=width)
     for line in table:
         fitted.add_row(*(Text(text, style=COLOURS.get(text, "") if has_colours() else "") for text in line))
     console.print(fitted)
+    return True
 
 
 def has_colours() -> bool:

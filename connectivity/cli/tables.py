@@ -25,16 +25,23 @@ def as_yaml(document: object) -> str:
 
 
 def connections(found: object) -> list[Row]:
-    """One row for each connection of a list."""
-    return [
+    """One row for each connection of a list; of problems only if one has any."""
+    rows: list[Row] = [
         {
             "id": each.get("id"),
             "type": each.get("connectionType"),
-            "wanted": each.get("connectionStatus"),
+            # Somebody may have opened or closed it in spite of its file.
+            "wanted": each.get("_override") or each.get("connectionStatus"),
+            "owner": each.get("_file") or each.get("_owner"),
             "name": each.get("name"),
+            "problems": "; ".join(map(str, _list(each.get("_problems")))) or None,
         }
         for each in objects(found)
     ]
+    if not any(row["problems"] for row in rows):
+        for row in rows:
+            del row["problems"]
+    return rows
 
 
 def live(found: object) -> Row:

@@ -22,11 +22,13 @@ from tests.connectivity.cli.canned import HTML, Answers, Canned, Says, canned, f
 from tests.connectivity.cli.test_tables import METRICS, STATUS
 
 TOKEN = "t0ken-nobody-else-has"
-LISTED = "GET /api/2/connections?fields=id%2CconnectionType%2CconnectionStatus%2Cname"
+LISTED = "GET /api/2/connections?fields=" + "%2C".join(
+    ("id", "connectionType", "connectionStatus", "name", "_owner", "_file", "_override", "_problems")
+)
 IDS = "GET /api/2/connections?ids-only=true"
 DEPOT = "/api/2/connections/depot"
 DOCUMENT = {"id": "depot", "connectionType": "mqtt", "uri": "tcp://u:*****@h:1", "sources": []}
-ROW = {"id": "depot", "connectionType": "mqtt", "connectionStatus": "open", "name": "Depot \x1b[31m7"}
+ROW = {"id": "depot", "connectionType": "mqtt", "connectionStatus": "open", "name": "Depot \x1b[31m7", "_owner": "api"}
 ENTRY = {"timestamp": "T1", "level": "success", "category": "source", "type": "consumed", "message": "in \x1b]0;x\x07"}
 BAD = {"timestamp": "T2", "level": "failure", "category": "source", "type": "mapped", "message": "no"}
 LOGS = {"connectionId": "depot", "connectionLogs": [ENTRY, BAD], "enabledSince": "T0"}
@@ -63,7 +65,10 @@ def run(*arguments: object, input: str | None = None) -> Result:
 
 
 PRINTED: dict[str, tuple[list[str], list[str]]] = {
-    "list": ([LISTED], ["id     type  wanted  name", "depot  mqtt  open    Depot \\x1b[31m7"]),
+    "list": (
+        [LISTED],
+        ["id     type  wanted  owner  name", "depot  mqtt  open    api    Depot \\x1b[31m7"],
+    ),
     "list --ids": ([IDS], ["depot", "site"]),
     "open depot": ([f"POST {DEPOT}/command"], ["depot: open"]),
     "close depot depot": ([f"POST {DEPOT}/command"] * 2, ["depot: closed"] * 2),
@@ -344,7 +349,10 @@ def test_colours_are_for_terminals_and_no_color_is_respected(server: Canned) -> 
     assert long in plain
     assert max(map(len, plain.splitlines())) <= 80
     narrow = on_terminal(server, "connections", "list", columns=40, NO_COLOR="1")
-    assert narrow.count("x") == 34 + 1, "folded, not cut; one is of the name"
+    assert narrow.count("x") == 34 + 1, "no room, and nothing left out; one is of the name"
+    middle = on_terminal(server, "connections", "list", columns=66, NO_COLOR="1")
+    assert max(map(len, middle.splitlines())) <= 66
+    assert middle.count("x") == 34 + 1, "folded, not cut"
     piped = run("list").stdout
     assert long in piped
     assert "\x1b" not in piped

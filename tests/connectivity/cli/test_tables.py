@@ -39,8 +39,12 @@ ODD: list[Any] = [
 
 
 def test_a_list_has_a_row_for_each_connection() -> None:
-    found = [{"id": "a", "connectionType": "mqtt", "connectionStatus": "open"}, 7]
-    assert tables.connections(found) == [{"id": "a", "type": "mqtt", "wanted": "open", "name": None}]
+    api = {"id": "a", "connectionType": "mqtt", "connectionStatus": "open", "_owner": "api", "_problems": []}
+    file = api | {"id": "b", "_owner": "file", "_file": "b.yaml", "_override": "closed", "_problems": ["uri: x", "y"]}
+    first, second = tables.connections([api, 7, file])
+    assert first == {"id": "a", "type": "mqtt", "wanted": "open", "owner": "api", "name": None, "problems": None}
+    assert tables.connections([api]) == [{name: value for name, value in first.items() if name != "problems"}]
+    assert (second["wanted"], second["owner"], second["problems"]) == ("closed", "b.yaml", "uri: x; y")
 
 
 def test_a_status_is_a_row_and_one_for_each_resource() -> None:
@@ -114,7 +118,7 @@ def test_a_document_as_yaml_is_the_same_document() -> None:
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_an_answer_of_another_shape_shows_nothing_and_breaks_nothing(odd: Any) -> None:
-    assert tables.connections(odd) in ([], [dict.fromkeys(("id", "type", "wanted", "name"))])
+    assert all(set(row.values()) == {None} for row in tables.connections(odd))
     assert set(tables.live(odd).values()) == {None}
     assert tables.resources(odd) == tables.metrics(odd) == []
     assert tables.of_level(odd, "success")["connectionLogs"] == []
