@@ -1,0 +1,181 @@
+"""The command line against the API itself: what the one asks, the other answers. Only brokers are stand-ins here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+import yaml
+from structlog.testing import capture_logs
+from typer.testing import CliRunner, Result
+
+from connectivity.api.app import application
+from connectivity.cli.console import app
+from connectivity.monitor import Monitor
+from connectivity.settings import ApiSettings
+from connectivity.vault import new_key
+from tests.connectivity.test_managing import Bench
+
+OPERATING = Path(__file__).parents[3] / "docs" / "operating.md"
+ANNA, BERT = "token-of-anna-the-admin", "token-of-bert-who-reads"
+SECRET = "s3cr3t-word"
+TOKENS = [{"name": "anna", "token": ANNA, "role": "admin"}, {"name": "bert", "token": BERT, "role": "read"}]
+
+
+class Server(uvicorn.Server):
+    """One that leaves the signals to the tests."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+class Shell:
+    """Runs commands against a service, in a folder."""
+
+    def __init__(self, bench: Bench, url: str, folder: Path) -> None:
+        self.bench, self.folder = bench, folder
+        self._variables = {"CONNECTIVITY_URL": url, "CONNECTIVITY_TOKEN": ANNA}
+
+    async def __call__(self, line: str, code: int = 0, **variables: str) -> Result:
+        """What becomes of a line; it ends with this exit code, without a trace and without a secret."""
+        words = [str(self.folder / word) if word.endswith((".yaml", ".json")) else word for word in line.split()]
+        result = await asyncio.to_thread(CliRunner().invoke, app, words, env={**self._variables, **variables})
+        assert result.exit_code == code, (line, result.output, result.exception)
+        assert isinstance(result.exception, SystemExit | None)
+        assert not any(secret in result.output for secret in (SECRET, ANNA, BERT))
+        return result
+
+    async def json(self, line: str) -> Any:
+        return json.loads((await self(f"{line} --json")).stdout)
+
+    def write(self, file: str, /, **more: Any) -> None:
+        document = {
+            "connectionType": "mqtt-5",
+            "connectionStatus": "open",
+            "uri": f"tcp://u:{SECRET}@127.0.0.1:1883",
+            "sources": [{"addresses": ["ask"], "authorizationContext": ["acme:x"], "qos": 1}],
+        }
+        (self.folder / file).write_text(yaml.safe_dump(document | more))
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
+    """A service that has one connection, `owned`, from its own folder."""
+    bench = Bench(tmp_path, (new_key(),))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    shell = Shell(bench, "", folder)
+    shell.write("owned.yaml")
+    (bench.folder / "owned.yaml").write_text((folder / "owned.yaml").read_text())
+    await bench.started()
+    asked = application(Monitor(), lambda: (True, {}), ApiSettings(tokens=TOKENS), management=bench.manager)
+    # What the service logs would stand amid what commands print.
+    with capture_logs(), socket.create_server(("127.0.0.1", 0)) as listening:
+        server = Server(uvicorn.Config(asked, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve([listening]))
+        yield Shell(bench, f"http://127.0.0.1:{listening.getsockname()[1]}", folder)
+        server.should_exit = True
+        await serving
+    await bench.store.close()
+
+
+async def test_a_connection_from_its_plan_to_its_end(shell: Shell) -> None:
+    shell.write("lamp.yaml")
+    assert "lamp: new" in (await shell("connections apply --plan lamp.yaml", 3)).stdout
+    assert await shell.json("connections list --ids") == ["owned"], "a plan changes nothing"
+    await shell("connections apply --yes lamp.yaml")
+    assert (await shell("connections list")).stdout.splitlines()[1].split() == ["lamp", "mqtt-5", "open", "api", "–"]
+    shown = await shell("connections show lamp")
+    assert yaml.safe_load(shown.stdout)["uri"] == "tcp://u:*****@127.0.0.1:1883"
+    unchanged = await shell("connections apply --plan lamp.yaml")
+    assert "uri: a secret that cannot be compared; it is not sent without --secrets" in unchanged.stdout
+    assert "1 unchanged" in unchanged.stdout
+
+    (shell.folder / "lamp.yaml").write_text(shown.stdout.replace("ask", "tell"))
+    planned = await shell("connections apply --plan lamp.yaml", 3)
+    assert planned.stdout.splitlines()[:2] == ["lamp: changed", '  sources[0].addresses: ["ask"] → ["tell"]']
+    (changed,) = (await shell.json("connections apply --yes lamp.yaml"))["connections"]
+    assert (changed["done"], changed["tag"]) == (True, '"rev:1"')
+    assert [each["revision"] for each in await shell.json("connections revisions lamp")] == [2, 1]
+    first = await shell("connections show lamp --revision 1")
+    assert yaml.safe_load(first.stdout)["sources"][0]["addresses"] == ["ask"]
+
+    await shell("connections close lamp")
+    assert (await shell.json("connections status lamp"))["connectionStatus"] == "closed"
+    assert 'connectionStatus: "closed" → "open"' in (await shell("connections apply --plan lamp.yaml", 3)).stdout
+    await shell("connections open lamp")
+    for command in ("status", "status lamp", "metrics lamp", "logs lamp", "metrics lamp --reset", "logs lamp --reset"):
+        await shell(f"connections {command}")
+    heading, newest, *_ = (await shell("audit")).stdout.splitlines()
+    assert "anna" in newest
+    assert {"at", "by", "action", "connection"} <= set(heading.split())
+    assert "subscription" in (await shell("subscriptions list")).stdout
+    assert "notfound" in (await shell("subscriptions cancel Zk", 1)).stderr
+    await shell("connections delete lamp --yes")
+    assert "lamp" in (await shell("connections show lamp", 1)).stderr
+    shell.write("lamp.yaml")
+    assert "lamp: new" in (await shell("connections apply --yes lamp.yaml")).stdout, "an id may come back"
+
+
+async def test_what_a_file_owns_is_refused_with_its_name(shell: Shell) -> None:
+    name = str(shell.bench.folder / "owned.yaml")
+    assert (await shell("connections list")).stdout.splitlines()[1].split()[3] == name
+    shell.write("owned.yaml", clientCount=2)
+    shell.write("lamp.yaml")
+    refused = await shell("connections apply --yes owned.yaml lamp.yaml", 1)
+    assert f"owned: refused: it belongs to the file {name}" in refused.stdout
+    assert await shell.json("connections list --ids") == ["owned"], "nothing at all was done"
+    assert "owned.yaml" in (await shell("connections delete owned --yes", 1)).stderr
+    await shell("connections close owned")
+    assert (await shell("connections list")).stdout.splitlines()[1].split()[2] == "closed", "in spite of its file"
+
+
+async def test_of_two_operators_the_second_hears_that_he_was_late(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one comes in between, after the plan was made."""
+    shell.write("lamp.yaml")
+    await shell("connections apply --yes lamp.yaml")
+    shell.write("lamp.yaml", name="mine")
+    (shell.folder / "other.yaml").write_text((shell.folder / "lamp.yaml").read_text().replace("mine", "theirs"))
+    from connectivity.cli import applying
+
+    carry_out, others = applying.carry_out, iter([None])
+
+    def late(service: Any, step: Any, wanted: Any) -> str | None:
+        for _ in others:
+            service.ask("PUT", "connections", "lamp", body={**wanted["lamp"].document, "name": "theirs"})
+        return carry_out(service, step, wanted)
+
+    monkeypatch.setattr(applying, "carry_out", late)
+    assert "somebody has changed it meanwhile" in (await shell("connections apply --yes lamp.yaml", 1)).stderr
+    assert yaml.safe_load((await shell("connections show lamp")).stdout)["name"] == "theirs"
+
+
+async def test_a_role_decides_what_a_token_may(shell: Shell) -> None:
+    shell.write("lamp.yaml")
+    await shell("connections list", CONNECTIVITY_TOKEN=BERT)
+    await shell("connections apply --plan lamp.yaml", 3, CONNECTIVITY_TOKEN=BERT)
+    for line in ("connections apply --yes lamp.yaml", "connections close owned", "audit"):
+        refused = await shell(line, 4, CONNECTIVITY_TOKEN=BERT)
+        assert "Another token" in refused.stderr
+    for token in ("wrong", ""):
+        assert (
+            "CONNECTIVITY_TOKEN or --token-file"
+            in (await shell("connections list", 4, CONNECTIVITY_TOKEN=token)).stderr
+        )
+
+
+async def test_what_cannot_be_kept_is_refused_with_every_problem(shell: Shell) -> None:
+    shell.write("bad.yaml", clientCount=0, nam="x")
+    problems = (await shell("connections apply --yes bad.yaml", 1)).stdout
+    assert ("clientCount" in problems, "nam" in problems) == (True, True)
+    assert "connection.id.invalid" in (await shell("connections show a.b", 1)).stderr
