@@ -24,6 +24,7 @@ import structlog
 
 from connectivity.acknowledgements import SourceRequests, channel_of
 from connectivity.brokers.base import Delivery
+from connectivity.conversation import conversation
 from connectivity.mapper import Mapper, Prepared
 from connectivity.outbound import Route
 from connectivity.publication import feature_ids
@@ -177,6 +178,7 @@ class Reader:
             connection=route.connection_id,
             source=route.index,
             mapper=route.mapper.name,
+            **conversation(delivery.envelope.headers),
         )
         return _Unreadable(self._refused(INTERNAL_ERROR, delivery), by)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from connectivity.conversation import conversation, trace_of
@@ -29,3 +32,27 @@ def test_a_context_that_is_none_is_not_repeated_in_the_log(odd: object) -> None:
 
 def test_a_context_of_a_later_version_has_its_trace_at_the_same_place() -> None:
     assert trace_of({"traceparent": f"01-{TRACE}-b7ad6b7169203331-01-more"}) == TRACE
+
+
+SYNONYMS = frozenset({"connection_id", "conn", "correlation", "correlation_id", "trace", "trace_id", "traceparent"})
+"""Words that nobody writes at a log line by hand: it is `connection`, and the other two come from `conversation`."""
+
+LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
+
+
+def named_by_hand(tree: ast.Module) -> set[str]:
+    """The names of fields that calls of `log` give."""
+    return {
+        keyword.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS
+        for keyword in node.keywords
+        if keyword.arg is not None
+    }
+
+
+def test_log_lines_call_the_same_thing_by_the_same_word() -> None:
+    package = Path(__file__).parents[2] / "connectivity"
+    found = {file.name: named_by_hand(ast.parse(file.read_text(encoding="utf-8"))) for file in package.rglob("*.py")}
+    assert any("connection" in names for names in found.values())
+    assert {file: names & SYNONYMS for file, names in found.items() if names & SYNONYMS} == {}
