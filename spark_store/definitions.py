@@ -12,7 +12,7 @@ text, and what is secret in them has been sealed by the caller. Times are UTC te
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 
@@ -23,6 +23,8 @@ _COLUMNS = "id, revision, document, modified, modified_by, action"
 # SQLite takes the other columns of the row that has the largest revision.
 _CURRENT = f"SELECT {_COLUMNS}, max(revision) FROM connections GROUP BY id ORDER BY id"
 _REVISIONS = f"SELECT {_COLUMNS} FROM connections WHERE id = ? ORDER BY revision DESC"
+_IDS = "SELECT DISTINCT id FROM connections ORDER BY id"
+_REWRITE = "UPDATE connections SET document = ? WHERE id = ? AND revision = ?"
 _INSERT = f"INSERT INTO connections ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
 _FILES = "SELECT id, revision, digest, modified, override FROM connection_files ORDER BY id"
 _NOTE_FILE = """
@@ -45,6 +47,21 @@ def current(connection: sqlite3.Connection) -> list[StoredRevision]:
 def revisions(connection: sqlite3.Connection, connection_id: str) -> list[StoredRevision]:
     """All revisions of a connection, the newest first."""
     return [StoredRevision._make(row) for row in connection.execute(_REVISIONS, (connection_id,))]
+
+
+def rewrite(connection: sqlite3.Connection, change: Callable[[StoredRevision], str | None]) -> int:
+    """Put another document in the place of each revision's where `change` has one; how many it were.
+
+    What `change` raises leaves the transaction to the caller, who takes it back.
+    """
+    count = 0
+    for (connection_id,) in connection.execute(_IDS).fetchall():
+        for revision in revisions(connection, connection_id):
+            document = change(revision) if revision.document is not None else None
+            if document is not None and document != revision.document:
+                connection.execute(_REWRITE, (document, revision.id, revision.revision))
+                count += 1
+    return count
 
 
 def store(connection: sqlite3.Connection, revision: StoredRevision, entry: AuditEntry) -> None:

@@ -179,6 +179,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.export",
             "connectivity.backup",
             "connectivity.erasing",
+            "connectivity.rotating",
         ),
         ("connectivity.rebuild", "connectivity.observing"),
         ("connectivity.managing",),
@@ -294,6 +295,7 @@ STORE_OPENERS = (
     "connectivity.backup",
     "connectivity.definitions",
     "connectivity.erasing",
+    "connectivity.rotating",
     "connectivity.tail",
 )
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""

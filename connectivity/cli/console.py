@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from connectivity.cli import connections, history, pipeline, subscriptions
+from connectivity.cli import connections, history, pipeline, secrets, subscriptions
 from connectivity.cli.audit import audit
 from connectivity.cli.backup import backup
 from connectivity.cli.given import EXITS, AsJson, Paths, loaded_files, loaded_settings
@@ -36,6 +36,7 @@ app.command(
     epilog="Exit codes: 0 done; 1 something cannot be read or written now; 2 the folder or the settings cannot be used; "
     "5 journal and lake do not belong together."
 )(backup)
+app.add_typer(secrets.app, name="secrets")
 
 
 @app.command(epilog="Exit codes: 0 no problems; 1 problems; 2 a path that does not exist.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import inspect
 import os
 import sys
@@ -174,3 +175,12 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def user() -> str:
+    """Who asks, as the system knows them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        return "unknown"

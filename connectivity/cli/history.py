@@ -7,7 +7,6 @@ be used; 4 the service that has the data folder wants another token; 5 it does n
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ import typer
 
 from connectivity.cli.export import EXITS as EXPORT_EXITS
 from connectivity.cli.export import export
-from connectivity.cli.given import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings
+from connectivity.cli.given import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings, user
 from connectivity.cli.output import complain, print_fields, print_json, print_table
 
 app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
@@ -48,9 +47,9 @@ def erase(
     try:
         named = erasing.entity_of(entity, type)
         try:
-            record = erasing.erase_here(Path(loaded.data_dir), named, _user())
+            record = erasing.erase_here(Path(loaded.data_dir), named, user())
         except DataFolderLocked:
-            record = _asked(Way(url, token_file, settings), {"entity": entity, "type": type, "by": _user()})
+            record = _asked(Way(url, token_file, settings), {"entity": entity, "type": type, "by": user()})
     except (erasing.UnknownEntity, erasing.NotErased, SettingsError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
@@ -86,11 +85,3 @@ def _asked(way: Way, wanted: dict[str, str]) -> dict[str, Any]:
     """What the running service answers. Raises AskingFailed."""
     record: dict[str, Any] = way.service().ask("POST", "erasures", body=wanted).document
     return record
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container's user may have no name.
-        return "unknown"

@@ -59,3 +59,19 @@ def test_the_newest_entries_of_the_audit_log_are_kept(file: sqlite3.Connection) 
         definitions.audit(file, entry(number), keep=3)
     assert definitions.audited(file, 10) == [entry(5), entry(4), entry(3)]
     assert definitions.audited(file, 1) == [entry(5)]
+
+
+def test_documents_are_put_in_the_place_of_others_and_nothing_else_changes(file: sqlite3.Connection) -> None:
+    rows = [revision("depot", 1), revision("depot", 2, None), revision("annex", 1, "[]")]
+    for row in rows:
+        definitions.store(file, row, entry(row.revision))
+    asked: list[StoredRevision] = []
+
+    def change(row: StoredRevision) -> str | None:
+        asked.append(row)
+        return "[1]" if row.id == "depot" else None
+
+    assert definitions.rewrite(file, change) == 1
+    assert asked == [rows[2], rows[0]]
+    assert definitions.revisions(file, "depot") == [rows[1], rows[0]._replace(document="[1]")]
+    assert definitions.revisions(file, "annex") == [rows[2]]

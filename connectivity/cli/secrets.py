@@ -1,0 +1,66 @@
+"""`connectivity secrets …`: the keys of the secrets that are stored.
+
+Exit codes: 0 done; 1 a secret cannot be opened, or the store cannot be used; 2 settings or a key file that cannot be used;
+3 a service has the data folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from connectivity.cli.given import AsJson, SettingsFile, loaded_settings, user
+from connectivity.cli.output import complain, counted, print_json
+from connectivity.errors import SealError, SettingsError
+
+app = typer.Typer(help="The keys of the secrets that are stored.", no_args_is_help=True)
+
+
+@app.command(name="new-key")
+def new_key(
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Put it at the head of this key file, which is made if it is missing."),
+    ] = None,
+) -> None:
+    """Make a key: print it, or put it into a file before the keys that are there."""
+    from connectivity import keys, vault
+
+    made = vault.new_key()
+    if file is None:
+        typer.echo(vault.key_text(made))
+        return
+    try:
+        keys.add_key(file, made)
+    except SettingsError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+    typer.echo(f"{file}: key {vault.key_id(made)} seals from the next start on; the other keys there still open")
+
+
+@app.command()
+def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
+    """Seal all stored secrets under the newest key. The service has to be stopped."""
+    loaded = loaded_settings(settings)
+    from connectivity import rotating
+    from connectivity.lock import DataFolderLocked
+
+    try:
+        done = rotating.rotate_here(loaded, user())
+    except DataFolderLocked as error:
+        complain(f"{error}; its secrets can be sealed anew while it is stopped")
+        raise typer.Exit(error.exit_code) from None
+    except SettingsError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+    except (SealError, rotating.NotRotated) as error:
+        complain(f"{error}; nothing has changed")
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(done._asdict())
+        return
+    typer.echo(f"{counted(done.secrets, 'secret')} in {counted(done.revisions, 'revision')} sealed with key {done.key}")
+    if done.unneeded:
+        typer.echo(f"not needed any more: {', '.join(done.unneeded)}")
