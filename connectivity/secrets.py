@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -28,6 +30,43 @@ PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
 MAX_FILE_BYTES = 1024 * 1024
 
 REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^}]*)\}")
+
+
+_OWN_VARIABLES = ("CONNECTIVITY_SECRETS", "CONNECTIVITY_API", "CONNECTIVITY_TOKEN")
+_SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRules:
+    """Which files references may name: none that is in one of the `own` places, and with `folders` only those in them."""
+
+    own: Sequence[Path] = ()
+    folders: Sequence[Path] = ()
+
+    def refusal(self, path: Path) -> str | None:
+        """Why this file is not read; None: it may be."""
+        path = path.resolve()
+        if any(path.is_relative_to(place.resolve()) for place in self.own):
+            return "which is the service's own"
+        if any(path.is_relative_to(place) for place in _SYSTEM_FOLDERS):
+            return "which is no file but the system's view of itself"
+        if self.folders and not any(path.is_relative_to(place.resolve()) for place in self.folders):
+            return "which is in no folder of secrets.folders"
+        return None
+
+
+_rules = ReferenceRules()
+
+
+@contextmanager
+def in_force(rules: ReferenceRules) -> Iterator[None]:
+    """Read files by these rules meanwhile, in the whole process."""
+    global _rules
+    before, _rules = _rules, rules
+    try:
+        yield
+    finally:
+        _rules = before
 
 
 class Resolved(NamedTuple):
@@ -115,6 +154,10 @@ class _Reader:
 
 
 def _from_environment(name: str, environ: Mapping[str, str], _base: Path) -> str:
+    if name.upper().startswith(_OWN_VARIABLES):
+        raise MissingSecret(
+            f"${{env:{name}}}, which is the service's own", "a variable that is no setting of the service"
+        )
     if name not in environ:
         raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
     if not is_encodable(environ[name]):
@@ -128,6 +171,8 @@ def _from_file(name: str, _environ: Mapping[str, str], base: Path) -> str:
         path = base / name
         if not path.is_file():
             raise MissingSecret(f"{reference}, which is not a file", expected)
+        if (why := _rules.refusal(path)) is not None:
+            raise MissingSecret(f"{reference}, {why}", "a file that references may name")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise MissingSecret(f"{reference}, which is larger than {MAX_FILE_BYTES} bytes", expected)
         return path.read_text(encoding="utf-8").rstrip("\r\n")

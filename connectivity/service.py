@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import uvloop
 
-from connectivity import hosts, logs, masking
+from connectivity import hosts, logs, masking, secrets
 from connectivity.api.app import application
 from connectivity.api.server import server_of
 from connectivity.client import Pauses
@@ -286,7 +286,13 @@ def _tracing(settings: TracingSettings) -> Tracing | None:
 
 
 async def _run(settings: Settings) -> None:
-    with hosts.in_force(settings.hosts.rules), _listen(settings.api.host, settings.api.port) as listening:
+    own = (Path(settings.data_dir), *([settings.secrets.key_file] if settings.secrets.key_file is not None else []))
+    references = secrets.ReferenceRules(own, settings.secrets.folders)
+    with (
+        hosts.in_force(settings.hosts.rules),
+        secrets.in_force(references),
+        _listen(settings.api.host, settings.api.port) as listening,
+    ):
         await _serve(settings, listening)
 
 

@@ -255,7 +255,10 @@ SecretKey = Annotated[SecretStr, AfterValidator(_is_key)]
 
 
 class SecretSettings(Section):
-    """The keys that encrypt secrets which come through the API. Without any, the service makes one in `data_dir`."""
+    """The keys that encrypt secrets which come through the API, and what references to secrets may name.
+
+    Without any key the service makes one in `data_dir`.
+    """
 
     key: SecretKey | None = Field(
         default=None, description="The key, 32 bytes in base64; `connectivity secrets new-key` prints one."
@@ -266,6 +269,10 @@ class SecretSettings(Section):
     )
     old_keys: Annotated[tuple[SecretKey, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Former keys, which still open what they have sealed."
+    )
+    folders: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(),
+        description="Folders whose files `${file:PATH}` may name; without any, all files but the service's own.",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectivity.secrets import MAX_FILE_BYTES, resolve
+from connectivity.secrets import MAX_FILE_BYTES, ReferenceRules, in_force, resolve
 from connectivity.uri import parse_uri
 
 ENVIRON = {"WORD": "geheim", "ODD": "p@s:s/w%rd"}
@@ -135,3 +135,47 @@ DOCUMENTS = st.recursive(
 def test_any_document_is_taken(document: Any) -> None:
     for whole in (document, {"ca": document, "uri": document, "specificConfig": document}):
         assert resolve(whole, environ={}).problems is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CONNECTIVITY_SECRETS__KEY", "connectivity_secrets__old_keys", "CONNECTIVITY_API__TOKEN", "CONNECTIVITY_TOKEN"],
+)
+def test_variables_of_the_services_own_secrets_are_not_read(name: str) -> None:
+    found = resolve({"ca": f"${{env:{name}}}"}, environ={name: "geheim"})
+    assert (found.document, found.values) == ({"ca": f"${{env:{name}}}"}, frozenset())
+    assert [problem.found for problem in found.problems] == [f"${{env:{name}}}, which is the service's own"]
+
+
+def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> None:
+    data, key, open_to = tmp_path / "data", tmp_path / "key", tmp_path / "open"
+    data.mkdir()
+    open_to.mkdir()
+    for file in (data / "secrets.key", key, open_to / "word"):
+        file.write_text("geheim", encoding="utf-8")
+    (open_to / "link").symlink_to(data / "secrets.key")
+    texts = [str(data / "secrets.key"), str(key), "link", "../data/secrets.key", f"{data}/../data/secrets.key"]
+    with in_force(ReferenceRules(own=[data, key])):
+        for text in texts:
+            found = resolve({"ca": f"${{file:{text}}}"}, base=open_to)
+            assert [problem.found for problem in found.problems] == [f"${{file:{text}}}, which is the service's own"]
+            assert found.values == frozenset()
+        assert resolve({"ca": "${file:word}"}, base=open_to).document == {"ca": "geheim"}
+    assert resolve({"ca": "${file:link}"}, base=open_to).problems == []
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/status", "/sys/kernel/uevent_seqnum"])
+def test_what_the_system_shows_of_itself_is_no_secret_to_refer_to(path: str) -> None:
+    (problem,) = resolve({"ca": f"${{file:{path}}}"}).problems
+    assert "which is no file but the system's view of itself" in problem.found
+
+
+def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "word").write_text("geheim", encoding="utf-8")
+    with in_force(ReferenceRules(folders=[tmp_path / "mine"])):
+        assert resolve({"ca": f"${{file:{tmp_path}/mine/word}}"}).document == {"ca": "geheim"}
+        for text in (f"{tmp_path}/other/word", f"{tmp_path}/mine/../other/word", "/etc/passwd"):
+            (problem,) = resolve({"ca": f"${{file:{text}}}"}).problems
+            assert problem.found == f"${{file:{text}}}, which is in no folder of secrets.folders"
