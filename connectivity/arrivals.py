@@ -22,6 +22,7 @@ from connectivity.brokers.base import Delivery, Outcome
 from connectivity.errors import ConnectivityError
 from connectivity.inbound import NOTHING, Heard, Preparation, Reader, Received
 from connectivity.lanes import Ended
+from connectivity.monitoring.facts import About
 from connectivity.outbound import Route
 from mappings.signals import Cancel, Command, Headers, Request
 from spark_store.records import DeliveryName
@@ -51,12 +52,13 @@ class Arrival:
     is what becomes of it when the last answer has ended. `route` stands for the source; each signal is answered by its own.
     """
 
-    __slots__ = ("delivery", "is_again", "number", "open", "outcome", "place", "received", "route", "tries")
+    __slots__ = ("delivery", "facts", "is_again", "number", "open", "outcome", "place", "received", "route", "tries")
 
     def __init__(self, delivery: Delivery, received: Received, route: Route) -> None:
         self.delivery = delivery
         self.received = received
         self.route = route
+        self.facts = route.arriving.at(delivery.address)
         self.number = next(_numbers)
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
@@ -72,11 +74,21 @@ class Arrival:
         self.open -= 1
         if self.open == 0:
             if self.outcome is Outcome.SETTLED:
-                self.delivery.settle()
-                self.route.meter.inbound("settled")
+                self.settle()
             else:
                 self.delivery.reject(self.outcome is Outcome.REDELIVER)
-                self.route.meter.inbound("given_back" if self.outcome is Outcome.REDELIVER else "dropped")
+                fact = self.facts.given_back if self.outcome is Outcome.REDELIVER else self.facts.rejected
+                fact.note(self.about)
+
+    def settle(self) -> None:
+        self.delivery.settle()
+        self.facts.acknowledged.note(self.about)
+
+    @property
+    def about(self) -> About | None:
+        """What the delivery says, or the first of it, for the log."""
+        signals = self.received.signals
+        return signals[0].signal if signals else self.received.error
 
 
 def read(
@@ -86,12 +98,31 @@ def read(
     each = zip(deliveries, prepared or repeat(NOTHING), strict=False)
     route = reader.route
     if (tracer := route.tracer) is None:
-        return [Arrival(delivery, reader.receive(delivery, made), route) for delivery, made in each]
-    return [
-        Arrival(delivery, _traced(tracer, delivery, reader.receive(delivery, made), route, since), route)
-        for delivery, made in each
-        for since in (started or time_ns(),)
-    ]
+        arrivals = [Arrival(delivery, reader.receive(delivery, made), route) for delivery, made in each]
+    else:
+        arrivals = [
+            Arrival(delivery, _traced(tracer, delivery, reader.receive(delivery, made), route, since), route)
+            for delivery, made in each
+            for since in (started or time_ns(),)
+        ]
+    for arrival in arrivals:
+        _note(arrival, reader.is_enforcing)
+    return arrivals
+
+
+def _note(arrival: Arrival, is_enforcing: bool) -> None:
+    """Tell what was read."""
+    facts, received = arrival.facts, arrival.received
+    facts.consumed.note(arrival.about)
+    for heard in received.signals:
+        facts.mapped.note(heard.signal)
+        if is_enforcing:
+            facts.enforced.note(heard.signal)
+    if received.dropped:
+        facts.dropped.note(None, received.dropped)
+    if (error := received.error) is not None:
+        fact = facts.not_mapped if received.is_enforced else facts.not_enforced
+        fact.note(error, words=f"{error.fault.error}: {error.fault.message}")
 
 
 def _traced(tracer: Tracer, delivery: Delivery, received: Received, route: Route, started: int) -> Received:
@@ -144,8 +175,7 @@ class Redeliveries:
             earlier.delivery = arrival.delivery
             return True
         if self._refused.get(place) == digest(arrival.delivery):
-            arrival.delivery.settle()
-            arrival.route.meter.inbound("settled")
+            arrival.settle()
             return True
         return False
 

@@ -16,7 +16,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 import structlog
 
@@ -28,9 +29,13 @@ from connectivity.inbound import Reader
 from connectivity.intake import Holding, Intake
 from connectivity.lifecycle import Input, Lifecycle, State, back_off
 from connectivity.model import Connection
+from connectivity.monitoring.entries import ConnectionLog, Kind
 from connectivity.outbox import Outbox
 
 log = structlog.get_logger(__name__)
+
+_GOOD: Final = Kind("connection", "other", None, True)
+_BAD: Final = Kind("connection", "other", None, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +56,23 @@ class Client:
         readers: Sequence[Reader],
         holding: Holding,
         outbox: Outbox,
+        entries: ConnectionLog,
         *,
         pauses: Pauses,
         changed: Callable[[], None],
+        now: Callable[[], datetime],
     ) -> None:
-        """`number`: which of the connection's clients it is, from 0."""
+        """`number`: which of the connection's clients it is, from 0. `entries`: where operators read what has happened."""
         self.lifecycle = Lifecycle()
         self.has_attempted = False
         """Whether the first attempt to connect has ended, one way or the other."""
         self.link: Link | None = None
         self._connection = connection
-        self._number = number
+        self.number = number
+        self.since: datetime | None = None
+        """When its status changed last."""
+        self._entries = entries
+        self._now = now
         self._readers = readers
         self._holding = holding
         self._outbox = outbox
@@ -76,7 +87,7 @@ class Client:
             self._log = self._log.bind(client=number)
 
     def __repr__(self) -> str:
-        return f"<Client {self._number} of {self._connection.id}, {self.lifecycle!r}>"
+        return f"<Client {self.number} of {self._connection.id}, {self.lifecycle!r}>"
 
     @property
     def is_running(self) -> bool:
@@ -85,7 +96,7 @@ class Client:
     def open(self) -> None:
         """Begin to connect."""
         if not self.is_running:
-            name = f"connection {self._connection.id}, client {self._number}"
+            name = f"connection {self._connection.id}, client {self.number}"
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def stop_taking(self) -> None:
@@ -107,14 +118,23 @@ class Client:
         self._step(Input.CLOSED)
 
     def _step(self, happened: Input, error: LinkError | None = None, *, was_steady: bool = False) -> None:
+        before = self.lifecycle.status
         self.lifecycle.step(happened, error, was_steady=was_steady)
+        if self.since is None or self.lifecycle.status is not before:
+            self.since = self._now()
         self._changed()
+
+    def _write(self, kind: Kind, words: str) -> None:
+        """Tell operators what has become of the client."""
+        several = self._connection.client_count > 1
+        self._entries.write(kind, f"{words} (client {self.number})" if several else words)
 
     async def _run(self) -> None:
         self._step(Input.OPEN)
         if (reason := refusal(self._connection)) is not None:
             error: LinkError = ConnectionRefused(Detail.REFUSED, reason)
             self._log.warning("connection not opened", reason=str(error))
+            self._write(_BAD, f"Connection failed due to: {error}. It is not tried again.")
             self.has_attempted = True
             self._step(Input.LOST, error)
             return
@@ -129,6 +149,7 @@ class Client:
                 return
             if not self._connection.failover_enabled:
                 self._log.warning("connection lost, and its document wants no other try", reason=str(error))
+                self._write(_BAD, f"Connection failed due to: {error}. It is not tried again.")
                 return
             pause = back_off(
                 self.lifecycle.tries,
@@ -138,6 +159,8 @@ class Client:
                 jitter=random.random(),
             )
             self._log.warning("connection lost", reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
+            kind = _GOOD if isinstance(error, Renewed) else _BAD
+            self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
             await asyncio.sleep(pause)
             if self.lifecycle.state is State.CLOSED:
                 # Told to stop while it waited; what other clients have on its way may still take its time.
@@ -149,7 +172,7 @@ class Client:
         connect = load_broker(self._connection.connection_type).connect
         assert connect is not None, "a type that is not carried has been refused"
         try:
-            link = self.link = await connect(self._connection, self._number)
+            link = self.link = await connect(self._connection, self.number)
         except LinkError as error:
             return error
         except Exception as error:
@@ -157,6 +180,7 @@ class Client:
             return NotConnected(Detail.REFUSED, f"connecting failed: {type(error).__name__}")
         self.has_attempted = True
         self._step(Input.CONNECTED)
+        self._write(_GOOD, "Connection successful")
         broker = self._connection.broker_uri
         self._log.info("connected", broker=f"{broker.host}:{broker.port}")
         made = time.monotonic()
@@ -170,13 +194,13 @@ class Client:
             return why
         finally:
             self._has_stood = time.monotonic() - made
-            self._outbox.detach(self._number, was_silent=why is None or not _is_hang_up(why))
+            self._outbox.detach(self.number, was_silent=why is None or not _is_hang_up(why))
 
     async def _serve(self, link: Link) -> LinkError:
         taking = self._taking = []
         try:
             # What waits is published within the call.
-            self._outbox.attach(link, self._number)
+            self._outbox.attach(link, self.number)
             taking += [asyncio.create_task(Intake(reader, self._holding).run(link)) for reader in self._readers]
             ends: list[asyncio.Future[Any]] = [link.lost, *taking]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

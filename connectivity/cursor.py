@@ -139,12 +139,11 @@ class Cursor:
             self.taken = seq
             self._listeners.pop(seq, None)
             return
-        judged = self.route.interest.judge_shared(happening)
+        judged = self.route.judge(happening)
         self.taken = seq
         if isinstance(judged, Kept):
             if judged is Kept.ENRICHMENT:
                 self.skipped += 1
-                self.route.meter.outbound("failed")
                 self._log(ENRICHMENT_FAILED, judged.value, **_about(happening.signal))
             if self._listeners:
                 self._tell(seq, judged)

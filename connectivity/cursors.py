@@ -373,17 +373,17 @@ class Cursors:
         stored = datetime.fromisoformat(oldest.event.timestamp).astimezone(UTC)
         return Lag(newest - seq, max(0.0, (self._present.now() - stored).total_seconds()))
 
-    def conditions(self, connection_id: str) -> Iterator[str]:
-        """What the status of a connection says of its targets."""
+    def conditions(self, connection_id: str) -> Iterator[tuple[int, str]]:
+        """What the status of a connection says of its targets, by their index."""
         for cursor in self.of(connection_id):
-            name = f"targets[{cursor.route.index}]"
+            index = cursor.route.index
             with contextlib.suppress(StoreUnavailable):
                 lag = self.lag(cursor)
                 if lag.events and (lag.events >= BEHIND_EVENTS or lag.seconds >= BEHIND_SECONDS):
                     why = f": {cursor.reason}" if cursor.reason else ""
-                    yield f"{name} is {lag.events} events behind, for {lag.seconds:.0f} s{why}"
+                    yield index, f"is {lag.events} events behind, for {lag.seconds:.0f} s{why}"
             if cursor.skipped:
-                yield f"{name} has missed {cursor.skipped} events"
+                yield index, f"has missed {cursor.skipped} events"
 
     def figures(self) -> Iterator[Figure]:
         """For a scrape."""

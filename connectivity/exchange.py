@@ -281,7 +281,7 @@ class Exchange:
             return None
         if pending is None or pending.collector.channel != ack.channel or not self.collecting.acknowledge(pending, ack):
             # Too late, or never asked for: nobody is there to complain.
-            arrival.route.meter.inbound("unmatched")
+            arrival.facts.unmatched.note(ack)
         return None
 
     def answer(self, answer: LiveAnswer, arrival: Arrival) -> ErrorResponse | None:
@@ -294,7 +294,7 @@ class Exchange:
                 return None
             if self.collecting.acknowledge(pending, own(LIVE_RESPONSE, answer, "live", pending.signal.headers)):
                 return None
-        arrival.route.meter.inbound("unmatched")
+        arrival.facts.unmatched.note(answer)
         fault = unexpected(answer)
         log.warning(
             "a live answer cannot be delivered",

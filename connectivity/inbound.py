@@ -61,19 +61,30 @@ class Heard(NamedTuple):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What a delivery says: signals with the sender's subjects, and the error that it is answered with by `route`."""
+    """What a delivery says: signals with the sender's subjects, and the error that it is answered with by `route`.
+
+    `is_enforced`: the error, if there is one, does not say that the sender may not speak for the entity. `dropped`: so many
+    mappers are not meant for the delivery.
+    """
 
     signals: Sequence[Heard]
     subjects: tuple[str, ...] = ()
     error: ErrorResponse | None = None
     route: Route | None = None
+    is_enforced: bool = True
+    dropped: int = 0
 
 
 class _Unreadable(NamedTuple):
-    """Why a mapper made nothing of a delivery, and who answers that."""
+    """Why a mapper made nothing of a delivery, who answers that, and whether that is not for who has sent it."""
 
     error: ErrorResponse
     route: Route
+    is_enforced: bool
+
+
+class _NotEnforced(MappingError):
+    """The sender may not speak for the entity."""
 
 
 Preparation: TypeAlias = Mapping[Route, Prepared]
@@ -87,6 +98,7 @@ class Reader:
     enforcement. `route` is the first one, which stands for the source."""
 
     def __init__(self, *routes: Route, max_payload: int = MAX_PAYLOAD) -> None:
+        self.is_enforcing = routes[0].source.enforcement is not None
         self._named = list(zip(routes, _prefixes(routes), strict=True))
         self._scripted = [route for route in routes if route.mapper.must_prepare]
         self.route = route = routes[0]
@@ -141,6 +153,7 @@ class Reader:
         """Read one delivery, or what scripts have made of it. Never raises for anything a sender can do."""
         heard: list[Heard] = []
         unreadable: _Unreadable | None = None
+        dropped = 0
         try:
             self._check_size(delivery)
             subjects, identity = self._sender(delivery)
@@ -157,20 +170,26 @@ class Reader:
             except Exception as error:
                 unreadable = unreadable or self._unreadable(error, delivery, route, is_read)
             else:
+                dropped += not signals
                 for number, signal in enumerate(signals):
                     heard.append(Heard(signal, route, f"{prefix}#{number}" if number else prefix))
-        return Received(heard, subjects) if unreadable is None else Received(heard, subjects, *unreadable)
+        if unreadable is None:
+            return Received(heard, subjects) if not dropped else Received(heard, subjects, dropped=dropped)
+        return Received(heard, subjects, *unreadable, dropped)
 
     def _unreadable(self, error: Exception, delivery: Delivery, route: Route, is_read: bool) -> _Unreadable:
         """Why this route's mapper made nothing of a delivery. `is_read` says that it has words for what it has read."""
         answers = route.mapper.answers
         own = answers is Answers.ALL or (is_read and answers is Answers.READ)
         by = route if own else self._default
+        is_enforced = not isinstance(error, _NotEnforced) and not isinstance(error.__cause__, _NotEnforced)
         if isinstance(error, DecodeError):
             refused = self._refused(error.fault, delivery, error.headers, error.entity, error.group)
-            return _Unreadable(replace(refused, channel=error.channel) if error.channel == "live" else refused, by)
+            return _Unreadable(
+                replace(refused, channel=error.channel) if error.channel == "live" else refused, by, is_enforced
+            )
         if isinstance(error, MappingError):
-            return _Unreadable(self._refused(error.fault, delivery), by)
+            return _Unreadable(self._refused(error.fault, delivery), by, is_enforced)
         # A mistake of our own; read again, the delivery would meet it again.
         log.error(
             "a delivery could not be read",
@@ -180,17 +199,20 @@ class Reader:
             mapper=route.mapper.name,
             **conversation(delivery.envelope.headers),
         )
-        return _Unreadable(self._refused(INTERNAL_ERROR, delivery), by)
+        return _Unreadable(self._refused(INTERNAL_ERROR, delivery), by, is_enforced)
 
     def _sender(self, delivery: Delivery) -> tuple[tuple[str, ...], str | None]:
-        """Whom the sender speaks as, and the identity that enforcement compares. Raises Unresolved."""
+        """Whom the sender speaks as, and the identity that enforcement compares. Raises _NotEnforced."""
         if self._constant_subjects is not None and self._enforced is None:
             return self._constant_subjects, None
         context = self._context(delivery)
-        subjects = self._constant_subjects or tuple(
-            value for template in self._subjects for value in _values(template, context)
-        )
-        return subjects, _values(self._enforced, context)[0] if self._enforced is not None else None
+        try:
+            subjects = self._constant_subjects or tuple(
+                value for template in self._subjects for value in _values(template, context)
+            )
+            return subjects, _values(self._enforced, context)[0] if self._enforced is not None else None
+        except MappingError as error:
+            raise _NotEnforced(error.fault) from error
 
     def _context(
         self,
@@ -264,18 +286,17 @@ class Reader:
         headers["ditto-connection-id"] = self.route.connection_id
 
     def _enforce(self, entity: EntityId | None, identity: str) -> None:
-        """Raise where none of the filters comes to the identity that the transport gives (connection model, enforcement).
-
-        That is an Unresolved if no filter has a value for this entity, as with one on things for a policy.
-        """
+        """Raise _NotEnforced where none of the filters comes to the identity that the transport gives (connection model,
+        enforcement). It says so if no filter has a value for this entity, as with one on things for a policy."""
         if entity is not None:
             context = PlaceholderContext(entity=entity, connection_id=self.route.connection_id, now=self.route.now)
             found = [template.resolve(context) for template in self._filters]
             if any(identity in resolution.values for resolution in found):
                 return
             if found and not any(resolution.is_resolved for resolution in found):
-                raise unresolved(f"no filter of the source's enforcement has a value for '{entity}'")
-        raise DecodeError(
+                missing = unresolved(f"no filter of the source's enforcement has a value for '{entity}'")
+                raise _NotEnforced(missing.fault)
+        raise _NotEnforced(
             Fault(
                 400,
                 "connectivity:connection.id.enforcement.failed",

@@ -68,14 +68,14 @@ class LiveChannel:
             for target in member.targets:
                 label = target.label if target.label in labels else None
                 tell = _teller(signal, target, label, acknowledge) if label is not None else _nobody
-                seen = target.interest.judge_shared(happening)
+                seen = target.judge(happening)
                 if isinstance(seen, Kept):
                     posting = None
                 elif target.outbox.is_attached:
                     posting = target.post(seen, tell, partial(asked.drop, member, label))
                 else:
                     posting = _UNSENT
-                    target.meter.outbound("failed")
+                    target.facts.not_published.note(signal, words=str(_AWAY))
                     tell(_AWAY)
                 if posting is not None:
                     asked.reach(member, label)

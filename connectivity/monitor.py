@@ -1,21 +1,31 @@
 """What is counted, for Prometheus.
 
-Counters belong to connections; labels never carry entity ids. The numbers of open subscriptions and of outstanding demand
-are read from their owner when somebody scrapes, not kept twice.
+Counters belong to connections; labels never carry entity ids. What a connection counts is counted by its `Meter`
+(`connectivity.monitoring`), and read from there when somebody scrapes, not kept twice; so are the numbers of open
+subscriptions and of outstanding demand. A connection that never counted anything has no line of its own.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from connectivity.monitoring.meter import Meter
+from connectivity.monitoring.windows import Clock
 
 _COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
+_LOGS_SECONDS: Final = 300
+"""So often it is looked which logs have had their time."""
+
+_MOST_GONE: Final = 1_000
+"""So many connections that are closed for good are remembered with what they counted."""
 
 Encode = Callable[[CollectorRegistry], bytes]
 """What writes a registry in one of Prometheus' formats."""
@@ -39,59 +49,19 @@ class Figure(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Meter:
-    """The counters of one connection, bound to its labels once."""
-
-    def __init__(self, monitor: Monitor, connection_id: str) -> None:
-        self._deliveries = monitor.deliveries
-        self._connection_id = connection_id
-        self._bound: dict[tuple[str, str], Counter] = {}
-        self._events = monitor.events.labels(connection_id)
-        self.up = monitor.up.labels(connection_id)
-
-    def inbound(self, outcome: str, count: int = 1) -> None:
-        """Deliveries: settled, given_back or dropped; malformed, refused or failed; unread by any mapper; answered_again;
-        unmatched, with an answer or acknowledgement that nobody waits for; held while the store was away."""
-        self._count("in", outcome, count)
-
-    def outbound(self, outcome: str, count: int = 1) -> None:
-        """Messages: published, failed, unwritten by the mapper, or not sent for a reason: not_expected, no_reply_target,
-        address_unresolved, not_diverted."""
-        self._count("out", outcome, count)
-
-    def events_sent(self, count: int) -> None:
-        """Elements of subscriptions that were handed on."""
-        self._events.inc(count)
-
-    def _count(self, direction: str, outcome: str, count: int) -> None:
-        counter = self._bound.get((direction, outcome))
-        if counter is None:
-            counter = self._deliveries.labels(self._connection_id, direction, outcome)
-            self._bound[direction, outcome] = counter
-        counter.inc(count)
-
-
 class Monitor:
     """Every metric of the service; one registry per service, so that tests may have several."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
+        """`clock` gives monotonic seconds, `now` seconds since the epoch."""
         self.registry = CollectorRegistry()
-        self._connections: dict[str, None] = {}
-        self.deliveries = Counter(
-            "connectivity_deliveries",
-            "Messages by what became of them.",
-            ["connection", "direction", "outcome"],
-            registry=self.registry,
-        )
-        self.events = Counter(
-            "connectivity_events_sent",
-            "Elements of subscriptions that were sent.",
-            ["connection"],
-            registry=self.registry,
-        )
-        self.up = Gauge(
-            "connectivity_connection_up", "1 while the connection is open.", ["connection"], registry=self.registry
-        )
+        self._clock = Clock(clock)
+        self._now = now
+        self._logs_looked_at = self._clock.second
+        self._meters: dict[str, Meter] = {}
+        self._gone: dict[str, Meter] = {}
+        """Those of connections that are closed for good, which may come back."""
+        self.registry.register(_Connections(self._meters, self._gone))
         self.commit = Histogram(
             "connectivity_journal_commit_seconds",
             "How long a commit of the journal took.",
@@ -120,17 +90,32 @@ class Monitor:
         self._looks: list[Callable[[], Awaitable[None]]] = []
 
     def meter(self, connection_id: str) -> Meter:
-        self._connections[connection_id] = None
-        return Meter(self, connection_id)
+        """The one of this connection. One that comes back goes on counting."""
+        meter = self._meters.get(connection_id)
+        if meter is None:
+            known = self._gone.pop(connection_id, None)
+            meter = self._meters[connection_id] = known or Meter(connection_id, self._clock, self._now)
+        return meter
 
     def forget(self, connection_id: str) -> None:
         """The connection is closed for good: an alert on links that are down must not go on about it."""
-        self._connections.pop(connection_id, None)
-        self.up.remove(connection_id)
+        meter = self._meters.pop(connection_id, None)
+        if meter is not None and (meter.events or meter.deliveries()):
+            self._gone[connection_id] = meter
+            if len(self._gone) > _MOST_GONE:
+                del self._gone[next(iter(self._gone))]
+
+    def tick(self) -> None:
+        """About once a second: what is counted from now on, is counted now."""
+        self._clock.tick()
+        if self._clock.second - self._logs_looked_at >= _LOGS_SECONDS:
+            self._logs_looked_at = self._clock.second
+            for meter in self._meters.values():
+                meter.log.expire()
 
     def watch_subscriptions(self, subscriptions: Callable[[], Iterable[OpenSubscription]]) -> None:
         """Where a scrape finds the open subscriptions."""
-        self.registry.register(_Subscriptions(subscriptions, self._connections))
+        self.registry.register(_Subscriptions(subscriptions, self._meters))
 
     def watch_lake(self, lag: Callable[[], tuple[int, float] | None]) -> None:
         """Where a scrape finds how many events are not in the lake yet, and for how many seconds; None: not known now."""
@@ -153,6 +138,30 @@ class Monitor:
     def exposition(self, encode: Encode = generate_latest) -> bytes:
         """All metrics in the format that `encode` writes, Prometheus' text format by default."""
         return encode(self.registry)
+
+
+class _Connections(Collector):
+    def __init__(self, meters: Mapping[str, Meter], gone: Mapping[str, Meter]) -> None:
+        self._meters = meters
+        self._gone = gone
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        deliveries = CounterMetricFamily(
+            "connectivity_deliveries",
+            "Messages by what became of them.",
+            labels=["connection", "direction", "outcome"],
+        )
+        events = CounterMetricFamily(
+            "connectivity_events_sent", "Elements of subscriptions that were sent.", labels=["connection"]
+        )
+        up = GaugeMetricFamily("connectivity_connection_up", "1 while the connection is open.", labels=["connection"])
+        for connection_id, meter in {**self._gone, **self._meters}.items():
+            for outcome, number in meter.deliveries().items():
+                deliveries.add_metric([connection_id, *outcome], number)
+            events.add_metric([connection_id], meter.events)
+        for connection_id, meter in self._meters.items():
+            up.add_metric([connection_id], meter.is_up)
+        yield from (deliveries, events, up)
 
 
 class _Subscriptions(Collector):

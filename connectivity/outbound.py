@@ -22,24 +22,27 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from connectivity.acknowledgements import is_success
+from connectivity.brokers import load_broker
 from connectivity.brokers.base import Outgoing
 from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
 from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import DEFAULT_CONTENT_TYPE, Connection, Source
-from connectivity.monitor import Meter
+from connectivity.monitoring.meter import Meter
 from connectivity.outbox import Outbox
 from connectivity.publication import Publication, Resolved
 from connectivity.rules import with_connection_id
 from connectivity.scripts.host import ScriptHost
 from mappings.envelope import Envelope
-from mappings.errors import MappingError
+from mappings.errors import Fault, MappingError
 from mappings.headers import HeaderMapping, response_required
+from mappings.placeholders import PlaceholderContext
 from mappings.signals import (
     Acknowledgements,
     Answer,
     ErrorResponse,
+    Failed,
     LiveResponse,
     MessageResponse,
     Next,
@@ -59,6 +62,9 @@ UNWRITTEN = "unwritten"
 """Why nothing is sent to say a signal, as metrics name it."""
 
 _Written: TypeAlias = tuple[Resolved, Sequence[Envelope]]
+
+_FAILURES = 400
+"""From this status on an answer tells of a failure."""
 
 
 class Route:
@@ -84,6 +90,15 @@ class Route:
         self.qos = 1 if source.qos is None else source.qos
         self.outbox = outbox
         self.meter = meter
+        self.facts = facts = meter.replies
+        """What is told of answers and elements on their way out."""
+        self._unsent = {
+            NO_REPLY_TARGET: facts.no_reply_target,
+            NOT_EXPECTED: facts.not_expected,
+            ADDRESS_UNRESOLVED: facts.unresolved,
+        }
+        self.arriving = meter.source(source.addresses, load_broker(connection.connection_type).matches)
+        """What is told of deliveries."""
         self.now = now
         self.tracer = tracer
         self.header_mapping = HeaderMapping(source.header_mapping)
@@ -169,7 +184,7 @@ class Route:
             self._not_written(signal, error)
         else:
             if not messages:
-                self.meter.outbound(UNWRITTEN)
+                self.facts.unwritten.note(signal)
         return messages
 
     def _ended(
@@ -181,15 +196,15 @@ class Route:
     ) -> None:
         """The broker has confirmed all messages of a signal, or has refused one."""
         if error is not None:
-            self.meter.outbound("failed")
+            self.facts.not_published.note(signal, words=str(error))
             self._warn("an answer was not taken", signal, error)
             if isinstance(signal, Answer) and (instead := too_large(signal, error)) is not None:
                 self.post(instead, ended)
                 return
         else:
-            self.meter.outbound("published", messages)
+            self.facts.published.note(signal, messages)
             if isinstance(signal, Next):
-                self.meter.events_sent(len(signal.elements))
+                self.meter.events += len(signal.elements)
         if ended is not None:
             ended(error)
 
@@ -213,18 +228,28 @@ class Route:
 
     def _write(self, signal: Outbound, unasked: bool) -> _Written | None:
         """What is to be sent, or nothing for a reason that is counted."""
+        facts = self.facts
+        if (failure := failure_of(signal)) is not None:
+            facts.dispatched_error.note(signal, words=failure)
+        else:
+            facts.dispatched.note(signal)
         try:
             written = self._written(signal, unasked)
+            if written == ADDRESS_UNRESOLVED and isinstance(signal, Answer) and self._is_said(signal):
+                # It would have been said: where an answer is missed, its address is to blame and nothing else.
+                facts.mapped.note(signal)
         except Exception as error:
             self._not_written(signal, error)
             return None
         if isinstance(written, str):
-            self.meter.outbound(written)
+            self._unsent[written].note(signal)
             if written == ADDRESS_UNRESOLVED:
                 self._tell_unresolved(signal)
             return None
-        if not written[1]:
-            self.meter.outbound(UNWRITTEN)
+        if envelopes := written[1]:
+            facts.mapped.note(signal, len(envelopes))
+        else:
+            facts.unwritten.note(signal)
         return written
 
     def _written(self, signal: Outbound, unasked: bool) -> _Written | str:
@@ -233,10 +258,19 @@ class Route:
             return NO_REPLY_TARGET
         if isinstance(signal, Answer) and not self._wants(signal, unasked):
             return NOT_EXPECTED
-        mapper = self.mapper
-        context = self._publication.context(signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features)
+        context = self._context(self._publication, signal)
         resolved = self._publication.resolve(context)
-        return ADDRESS_UNRESOLVED if resolved is None else (resolved, mapper.encode(signal, context))
+        return ADDRESS_UNRESOLVED if resolved is None else (resolved, self.mapper.encode(signal, context))
+
+    def _is_said(self, signal: Outbound) -> bool:
+        """Whether the mapper has words for a signal."""
+        return self._publication is not None and bool(
+            self.mapper.encode(signal, self._context(self._publication, signal))
+        )
+
+    def _context(self, publication: Publication, signal: Outbound) -> PlaceholderContext:
+        mapper = self.mapper
+        return publication.context(signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features)
 
     def _tell_unresolved(self, signal: Outbound) -> None:
         """Loud the first time: a whole source may be without answers, because a header is not mapped."""
@@ -253,7 +287,8 @@ class Route:
 
     def _not_written(self, signal: Outbound, error: Exception) -> None:
         """A mistake of our own costs this one answer, as that of a script does; whoever waits for others must not notice."""
-        self.meter.outbound("failed")
+        is_ours = not isinstance(error, MappingError)
+        self.facts.not_mapped.note(signal, words=None if is_ours else str(error))
         if isinstance(error, MappingError):
             self._warn("an answer cannot be sent", signal, error)
             return
@@ -282,6 +317,17 @@ def response_type(signal: Answer) -> str:
     if isinstance(signal, Acknowledgements) and not all(is_success(ack.status) for ack in signal.acks):
         return "nack"
     return "response"
+
+
+def failure_of(signal: Outbound) -> str | None:
+    """What an answer says that tells of a failure; None for all others."""
+    if isinstance(signal, ErrorResponse):
+        return f"{signal.fault.error}: {signal.fault.message}"
+    if isinstance(signal, Failed):
+        reason = signal.reason
+        return f"{reason.error}: {reason.message}" if isinstance(reason, Fault) else reason.value
+    status = getattr(signal, "status", 0)
+    return f"The answer's status is {status}." if status >= _FAILURES else None
 
 
 def subject_of(signal: Outbound) -> Hashable:

@@ -60,7 +60,7 @@ class Replies:
         if target is not None:
             _divert(target, answer, route.connection_id, ended)
         elif not diverted.is_preserved:
-            route.meter.outbound("not_diverted")
+            route.facts.not_diverted.note(answer, words=diverted.reason or None)
             ended(None)
 
 

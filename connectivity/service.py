@@ -212,6 +212,7 @@ class Service:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
+                self.monitor.tick()
                 self.streams.sweep()
                 self.dispatcher.cursors.sweep()
             except Exception:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,10 @@ from connectivity.lifecycle import State, Status, overall
 from connectivity.members import Member
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
+from connectivity.monitoring.status import closed_report, report
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
+from connectivity.parts import client_part, name_of, source_parts, target_parts
 from connectivity.scripts.host import ScriptHost
 from connectivity.store import Store
 from connectivity.targets import TargetRoute
@@ -89,11 +91,25 @@ class Supervisor:
         ]
         declared = frozenset().union(*(reader.route.declared for reader in readers))
         self._targets = targets
+        self._meter.keep(
+            {address for source in connection.sources for address in source.addresses},
+            {target.address for target in connection.targets},
+        )
         self._member = Member(connection, targets, declared)
         self._opening: asyncio.Task[None] | None = None
         holding = Holding(dispatcher, store)
         self.clients = [
-            Client(connection, number, readers, holding, self._outbox, pauses=pauses, changed=self._client_changed)
+            Client(
+                connection,
+                number,
+                readers,
+                holding,
+                self._outbox,
+                self._meter.log,
+                pauses=pauses,
+                changed=self._client_changed,
+                now=now,
+            )
             for number in range(connection.client_count)
         ]
 
@@ -112,31 +128,82 @@ class Supervisor:
             return str(states[0].value)
         status = self.status
         if status is Status.OPEN:
-            return self._details_of_open()
+            return self._details_of_open(self.clients, self._conditions())
         worst = next((client for client in self.clients if client.lifecycle.status is status), self.clients[0])
         error = worst.lifecycle.error
         details = str(error) if error is not None else Detail.CONNECTING.value
         if len(states) > 1:
             details += f" ({states.count(State.OPEN)} of {len(states)} clients connected)"
-        return "; ".join((details, *self._dispatcher.cursors.conditions(self.connection.id)))
+        return "; ".join((details, *self._conditions()))
 
-    def _details_of_open(self) -> str:
+    def _conditions(self) -> Iterator[str]:
+        for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
+            yield f"targets[{index}] {condition}"
+
+    def _details_of_open(self, clients: Sequence[Client], conditions: Iterable[str]) -> str:
+        """What is said of these clients, which are connected, and these conditions of targets."""
         if not self._store.is_available:
             return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
-        for client in self.clients:
+        for client in clients:
             if client.link is not None and (condition := client.link.condition) is not None:
                 return condition
         held = self._dispatcher.held(self.connection.id)
         besides = [f"{held} deliveries wait for acknowledgements"] if held else []
-        besides += self._dispatcher.cursors.conditions(self.connection.id)
+        besides += conditions
         if self._reservations:
             besides.append(self._reservations)
         return f"{Detail.CONNECTED.value}: {'; '.join(besides)}" if besides else Detail.CONNECTED.value
+
+    # what operators ask
+
+    def status_report(self, wanted: str | None = None) -> Mapping[str, Any]:
+        """How the connection is, part by part. `wanted`: what it is to be, where its document does not say so."""
+        wanted = wanted or self.connection.connection_status
+        running = [client for client in self.clients if client.lifecycle.status is not Status.CLOSED]
+        if not running:
+            return closed_report(self.connection.id, wanted, name_of(), self.clients[0].since)
+        conditions: dict[int, str] = {}
+        for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
+            conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
+        connected = [client.since for client in running if client.lifecycle.state is State.OPEN and client.since]
+        return report(
+            self.connection.id,
+            wanted,
+            [client_part(client, self._details_of_open([client], ())) for client in self.clients],
+            [part for client in self.clients for part in source_parts(self.connection, client)],
+            [part for client in self.clients for part in target_parts(self._targets, client, conditions)],
+            min(connected, default=None),
+        )
+
+    def metrics_report(self) -> Mapping[str, Any]:
+        """What the connection has counted."""
+        sources = [address for source in self.connection.sources for address in source.addresses]
+        return self._meter.report(sources, [target.address for target in self.connection.targets])
+
+    def logs_report(self) -> Mapping[str, Any]:
+        """What has happened to the connection lately; nothing of one that is closed."""
+        return {"connectionId": self.connection.id, **self._meter.log.read()}
+
+    def reset_metrics(self) -> None:
+        """Count from zero."""
+        self._meter.reset()
+
+    def enable_logs(self) -> None:
+        """Write down what happens, for the usual time. There is nothing to write of a connection that is closed."""
+        if self._opening is not None or any(client.lifecycle.status is not Status.CLOSED for client in self.clients):
+            self._meter.log.enable()
+
+    def reset_logs(self) -> None:
+        """Forget what was written down."""
+        self._meter.log.reset()
+
+    # its life
 
     def open(self) -> None:
         """Begin to connect, as soon as every target that events go to has a durable place to begin at."""
         if self._opening is not None:
             return
+        self._meter.log.enable()
         if self._dispatcher.cursors.has_places(self.connection):
             self._open()
         else:
@@ -185,6 +252,7 @@ class Supervisor:
             await self._wait(self._drained(), links, drain)
         await asyncio.gather(*(client.close() for client in self.clients))
         await self._host.close()
+        self._meter.log.disable()
 
     async def _wait(self, done: Coroutine[Any, Any, None], links: list[Link], seconds: float) -> None:
         """Wait for what is on its way, as long as there is somebody to take it."""
@@ -213,7 +281,7 @@ class Supervisor:
 
     def _client_changed(self) -> None:
         status = self.status
-        self._meter.up.set(status is Status.OPEN)
+        self._meter.is_up = status is Status.OPEN
         was_linked, self._is_linked = (
             self._is_linked,
             any(client.lifecycle.state is State.OPEN for client in self.clients),

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
@@ -26,12 +26,13 @@ from connectivity.acknowledgements import LONGEST_TIMEOUT
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Outgoing
 from connectivity.conversation import conversation
-from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.errors import ConnectivityError, Detail, PublishFailed
+from connectivity.happening import Happening, Kept, S
 from connectivity.interest import Interest
 from connectivity.lanes import Ended, Posting
 from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import Connection
-from connectivity.monitor import Meter
+from connectivity.monitoring.meter import Meter
 from connectivity.outbound import subject_of
 from connectivity.outbox import Outbox
 from connectivity.publication import Publication, Resolved
@@ -50,7 +51,9 @@ log = structlog.get_logger(__name__)
 _Written: TypeAlias = tuple[Resolved, Sequence[tuple[Mapper, Sequence[Envelope]]]]
 """Where a signal goes, and the envelopes as each mapper has written them."""
 
-MOST_WAITING = 1000
+_AGAINST_ADDRESSES: Final = (Detail.MISSING_ADDRESS.value, Detail.NOT_AUTHORIZED.value)
+
+MOST_WAITING: Final = 1000
 """The most signals of others that wait for one target. What comes then is lost, and whoever waits for it is told."""
 
 
@@ -78,7 +81,7 @@ class TargetRoute:
         self.qos = 1 if target.qos is None else target.qos
         self.outbox = outbox
         self._tracer = tracer
-        self.meter = meter
+        self.facts = meter.target(target.address)
         label = target.issued_acknowledgement_label
         self.label = with_connection_id(label, connection.id) if label is not None else None
         """The label of the acknowledgement that is given when the broker has confirmed; None for none."""
@@ -88,7 +91,9 @@ class TargetRoute:
         self._must_finish = any(mapper.must_finish for mapper in self._mappers)
         self._has_topic = any(mapper.needs_topic for mapper in self._mappers)
         self._has_features = any(mapper.needs_features for mapper in self._mappers)
-        self._address = target.address
+        self.address = target.address
+        self.trouble: str | None = None
+        """What the broker says against the address, since it has taken something there last."""
         self._has_told = False
         self._publication = Publication(target.address, target.header_mapping, connection.id, now)
         self._open: dict[int, tuple[Posting, Ended]] = {}
@@ -104,10 +109,23 @@ class TargetRoute:
         headers = {"ditto-connection-id": self.connection_id}
         if correlation_id is not None:
             headers["correlation-id"] = correlation_id
-        return Acknowledgement(entity, label, status, None, headers, channel)
+        ack = Acknowledgement(entity, label, status, None, headers, channel)
+        words = f"'{label}' was given as {status}"
+        (self.facts.acknowledged if error is None else self.facts.not_acknowledged).note(ack, words=words)
+        return ack
 
     def __repr__(self) -> str:
         return f"<TargetRoute {self.connection_id}[{self.index}], {len(self._open)} signals on their way>"
+
+    def judge(self, happening: Happening[S]) -> S | Kept:
+        """The signal as the target is sent it, or why it is not. What is sent is `post`ed then."""
+        judged = self.interest.judge_shared(happening)
+        if judged is Kept.FILTER:
+            self.facts.dispatched.note(happening.signal)
+        elif judged is Kept.ENRICHMENT:
+            self.facts.dispatched.note(happening.signal)
+            self.facts.not_filtered.note(happening.signal, words=judged.value)
+        return judged
 
     def messages(self, signal: Outbound) -> Sequence[Outgoing]:
         """What has to be published to say `signal`; nothing where no address resolves or all mappers drop it.
@@ -127,22 +145,24 @@ class TargetRoute:
             context = self._publication.context(signal, has_topic=self._has_topic, has_features=self._has_features)
             resolved = self._publication.resolve(context)
             if resolved is None:
-                self.meter.outbound("address_unresolved")
+                self.facts.unresolved.note(signal)
                 self._tell_unresolved(signal)
                 return None
             parts = [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
         except Exception as error:
             raise self._not_written(signal, error) from error
-        if not any(envelopes for _, envelopes in parts):
-            self.meter.outbound("unwritten")
+        made = sum(len(envelopes) for _, envelopes in parts)
+        if not made:
+            self.facts.unwritten.note(signal)
             return None
+        self.facts.mapped.note(signal, made)
         return resolved, parts
 
     def _tell_unresolved(self, signal: Outbound) -> None:
         """Loud the first time: with a slip in the address the target gets nothing at all."""
         tell = log.debug if self._has_told else log.warning
         self._has_told = True
-        tell("a signal has no address", address=self._address, **self._about(signal))
+        tell("a signal has no address", address=self.address, **self._about(signal))
 
     async def _finish(
         self,
@@ -165,12 +185,12 @@ class TargetRoute:
             posting.error = self._not_written(signal, error)
         else:
             if not messages:
-                self.meter.outbound("unwritten")
+                self.facts.unwritten.note(signal)
         return messages
 
     def _not_written(self, signal: Outbound, error: Exception) -> _NotWritten:
         """A mistake of our own costs this one signal at this one target, as that of a script does."""
-        self.meter.outbound("failed")
+        self.facts.not_mapped.note(signal, words=str(error) if isinstance(error, MappingError) else None)
         if isinstance(error, MappingError):
             self._warn("a signal cannot be sent", signal, str(error))
             # The same signal would fail the same way again.
@@ -184,6 +204,8 @@ class TargetRoute:
         Where scripts have the last word and make nothing of it, `dropped` is called in the place of `ended`, if it is given.
         A live signal that no link has taken within the longest time that anybody may wait for it is not sent any more.
         """
+        self.facts.dispatched.note(signal)
+        self.facts.filtered.note(signal)
         try:
             written = self._write(signal)
         except PublishFailed as error:
@@ -193,13 +215,14 @@ class TargetRoute:
             return None
         messages = self._outgoing(written) if not self._must_finish else []
         if len(self._open) >= MOST_WAITING:
-            self._warn("a signal is lost", signal, f"{MOST_WAITING} of them wait for the broker already")
-            self.meter.outbound("failed")
+            lost = f"{MOST_WAITING} signals wait for the broker already"
+            self._warn("a signal is lost", signal, lost)
+            self.facts.not_published.note(signal, words=lost)
             ended(PublishFailed("too many signals wait for the broker"))
             return Posting(0, None)
         self._number += 1
         number = self._number
-        sending = self._tracer.sending(signal, self._address) if self._tracer is not None else None
+        sending = self._tracer.sending(signal, self.address) if self._tracer is not None else None
         if sending is not None:
             messages = list(sending.carry(messages))
 
@@ -213,10 +236,14 @@ class TargetRoute:
                 # That is told already.
                 pass
             elif error is not None:
-                self.meter.outbound("failed")
-                self._warn("a signal was not taken", signal, str(error))
+                words = str(error)
+                self.facts.not_published.note(signal, words=words)
+                if words.startswith(_AGAINST_ADDRESSES):
+                    self.trouble = words
+                self._warn("a signal was not taken", signal, words)
             elif messages and (posting is None or not posting.withdrawn):
-                self.meter.outbound("published", len(messages))
+                self.trouble = None
+                self.facts.published.note(signal, len(messages))
             if dropped is not None and error is None and not messages:
                 dropped()
             else:

@@ -142,6 +142,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.differences",
         ),
         ("connectivity.folder", "connectivity.refusals"),
+        ("connectivity.monitoring", "connectivity.monitoring.*"),
         (
             "connectivity.monitor",
             "connectivity.tracing",
@@ -170,6 +171,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.dispatch",),
         ("connectivity.intake",),
         ("connectivity.client", "connectivity.trial"),
+        ("connectivity.parts",),
         (
             "connectivity.supervisor",
             "connectivity.definitions",

@@ -9,6 +9,7 @@ is thrown away. Everything is called on the event loop; a client library's threa
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -165,6 +166,8 @@ class BrokerType:
     """How addresses are looked at for a trial; None where `connect` is None."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
+    matches: Callable[[str, str], bool] = operator.eq
+    """Whether what arrives at the second address was asked for by the first, which is one of a source."""
 
 
 FILLED_LATER = "its placeholders are filled for each message"

@@ -21,7 +21,7 @@ from connectivity.mqtt.dialect import Arrival, Publication
 from connectivity.mqtt.examining import examine
 from connectivity.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.mqtt.options import Options
-from connectivity.mqtt.topics import CACHED_TOPICS, topic_fault
+from connectivity.mqtt.topics import CACHED_TOPICS, matches, topic_fault
 
 TOPIC, QOS, RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
 
@@ -145,4 +145,5 @@ BROKER = BrokerType(
     connect=_connect,
     examine=_examine,
     manual=MANUAL,
+    matches=matches,
 )

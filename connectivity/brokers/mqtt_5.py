@@ -21,6 +21,7 @@ from connectivity.mqtt.dialect import Arrival, Publication
 from connectivity.mqtt.examining import examine
 from connectivity.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.mqtt.options import Options
+from connectivity.mqtt.topics import matches
 
 EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
     "mqtt.message-expiry-interval",
@@ -173,4 +174,5 @@ BROKER = BrokerType(
     connect=_connect,
     examine=_examine,
     manual=MANUAL,
+    matches=matches,
 )

@@ -182,12 +182,12 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
     assert await site.store.trim(8, LATER) == 8
     other = await beside(site)
     assert await sent(other, 4) == [8, 9, 10, 11]
-    assert list(site.dispatcher.cursors.conditions("other")) == ["targets[0] has missed 6 events"]
+    assert list(site.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
     await site.dispatcher.cursors.close()
     assert site.journal.places() == [Place("other", "0:events", 12, 6)]
     assert skipped == [("other", "0", 6)]
     again = await beside(service(site.disk))
-    assert list(again.dispatcher.cursors.conditions("other")) == ["targets[0] has missed 6 events"]
+    assert list(again.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
 
 
 async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(tmp_path: Path) -> None:
@@ -238,9 +238,9 @@ async def test_a_target_that_is_behind_shows_it(monkeypatch: pytest.MonkeyPatch)
     await turned(site, 1, 2)
     await sent(other, 2)
     assert figure("events") == 2
-    assert list(cursors.conditions("other")) == ["targets[0] is 2 events behind, for 0 s"]
+    assert list(cursors.conditions("other")) == [(0, "is 2 events behind, for 0 s")]
     other.link.confirm(error=PublishFailed("the broker is busy"))
-    assert list(cursors.conditions("other")) == ["targets[0] is 2 events behind, for 0 s: the broker is busy"]
+    assert list(cursors.conditions("other")) == [(0, "is 2 events behind, for 0 s: the broker is busy")]
 
 
 async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> None:

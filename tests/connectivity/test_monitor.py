@@ -23,9 +23,10 @@ def shown(monitor: Monitor) -> list[str]:
 def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome() -> None:
     monitor = Monitor()
     meter = monitor.meter("site")
-    meter.inbound("settled", 2)
-    meter.inbound("settled")
-    meter.outbound("published")
+    facts = meter.source(["in"]).at("in")
+    facts.acknowledged.note(None, 2)
+    facts.acknowledged.note(None)
+    meter.target("out").published.note(None)
     assert 'connectivity_deliveries_total{connection="site",direction="in",outcome="settled"} 3.0' in shown(monitor)
     assert 'connectivity_deliveries_total{connection="site",direction="out",outcome="published"} 1.0' in shown(monitor)
 
@@ -33,8 +34,8 @@ def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome(
 def test_design_8_21_events_and_links_are_counted_by_connection() -> None:
     monitor = Monitor()
     meter = monitor.meter("site")
-    meter.events_sent(5)
-    meter.up.set(1)
+    meter.events += 5
+    meter.is_up = True
     assert 'connectivity_events_sent_total{connection="site"} 5.0' in shown(monitor)
     assert 'connectivity_connection_up{connection="site"} 1.0' in shown(monitor)
 
@@ -56,8 +57,8 @@ def test_commits_are_a_histogram_of_seconds() -> None:
 
 def test_two_services_in_one_process_count_for_themselves() -> None:
     one, other = Monitor(), Monitor()
-    one.meter("site").inbound("settled")
-    assert not any("settled" in line for line in shown(other))
+    one.meter("site").inbound("refused")
+    assert not any("refused" in line for line in shown(other))
 
 
 def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
@@ -72,7 +73,7 @@ def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
 def test_every_metric_begins_with_the_name_of_the_service() -> None:
     monitor = Monitor()
     monitor.watch_subscriptions(list)
-    monitor.meter("site").inbound("settled")
+    monitor.meter("site").inbound("refused")
     assert {name for name, *_ in samples(monitor) if not name.startswith("connectivity_")} == set()
 
 
@@ -88,12 +89,12 @@ def test_a_connection_without_subscriptions_has_none_rather_than_no_number() -> 
 def test_a_connection_that_is_made_anew_goes_on_counting() -> None:
     monitor = Monitor()
     for _ in range(2):
-        monitor.meter("site").inbound("settled")
-    assert samples(monitor)["connectivity_deliveries_total", "site", "in", "settled"] == 2
+        monitor.meter("site").inbound("refused")
+    assert samples(monitor)["connectivity_deliveries_total", "site", "in", "refused"] == 2
 
 
 @pytest.mark.parametrize("connection_id", ['a"b', "a\\b", "a\nb"])
 def test_any_label_can_be_read_again(connection_id: str) -> None:
     monitor = Monitor()
-    monitor.meter(connection_id).inbound("settled")
-    assert samples(monitor)["connectivity_deliveries_total", connection_id, "in", "settled"] == 1
+    monitor.meter(connection_id).inbound("refused")
+    assert samples(monitor)["connectivity_deliveries_total", connection_id, "in", "refused"] == 1

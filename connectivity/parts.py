@@ -1,0 +1,88 @@
+"""How the parts of a running connection are, as they know it themselves: its clients, its sources, its targets.
+
+What these come to together is said by `connectivity.monitoring.status`. Of a client that is connected, every source is
+being consumed: a link comes about with all of them or not at all. A target is told to be misconfigured once its broker has
+said that there is no such address, or not for us, until it has taken something there (Ditto connections, status).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+from connectivity.client import Client
+from connectivity.errors import Detail
+from connectivity.lifecycle import State, Status
+from connectivity.model import Connection
+from connectivity.monitoring.status import CLOSED, Part, Recovery, stamp
+from connectivity.targets import TargetRoute
+
+ON_DEMAND: Final = "Producers for targets with placeholders are started on-demand."
+
+_OF_ADDRESSES: Final = (Detail.MISSING_ADDRESS, Detail.NOT_AUTHORIZED)
+"""What a broker says of an address, and not of the whole link."""
+
+_PLACEHOLDER: Final = "{{"
+
+
+def name_of(number: int = 0) -> str:
+    """What a client is called, by its number."""
+    return f"connectivity-{number}"
+
+
+def client_part(client: Client, details_of_open: str) -> Part:
+    """`details_of_open`: what is said of it while it is connected."""
+    lifecycle = client.lifecycle
+    status = lifecycle.status
+    if status is Status.OPEN:
+        details = details_of_open
+    elif status is Status.CLOSED:
+        details = CLOSED
+    else:
+        details = str(lifecycle.error) if lifecycle.error is not None else Detail.CONNECTING.value
+    return Part("client", name_of(client.number), status, details, client.since, recovery=_recovery_of(client))
+
+
+def _recovery_of(client: Client) -> Recovery:
+    if client.lifecycle.state is State.OPEN:
+        return Recovery.SUCCEEDED
+    if client.lifecycle.state in (State.CLOSED, State.CLOSING):
+        return Recovery.UNKNOWN
+    return Recovery.ONGOING if client.is_running else Recovery.GIVEN_UP
+
+
+def source_parts(connection: Connection, client: Client) -> Iterator[Part]:
+    """Each address of each source at a client."""
+    name, since = name_of(client.number), client.since
+    error = client.lifecycle.error
+    for source in connection.sources:
+        for address in source.addresses:
+            if client.lifecycle.state is State.OPEN:
+                yield Part("source", name, Status.OPEN, f"Consumer started at {_at(since)}", since, address)
+            elif error is not None and error.detail in _OF_ADDRESSES and address in error.words:
+                yield Part("source", name, Status.MISCONFIGURED, str(error), since, address)
+            else:
+                yield Part("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)
+
+
+def target_parts(targets: Iterable[TargetRoute], client: Client, conditions: dict[int, str]) -> Iterator[Part]:
+    """Each target at a client. `conditions`: what is to be said of targets besides, by index."""
+    name, since = name_of(client.number), client.since
+    for target in targets:
+        address = target.address
+        if target.trouble is not None:
+            status, details = Status.MISCONFIGURED, target.trouble
+        elif _PLACEHOLDER in address:
+            status, details = Status.UNKNOWN, ON_DEMAND
+        elif client.lifecycle.state is State.OPEN:
+            status, details = Status.OPEN, f"Producer started at {_at(since)}"
+        else:
+            status, details = Status.UNKNOWN, "Producer waits for the client."
+        if (condition := conditions.get(target.index)) is not None:
+            details = f"{details.removesuffix('.')}; {condition}"
+        yield Part("target", name, status, details, since, address)
+
+
+def _at(since: datetime | None) -> str:
+    return stamp(since) if since is not None else "an unknown time"
