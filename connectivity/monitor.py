@@ -97,6 +97,11 @@ class Monitor:
             meter = self._meters[connection_id] = known or Meter(connection_id, self._clock, self._now)
         return meter
 
+    def known(self, connection_id: str) -> Meter:
+        """The one of this connection, to be read, whether it runs or not. One that never ran has counted nothing."""
+        known = self._meters.get(connection_id) or self._gone.get(connection_id)
+        return known or Meter(connection_id, self._clock, self._now)
+
     def forget(self, connection_id: str) -> None:
         """The connection is closed for good: an alert on links that are down must not go on about it."""
         meter = self._meters.pop(connection_id, None)

@@ -3,19 +3,22 @@
 What these come to together is said by `connectivity.monitoring.status`. Of a client that is connected, every source is
 being consumed: a link comes about with all of them or not at all. A target is told to be misconfigured once its broker has
 said that there is no such address, or not for us, until it has taken something there (Ditto connections, status).
+
+What is shown of a connection that does not run is here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from connectivity.client import Client
 from connectivity.errors import Detail
 from connectivity.lifecycle import State, Status
 from connectivity.model import Connection
-from connectivity.monitoring.status import CLOSED, Part, Recovery, stamp
+from connectivity.monitoring.meter import Meter
+from connectivity.monitoring.status import CLOSED, Part, Recovery, closed_report, stamp
 from connectivity.targets import TargetRoute
 
 ON_DEMAND: Final = "Producers for targets with placeholders are started on-demand."
@@ -82,6 +85,22 @@ def target_parts(targets: Iterable[TargetRoute], client: Client, conditions: dic
         if (condition := conditions.get(target.index)) is not None:
             details = f"{details.removesuffix('.')}; {condition}"
         yield Part("target", name, status, details, since, address)
+
+
+def closed_status(connection_id: str, wanted: str, since: datetime | None = None) -> Mapping[str, Any]:
+    """The status of a connection that does not run. `wanted`: what it is to be; `since`: when it was closed, if known."""
+    return closed_report(connection_id, wanted, name_of(), since)
+
+
+def metrics_of(meter: Meter, connection: Connection) -> Mapping[str, Any]:
+    """What a connection has counted, whether it runs or not."""
+    sources = [address for source in connection.sources for address in source.addresses]
+    return meter.report(sources, [target.address for target in connection.targets])
+
+
+def logs_of(meter: Meter) -> Mapping[str, Any]:
+    """What has happened to a connection lately; nothing of one that does not run."""
+    return {"connectionId": meter.connection_id, **meter.log.read()}
 
 
 def _at(since: datetime | None) -> str:

@@ -32,10 +32,10 @@ from connectivity.lifecycle import State, Status, overall
 from connectivity.members import Member
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
-from connectivity.monitoring.status import closed_report, report
+from connectivity.monitoring.status import report
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
-from connectivity.parts import client_part, name_of, source_parts, target_parts
+from connectivity.parts import client_part, closed_status, logs_of, metrics_of, source_parts, target_parts
 from connectivity.scripts.host import ScriptHost
 from connectivity.store import Store
 from connectivity.targets import TargetRoute
@@ -161,7 +161,7 @@ class Supervisor:
         wanted = wanted or self.connection.connection_status
         running = [client for client in self.clients if client.lifecycle.status is not Status.CLOSED]
         if not running:
-            return closed_report(self.connection.id, wanted, name_of(), self.clients[0].since)
+            return closed_status(self.connection.id, wanted, self.clients[0].since)
         conditions: dict[int, str] = {}
         for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
             conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
@@ -177,12 +177,11 @@ class Supervisor:
 
     def metrics_report(self) -> Mapping[str, Any]:
         """What the connection has counted."""
-        sources = [address for source in self.connection.sources for address in source.addresses]
-        return self._meter.report(sources, [target.address for target in self.connection.targets])
+        return metrics_of(self._meter, self.connection)
 
     def logs_report(self) -> Mapping[str, Any]:
         """What has happened to the connection lately; nothing of one that is closed."""
-        return {"connectionId": self.connection.id, **self._meter.log.read()}
+        return logs_of(self._meter)
 
     def reset_metrics(self) -> None:
         """Count from zero."""

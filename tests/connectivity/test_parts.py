@@ -11,8 +11,10 @@ from connectivity import cursors
 from connectivity.client import Pauses
 from connectivity.errors import ConnectionRefused, Detail, NotConnected, PublishFailed
 from connectivity.lifecycle import Status
+from connectivity.monitor import Monitor
+from connectivity.parts import closed_status, logs_of, metrics_of
 from tests.connectivity.running import Running
-from tests.connectivity.site import source, target, turn, until
+from tests.connectivity.site import connection, source, target, turn, until
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -93,6 +95,27 @@ async def test_status_7_3_a_connection_that_is_closed_has_one_closed_client() ->
     assert (report["liveStatus"], part["status"]) == ("closed", "closed")
     assert (part["statusDetails"], part["inStateSince"]) == ("[DISCONNECTED] connection is closed", SINCE)
     assert report["sourceStatus"] == report["targetStatus"] == []
+
+
+def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_nothing() -> None:
+    monitor = Monitor()
+    meter = monitor.known("depot")
+    assert closed_status("depot", "closed")["liveStatus"] == "closed"
+    assert logs_of(meter) == {"connectionId": "depot", "connectionLogs": []}
+    found = metrics_of(meter, connection(source("in"), targets=[target(EVENTS)]))
+    assert found["containsFailures"] is False
+    assert set(found["sourceMetrics"]["addressMetrics"]) == {"in"}
+    assert set(found["targetMetrics"]["addressMetrics"]) == {"events", "_responses"}
+    assert b"depot" not in monitor.exposition()
+
+
+def test_a_connection_that_ran_keeps_what_it_has_counted() -> None:
+    monitor = Monitor()
+    monitor.meter("site").source(["in"]).at("in").consumed.note(None)
+    monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
+    monitor.forget("site")
+    found = metrics_of(monitor.known("site"), connection())
+    assert found["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]["PT1M"] == 1
 
 
 async def test_status_7_3_somebody_else_may_know_what_the_connection_is_to_be() -> None:
