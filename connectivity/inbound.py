@@ -127,6 +127,11 @@ class Reader:
         self._needs_topic = any(name.startswith("topic:") for name in names)
         self._needs_features = "feature:id" in names
 
+    def note_throttled(self, minutes: int) -> None:
+        """Deliveries were held back in so many minutes, since their rate is limited."""
+        for facts in self.route.arriving.each():
+            facts.throttled.note(None, minutes)
+
     async def prepare(self, deliveries: Sequence[Delivery]) -> Sequence[Preparation]:
         """What scripts make of deliveries, in their order; nothing where the source has none."""
         if not self._scripted:

@@ -111,10 +111,14 @@ class Intake:
         Raises what `stop` was told.
         """
         self._task = asyncio.current_task()
+        throttled = link.throttled
         self._holding.enter(self)
         try:
             async for deliveries in link.consume(self._reader.route.index):
                 started = time_ns()
+                if (minutes := link.throttled) != throttled:
+                    self._reader.note_throttled(minutes - throttled)
+                    throttled = minutes
                 # Scripts take their time; the source waits for them, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
                 await self._holding.handle(read(self._reader, deliveries, prepared, started), self)

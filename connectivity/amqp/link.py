@@ -25,6 +25,7 @@ class AmqpLink:
 
     window: int
     lost: asyncio.Future[LinkError]
+    throttled = 0
 
     def __init__(self, connection: Connection, options: Options) -> None:
         self.lost = asyncio.get_running_loop().create_future()

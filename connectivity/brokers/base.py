@@ -84,6 +84,10 @@ class Link(Protocol):
     def condition(self) -> str | None:
         """What keeps the living link from its work just now, as status details say it; None: nothing does."""
 
+    @property
+    def throttled(self) -> int:
+        """In how many minutes a limit on its rate, if it has one, has held the link back."""
+
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         """What arrives for the source with this index: whatever is ready, never empty, at most some hundreds.
 

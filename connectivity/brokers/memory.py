@@ -132,6 +132,7 @@ class MemoryLink:
     """See `connectivity.brokers.base.Link`."""
 
     condition: str | None = None
+    throttled = 0
 
     def __init__(self, broker: MemoryBroker, queues: Sequence[_Queue], client: int = 0) -> None:
         self._loop = asyncio.get_running_loop()

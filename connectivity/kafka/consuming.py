@@ -104,6 +104,11 @@ class Consuming:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def throttled(self) -> int:
+        """In how many minutes the limit has held the thread back."""
+        return self._throttle.minutes
+
     # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def has_ended(self, count: int) -> None:
@@ -313,11 +318,13 @@ class Consuming:
 
 
 class Throttle:
-    """At most so many in each second."""
+    """At most so many in each second. `minutes`: in how many minutes that has held somebody back."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._until = 0.0
+        self._minute = -1
+        self.minutes = 0
         self.room = FOR_EVER if limit is None else limit
 
     def pause(self) -> float:
@@ -326,7 +333,12 @@ class Throttle:
             return 0.0
         if (now := time.monotonic()) >= self._until:
             self._until, self.room = now + 1.0, self._limit
-        return self._until - now if self.room <= 0 else 0.0
+        if self.room > 0:
+            return 0.0
+        if (minute := int(now // 60)) != self._minute:
+            self._minute = minute
+            self.minutes += 1
+        return self._until - now
 
     def took(self, count: int) -> None:
         if self._limit is not None:

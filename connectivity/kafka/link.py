@@ -99,6 +99,11 @@ class KafkaLink:
         """While the library looks for a broker, nothing comes and nothing goes."""
         return str(self._said()) if self._is_made and self.down.is_set() else None
 
+    @property
+    def throttled(self) -> int:
+        """See `connectivity.brokers.base.Link`."""
+        return max((member.throttled for member in self._members), default=0)
+
     async def reason(self, patience: float) -> LinkError:
         """Why no broker can be reached: as the library says it, where its words tell something, else as a greeting finds."""
         if self._ending is not None:

@@ -47,6 +47,7 @@ class MqttLink:
 
     window: int
     lost: asyncio.Future[LinkError]
+    throttled = 0
 
     def __init__(
         self,

@@ -253,3 +253,15 @@ async def test_what_one_of_several_links_brought_is_forgotten_with_it_and_the_re
         running.site.disk.full = False
         await until(lambda: running.unsettled() == 0)
     assert sorted(running.site.values()) == list(range(20))
+
+
+async def test_case_51_minutes_in_which_a_limit_held_the_link_back_are_counted_at_the_source() -> None:
+    running = await Running.opened(source("in"), source("other"))
+    (link,) = running.broker.links
+    for minutes in (1, 1, 3):
+        link.throttled = minutes
+        running.send(*numbered(minutes))
+        await pause()
+    await running.answered(3)
+    inbound = running.supervisor.metrics_report()["sourceMetrics"]["addressMetrics"]
+    assert [inbound[name]["throttled"]["success"]["PT1M"] for name in ("in", "other")] == [3, 0]

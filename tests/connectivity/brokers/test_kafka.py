@@ -269,6 +269,7 @@ class TestKafka(BrokerBehaviour):
         await world.send(numbered(50))
         assert await taker.payloads(50) == numbered(50)
         assert asyncio.get_running_loop().time() - begun >= 1.5
+        assert link.throttled >= 1
         await link.close()
 
     async def test_a_full_link_pauses_stays_in_its_group_and_goes_on(self, world: KafkaWorld, link: KafkaLink) -> None:
