@@ -22,7 +22,7 @@ from connectivity.brokers.base import Delivery, Outcome
 from connectivity.errors import ConnectivityError
 from connectivity.inbound import NOTHING, Heard, Preparation, Reader, Received
 from connectivity.lanes import Ended
-from connectivity.monitoring.facts import About
+from connectivity.monitoring.facts import About, SourceFacts
 from connectivity.outbound import Route
 from mappings.signals import Cancel, Command, Headers, Request
 from spark_store.records import DeliveryName
@@ -105,13 +105,25 @@ def read(
             for delivery, made in each
             for since in (started or time_ns(),)
         ]
-    for arrival in arrivals:
-        _note(arrival, reader.is_enforcing)
+    _note_read(arrivals, reader.is_enforcing)
     return arrivals
 
 
+def _note_read(arrivals: Sequence[Arrival], is_enforcing: bool) -> None:
+    """Tell what was read. Deliveries of one signal, which is what most are, are told of together."""
+    plain: dict[SourceFacts, list[About]] = {}
+    for arrival in arrivals:
+        received = arrival.received
+        if len(received.signals) == 1 and received.error is None and not (received.dropped or is_enforcing):
+            plain.setdefault(arrival.facts, []).append(received.signals[0].signal)
+        else:
+            _note(arrival, is_enforcing)
+    for facts, signals in plain.items():
+        facts.read.note_each(signals)
+
+
 def _note(arrival: Arrival, is_enforcing: bool) -> None:
-    """Tell what was read."""
+    """Tell what was read of a delivery."""
     facts, received = arrival.facts, arrival.received
     facts.consumed.note(arrival.about)
     for heard in received.signals:

@@ -35,7 +35,7 @@ from mappings.headers import normalise, readable, require_size
 from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
 from mappings.placeholders import PlaceholderContext, Scope, Template, parse
 from mappings.resolution import unresolved
-from mappings.signals import Acknowledgement, Command, ErrorResponse, Inbound, Subscribe
+from mappings.signals import Acknowledgement, Command, ErrorResponse, Inbound
 from mappings.topic import topic_of
 
 log = structlog.get_logger(__name__)
@@ -228,7 +228,7 @@ class Reader:
     ) -> PlaceholderContext:
         return PlaceholderContext(
             headers=delivery.envelope.headers,
-            entity=_entity(signal) if signal is not None else entity,
+            entity=signal.entity if signal is not None else entity,
             topic=topic_of(signal) if self._needs_topic and signal is not None else None,
             feature_ids=feature_ids(getattr(signal, "path", None)) if self._needs_features else (),
             connection_id=self.route.connection_id,
@@ -263,9 +263,9 @@ class Reader:
                 # Subscriptions repeat their headers with every element. (Commands are measured where they are decided.)
                 require_size(headers)
             if identity is not None:
-                self._enforce(_entity(signal), identity)
+                self._enforce(signal.entity, identity)
         except MappingError as error:
-            entity = _entity(signal)
+            entity = signal.entity
             group = entity.type.group if entity is not None else "things"
             known = _filled(headers, error.headers) if isinstance(error, DecodeError) else headers
             raise DecodeError(error.fault, entity=entity, group=group, headers=known) from error
@@ -363,10 +363,6 @@ def _filled(own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]
     filled = {name: value for name, value in others.items() if name.lower() not in names}
     filled.update(own)
     return filled
-
-
-def _entity(signal: Inbound) -> EntityId | None:
-    return signal.query.entity if isinstance(signal, Subscribe) else signal.entity
 
 
 def _values(template: Template, context: PlaceholderContext) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.lanes import Ended, Posting
 from connectivity.mapper import Mapper, mappers_of
 from connectivity.model import DEFAULT_CONTENT_TYPE, Connection, Source
+from connectivity.monitoring.facts import Fact
 from connectivity.monitoring.meter import Meter
 from connectivity.outbox import Outbox
 from connectivity.publication import Publication, Resolved
@@ -228,28 +229,28 @@ class Route:
 
     def _write(self, signal: Outbound, unasked: bool) -> _Written | None:
         """What is to be sent, or nothing for a reason that is counted."""
-        facts = self.facts
-        if (failure := failure_of(signal)) is not None:
-            facts.dispatched_error.note(signal, words=failure)
-        else:
-            facts.dispatched.note(signal)
         try:
             written = self._written(signal, unasked)
-            if written == ADDRESS_UNRESOLVED and isinstance(signal, Answer) and self._is_said(signal):
-                # It would have been said: where an answer is missed, its address is to blame and nothing else.
-                facts.mapped.note(signal)
+            # Where an answer is missed, its address is to blame and nothing else: it would have been said.
+            is_said = written == ADDRESS_UNRESOLVED and isinstance(signal, Answer) and self._is_said(signal)
         except Exception as error:
+            self._note_dispatched(signal)
             self._not_written(signal, error)
             return None
         if isinstance(written, str):
-            self._unsent[written].note(signal)
+            self._drop(signal, self._unsent[written], is_said=is_said)
             if written == ADDRESS_UNRESOLVED:
                 self._tell_unresolved(signal)
             return None
-        if envelopes := written[1]:
-            facts.mapped.note(signal, len(envelopes))
+        number = len(written[1])
+        if number == 1 and failure_of(signal) is None:
+            self.facts.said.note(signal)
         else:
-            facts.unwritten.note(signal)
+            self._note_dispatched(signal)
+            if number:
+                self.facts.mapped.note(signal, number)
+            else:
+                self.facts.unwritten.note(signal)
         return written
 
     def _written(self, signal: Outbound, unasked: bool) -> _Written | str:
@@ -271,6 +272,19 @@ class Route:
     def _context(self, publication: Publication, signal: Outbound) -> PlaceholderContext:
         mapper = self.mapper
         return publication.context(signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features)
+
+    def _drop(self, signal: Outbound, reason: Fact, *, is_said: bool = False) -> None:
+        """Tell that a signal is not sent, which is no fault. `is_said`: there are words for it."""
+        self._note_dispatched(signal)
+        if is_said:
+            self.facts.mapped.note(signal)
+        reason.note(signal)
+
+    def _note_dispatched(self, signal: Outbound) -> None:
+        if (error := failure_of(signal)) is not None:
+            self.facts.dispatched_error.note(signal, words=error)
+        else:
+            self.facts.dispatched.note(signal)
 
     def _tell_unresolved(self, signal: Outbound) -> None:
         """Loud the first time: a whole source may be without answers, because a header is not mapped."""
@@ -321,6 +335,9 @@ def response_type(signal: Answer) -> str:
 
 def failure_of(signal: Outbound) -> str | None:
     """What an answer says that tells of a failure; None for all others."""
+    if type(signal) is Response and signal.status < _FAILURES:
+        # What nearly all of them are.
+        return None
     if isinstance(signal, ErrorResponse):
         return f"{signal.fault.error}: {signal.fault.message}"
     if isinstance(signal, Failed):

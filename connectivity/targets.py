@@ -145,13 +145,19 @@ class TargetRoute:
             context = self._publication.context(signal, has_topic=self._has_topic, has_features=self._has_features)
             resolved = self._publication.resolve(context)
             if resolved is None:
+                self.facts.passed.note(signal)
                 self.facts.unresolved.note(signal)
                 self._tell_unresolved(signal)
                 return None
             parts = [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
         except Exception as error:
+            self.facts.passed.note(signal)
             raise self._not_written(signal, error) from error
         made = sum(len(envelopes) for _, envelopes in parts)
+        if made == 1:
+            self.facts.written.note(signal)
+            return resolved, parts
+        self.facts.passed.note(signal)
         if not made:
             self.facts.unwritten.note(signal)
             return None
@@ -204,8 +210,6 @@ class TargetRoute:
         Where scripts have the last word and make nothing of it, `dropped` is called in the place of `ended`, if it is given.
         A live signal that no link has taken within the longest time that anybody may wait for it is not sent any more.
         """
-        self.facts.dispatched.note(signal)
-        self.facts.filtered.note(signal)
         try:
             written = self._write(signal)
         except PublishFailed as error:

@@ -247,6 +247,11 @@ class Subscribe:
     key: str | None = None
     demand: int = 0
 
+    @property
+    def entity(self) -> EntityId | None:
+        """The entity that is asked about."""
+        return self.query.entity
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -31,8 +31,8 @@ MOST_BYTES: Final = 250_000
 NOT_PROVIDED: Final = "<not-provided>"
 """Stands for a correlation id that nobody gave."""
 
-Entry: TypeAlias = "tuple[float, str | None, EntityId | None, str]"
-"""Seconds since the epoch, correlation id, what it was about, the message."""
+Entry: TypeAlias = "tuple[float, str | None, EntityId | None, str | None]"
+"""Seconds since the epoch, correlation id, what it was about, and the message where it is not the usual one of its ring."""
 
 
 class Kind(NamedTuple):
@@ -47,7 +47,7 @@ class Kind(NamedTuple):
 class ConnectionLog:
     """The log of one connection; off until somebody switches it on."""
 
-    __slots__ = ("_rings", "_until", "is_on", "now", "since")
+    __slots__ = ("_rings", "_until", "_words", "is_on", "now", "since")
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` gives seconds since the epoch."""
@@ -55,6 +55,8 @@ class ConnectionLog:
         self.is_on = False
         self.since = self._until = 0.0
         self._rings: dict[Kind, deque[Entry]] = {}
+        self._words: dict[Kind, str] = {}
+        """The usual message of each ring."""
 
     def __repr__(self) -> str:
         return f"<ConnectionLog {'on' if self.is_on else 'off'}, {sum(map(len, self._rings.values()))} entries>"
@@ -75,21 +77,25 @@ class ConnectionLog:
         for ring in self._rings.values():
             ring.clear()
 
-    def ring(self, kind: Kind) -> deque[Entry]:
-        """Where entries of this kind go while the log `is_on`; the same one for as long as there is a log."""
+    def ring(self, kind: Kind, words: str) -> tuple[deque[Entry], str | None]:
+        """Where entries of this kind go while the log `is_on`, the same one for as long as there is a log; and what stands
+        in an entry that says `words`: nothing, where that is the usual message of the ring."""
         ring = self._rings.get(kind)
         if ring is None:
             ring = self._rings[kind] = deque(maxlen=MOST_KEPT)
-        return ring
+            self._words[kind] = words
+        return ring, None if self._words[kind] == words else words
 
     def write(self, kind: Kind, words: str) -> None:
         """Write down what seldom happens."""
         if self.is_on:
-            self.ring(kind).append((self.now(), None, None, words))
+            ring, words_beside = self.ring(kind, words)
+            ring.append((self.now(), None, None, words_beside))
 
     def drop(self, kind: Kind) -> None:
         """Nothing of this kind happens any more."""
         self._rings.pop(kind, None)
+        self._words.pop(kind, None)
 
     def expire(self) -> None:
         """Once in a while: forget everything when the time is over."""
@@ -109,7 +115,7 @@ class ConnectionLog:
         self.enable()
         written = ((entry, kind) for kind, ring in self._rings.items() for entry in ring)
         newest_first = sorted(written, key=lambda each: each[0][0])[::-1]
-        shown = list(_bounded(_shown(kind, entry) for entry, kind in newest_first))
+        shown = list(_bounded(_shown(kind, entry, self._words[kind]) for entry, kind in newest_first))
         return {
             "connectionLogs": shown[::-1],
             "enabledSince": instant(self.since),
@@ -122,7 +128,7 @@ def instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _shown(kind: Kind, entry: Entry) -> dict[str, Any]:
+def _shown(kind: Kind, entry: Entry, usual: str) -> dict[str, Any]:
     at, correlation_id, entity, words = entry
     shown: dict[str, Any] = {
         "correlationId": correlation_id if correlation_id is not None else NOT_PROVIDED,
@@ -130,7 +136,7 @@ def _shown(kind: Kind, entry: Entry) -> dict[str, Any]:
         "category": kind.category,
         "type": kind.type,
         "level": "success" if kind.is_success else "failure",
-        "message": words,
+        "message": words if words is not None else usual,
     }
     if kind.address is not None:
         shown["address"] = kind.address

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from connectivity.monitoring.entries import ConnectionLog, Entry, Kind
+from connectivity.monitoring.entries import MOST_KEPT, ConnectionLog, Entry, Kind
 from connectivity.monitoring.windows import Clock, Count
 from mappings.ids import EntityId
 
@@ -36,18 +36,21 @@ class About(Protocol):
     @property
     def headers(self) -> Mapping[str, Any]: ...
 
+    @property
+    def entity(self) -> EntityId | None: ...
+
 
 class Fact(Count):
     """One kind of thing that happens at one address."""
 
-    __slots__ = ("_log", "_ring", "_words", "kind", "outcome")
+    __slots__ = ("_ring", "_words", "kind", "log", "outcome")
 
     def __init__(self, clock: Clock, log: ConnectionLog, kind: Kind, words: str, outcome: Outcome | None) -> None:
         """`words`: what an entry says, unless somebody knows better."""
         super().__init__(clock)
-        self._log = log
+        self.log = log
         self._ring: deque[Entry] | None = None
-        self._words = words
+        self._words: str | None = words
         self.kind = kind
         self.outcome = outcome
 
@@ -57,19 +60,58 @@ class Fact(Count):
 
     def note(self, about: About | None, count: int = 1, words: str | None = None) -> None:
         """It has happened so many times, to a signal if to one. `words` say what the usual ones do not."""
-        if self.second != self._clock.second:
+        if self.second != self.clock.second:
             self.roll()
         self.open += count
-        if (log := self._log).is_on:
-            ring = self._ring
-            if ring is None:
-                ring = self._ring = log.ring(self.kind)
+        if (log := self.log).is_on:
+            ring = self._ring or self.ring()
             if about is None:
                 ring.append((log.now(), None, None, words or self._words))
             else:
-                entity: EntityId | None = getattr(about, "entity", None)
-                correlation_id = about.headers.get(_CORRELATION_ID)
-                ring.append((log.now(), correlation_id, entity, words or self._words))
+                ring.append((log.now(), about.headers.get(_CORRELATION_ID), about.entity, words or self._words))
+
+    def ring(self) -> deque[Entry]:
+        """Where its entries go."""
+        if self._ring is None:
+            self._ring, self._words = self.log.ring(self.kind, self._words or "")
+        return self._ring
+
+
+class Steps:
+    """Facts that happen to the same signal at the same time: told with one call, and one look at the time."""
+
+    __slots__ = ("_clock", "_facts", "_log")
+
+    def __init__(self, *facts: Fact) -> None:
+        """Each fact is the first of its kind, so that one entry suits all of them."""
+        self._facts = facts
+        self._clock, self._log = facts[0].clock, facts[0].log
+
+    def note(self, about: About) -> None:
+        """They have happened to a signal."""
+        second = self._clock.second
+        for fact in self._facts:
+            if fact.second != second:
+                fact.roll()
+            fact.open += 1
+        if (log := self._log).is_on:
+            entry = log.now(), about.headers.get(_CORRELATION_ID), about.entity, None
+            for fact in self._facts:
+                fact.ring().append(entry)
+
+    def note_each(self, abouts: Sequence[About]) -> None:
+        """They have happened to each of these signals. Only of the last ones anything is written: they would push the
+        others out."""
+        second, number = self._clock.second, len(abouts)
+        for fact in self._facts:
+            if fact.second != second:
+                fact.roll()
+            fact.open += number
+        if (log := self._log).is_on:
+            now = log.now()
+            entries = [(now, about.headers.get(_CORRELATION_ID), about.entity, None) for about in abouts[-MOST_KEPT:]]
+            for fact in self._facts:
+                fact.ring().extend(entries)
 
 
 Make: TypeAlias = Callable[..., Fact]
@@ -88,6 +130,7 @@ class SourceFacts:
         "mapped",
         "not_enforced",
         "not_mapped",
+        "read",
         "rejected",
         "throttled",
         "unmatched",
@@ -96,6 +139,8 @@ class SourceFacts:
     def __init__(self, make: Make) -> None:
         self.consumed = make("consumed", True, "Message was consumed.")
         self.mapped = make("mapped", True, "Message was mapped to a signal.")
+        self.read = Steps(self.consumed, self.mapped)
+        """What happens to nearly every message."""
         self.not_mapped = make("mapped", False, "Message could not be mapped.")
         self.enforced = make("enforced", True, "The sender speaks for the entity.")
         self.not_enforced = make("enforced", False, "The sender may not speak for the entity.")
@@ -119,9 +164,11 @@ class TargetFacts:
         "not_filtered",
         "not_mapped",
         "not_published",
+        "passed",
         "published",
         "unresolved",
         "unwritten",
+        "written",
     )
 
     def __init__(self, make: Make) -> None:
@@ -129,6 +176,10 @@ class TargetFacts:
         self.filtered = make("filtered", True, "Signal passed the target's filters.")
         self.not_filtered = make("filtered", False, "Signal could not be filtered.", ("out", "failed"))
         self.mapped = make("mapped", True, "Signal was mapped to a message.")
+        self.passed = Steps(self.dispatched, self.filtered)
+        """What happens to every signal that a target is sent."""
+        self.written = Steps(self.dispatched, self.filtered, self.mapped)
+        """What happens to nearly every one of them."""
         self.not_mapped = make("mapped", False, "Signal could not be mapped.", ("out", "failed"))
         self.unwritten = make(
             "dropped", True, "Signal dropped, no payload mapper has words for it", ("out", "unwritten")
@@ -145,10 +196,12 @@ class TargetFacts:
 class ReplyFacts(TargetFacts):
     """What happens to answers, and to elements of subscriptions, at all reply-targets of a connection."""
 
-    __slots__ = ("dispatched_error", "no_reply_target", "not_diverted", "not_expected")
+    __slots__ = ("dispatched_error", "no_reply_target", "not_diverted", "not_expected", "said")
 
     def __init__(self, make: Make) -> None:
         super().__init__(make)
+        self.said = Steps(self.dispatched, self.mapped)
+        """What happens to nearly every answer."""
         self.dispatched_error = make("dispatched", False, "An error was dispatched to the reply-target.")
         self.no_reply_target = make(
             "dropped", True, "Signal dropped, the source has no reply-target", ("out", "no_reply_target")

@@ -65,10 +65,10 @@ class Counted(NamedTuple):
 class Count:
     """One number that grows. Its buckets take memory once it has grown."""
 
-    __slots__ = ("_before", "_buckets", "_clock", "_folded", "last", "open", "second")
+    __slots__ = ("_before", "_buckets", "_folded", "clock", "last", "open", "second")
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self.second = clock.second
         """The second that `open` belongs to."""
         self.open = 0
@@ -90,7 +90,7 @@ class Count:
 
     def add(self, count: int = 1) -> None:
         """Count so many."""
-        if self.second != self._clock.second:
+        if self.second != self.clock.second:
             self.roll()
         self.open += count
 
@@ -102,7 +102,7 @@ class Count:
                 buckets[offset + self.second // window.seconds % window.buckets] += self.open
             self._before += self.open
             self.last, self.open = self.second, 0
-        self.second = self._clock.second
+        self.second = self.clock.second
 
     def read(self) -> Counted:
         """What the windows that end now have."""

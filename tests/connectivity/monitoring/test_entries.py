@@ -29,7 +29,8 @@ def log(clock: Clock) -> ConnectionLog:
 
 def write(log: ConnectionLog, kind: Kind, *numbers: int, words: str = "it happened") -> None:
     for number in numbers:
-        log.ring(kind).append((log.now(), f"c-{number}", LAMP, words))
+        ring, beside = log.ring(kind, words)
+        ring.append((log.now(), f"c-{number}", LAMP, beside))
 
 
 def correlations(log: ConnectionLog) -> list[str]:
@@ -128,7 +129,7 @@ def test_a_log_that_nobody_looked_after_is_empty_when_its_time_is_over(log: Conn
 
 
 def test_after_a_reset_the_same_rings_fill_again(log: ConnectionLog) -> None:
-    ring = log.ring(CONSUMED)
+    ring, _ = log.ring(CONSUMED, "it happened")
     write(log, CONSUMED, 1)
     log.reset()
     assert correlations(log) == []

@@ -36,6 +36,44 @@ def test_nothing_is_written_while_the_log_is_off() -> None:
     assert made.log.read()["connectionLogs"] == []
 
 
+def command(correlation_id: str) -> Command:
+    return Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": correlation_id})
+
+
+def test_steps_that_happen_together_are_told_of_like_each_of_them() -> None:
+    made = meter()
+    made.log.enable()
+    made.target("out").written.note(command("c-1"))
+    entries = made.log.read()["connectionLogs"]
+    assert [entry["type"] for entry in entries] == ["dispatched", "filtered", "mapped"]
+    assert {entry["correlationId"] for entry in entries} == {"c-1"}
+    assert len({entry["message"] for entry in entries}) == 3
+    metrics = made.report([], ["out"])["connectionMetrics"]["outbound"]
+    assert [metrics[step]["success"]["PT1M"] for step in ("dispatched", "filtered", "mapped")] == [1, 1, 1]
+
+
+def test_of_many_messages_that_are_told_of_together_all_count_and_the_last_ten_are_written_down() -> None:
+    made = meter()
+    made.log.enable()
+    facts = made.source(["in"]).at("in")
+    facts.read.note_each([command(f"c-{number}") for number in range(25)])
+    facts.read.note_each([command("c-last")])
+    consumed = [entry for entry in made.log.read()["connectionLogs"] if entry["type"] == "consumed"]
+    assert [entry["correlationId"] for entry in consumed] == [*(f"c-{number}" for number in range(16, 25)), "c-last"]
+    found = made.report(["in"], [])["connectionMetrics"]["inbound"]
+    assert (found["consumed"]["success"]["PT1H"], found["mapped"]["success"]["PT1H"]) == (26, 26)
+
+
+def test_of_reasons_that_share_a_ring_each_has_its_own_words() -> None:
+    made = meter()
+    made.log.enable()
+    for fact in (made.replies.not_expected, made.replies.unresolved, made.replies.not_expected):
+        fact.note(None)
+    words = [entry["message"] for entry in made.log.read()["connectionLogs"]]
+    assert words[1] == "Signal dropped, target address unresolved"
+    assert words[0] == words[2] != words[1]
+
+
 def test_an_answer_has_no_address_in_the_log() -> None:
     made = meter()
     made.log.enable()

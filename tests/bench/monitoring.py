@@ -1,0 +1,314 @@
+"""What it costs that a connection counts and writes down what becomes of its messages, and what a scrape costs.
+
+The way of a message through the service, from its bytes to the confirm, without the broker's wire: beside it the cost of
+monitoring would be smaller. Two such ways, one of which counts nothing and writes nothing, take turns with the same messages
+many times over; what is compared is the processor time of the whole process, which knows nothing of what else the machine
+does. The log is on, as it is while a connection is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from connectivity.arrivals import read
+from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
+from connectivity.dispatch import Dispatcher
+from connectivity.history import HistoryFeed
+from connectivity.inbound import Reader
+from connectivity.members import Member
+from connectivity.model import Connection
+from connectivity.monitor import Monitor
+from connectivity.monitoring.facts import About, Addresses, Fact, TargetFacts
+from connectivity.monitoring.meter import Meter
+from connectivity.outbound import routes_of
+from connectivity.outbox import Outbox
+from connectivity.spec import parse
+from connectivity.store import Store
+from connectivity.streams import Bounds, Streams
+from connectivity.targets import TargetRoute
+from connectivity.twins.decide import Decider
+from mappings.envelope import Envelope
+from mappings.signals import Subscribe
+from spark_store.journal import SqliteJournal
+from tests.bench.modify import THINGS, command
+from tests.bench.report import Figure
+from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, thing
+from tests.connectivity.fakes import Link
+from tests.integration.documents import source
+
+TURNS = 200
+BATCH = 50
+COMMANDS = 250
+EVENTS = 20_000
+CONNECTIONS = 1_000
+SCRAPES = 15
+MOST_COST = 0.03
+MOST_SCRAPE = 0.2
+
+
+class Silent(Fact):
+    """A fact that nobody is told of."""
+
+    def note(self, about: About | None, count: int = 1, words: str | None = None) -> None:
+        pass
+
+
+class Nothing:
+    """Steps that nobody is told of."""
+
+    def note(self, about: About) -> None:
+        pass
+
+    def note_each(self, abouts: Sequence[About]) -> None:
+        pass
+
+
+def silenced(facts: Any) -> Any:
+    """Facts of a party, of which nobody is told anything."""
+    for name in ("read", "passed", "written", "said"):
+        if hasattr(facts, name):
+            setattr(facts, name, Nothing())
+    return facts
+
+
+class SilentMeter(Meter):
+    """A meter that counts nothing and writes nothing."""
+
+    def inbound(self, outcome: str, count: int = 1) -> None:
+        pass
+
+    def __init__(self, *all: Any) -> None:
+        super().__init__(*all)
+        silenced(self.replies)
+
+    def source(self, *all: Any) -> Addresses:
+        addresses = super().source(*all)
+        for facts in addresses.each():
+            silenced(facts)
+        return addresses
+
+    def target(self, address: str) -> TargetFacts:
+        found: TargetFacts = silenced(super().target(address))
+        return found
+
+    def _fact(self, category: str, address: str | None, type: str, *more: Any) -> Fact:
+        told = super()._fact(category, address, type, *more)
+        return Silent(self._clock, self.log, told.kind, "", None)
+
+
+class SilentMonitor(Monitor):
+    def meter(self, connection_id: str) -> Meter:
+        return SilentMeter(connection_id, self._clock, self._now)
+
+
+class Tally:
+    """A number that somebody waits for; looking again and again would cost more than what is measured."""
+
+    def __init__(self) -> None:
+        self._number = self._wanted = 0
+        self._is_there = asyncio.Event()
+
+    def count(self) -> None:
+        self._number += 1
+        if self._number == self._wanted:
+            self._is_there.set()
+
+    def expect(self, more: int) -> None:
+        """So many more are waited for from now on."""
+        self._wanted = self._number + more
+        self._is_there.clear()
+
+    async def reached(self) -> None:
+        await self._is_there.wait()
+
+
+class Confirming(Link):
+    """A broker that confirms at once what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.taken = Tally()
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        self.taken.count()
+        done(None)
+
+
+class Way:
+    """The way of messages through one connection, with a journal of its own."""
+
+    def __init__(self, path: Path, monitor: Monitor, *, has_target: bool) -> None:
+        fill(path, THINGS, EVENTS // 10)
+        self.monitor = monitor
+        self.store = Store(SqliteJournal.open(path))
+        now = datetime.now
+        decider = Decider(self.store, now=lambda: now(UTC))
+        self.streams = Streams(self._open_feed, Bounds(), time.monotonic)
+        self.dispatcher = Dispatcher(self.store, self.streams, decider)
+        self.link, self.outbox = Confirming(), Outbox()
+        self.outbox.attach(self.link)
+        meter = monitor.meter("bench")
+        if not isinstance(meter, SilentMeter):
+            meter.log.enable()
+        self.ended = Tally()
+        self.connection = _connection("bench", source("bench", SUBJECT))
+        clock = lambda: now(UTC)  # noqa: E731 - the shortest thing that asks the clock
+        self.reader = Reader(*routes_of(self.connection, 0, self.outbox, meter, clock))
+        # Who brings a change is not sent it: its target is another connection's.
+        self.beside = _connection("beside", targets=[_TARGET])
+        more = monitor.meter("beside")
+        if not isinstance(more, SilentMeter):
+            more.log.enable()
+        self.targets = [TargetRoute(self.beside, 0, self.outbox, more, clock)] if has_target else []
+
+    async def start(self) -> Way:
+        if self.targets:
+            self.dispatcher.join(Member(self.beside, self.targets, frozenset()))
+            await self.dispatcher.cursors.place(self.beside)
+            self.dispatcher.cursors.join(self.beside, self.targets)
+        return self
+
+    def _open_feed(self, signal: Subscribe, _subjects: tuple[str, ...]) -> HistoryFeed:
+        return HistoryFeed.open(self.store, signal.query, datetime.now(UTC))
+
+    def _ended(self, _delivery: Delivery, _outcome: Outcome) -> None:
+        self.ended.count()
+
+    async def take(self, payloads: list[bytes]) -> None:
+        """Everything from the bytes of these commands to the last confirm of what follows from them."""
+        self.link.taken.expect(len(payloads) * (1 + len(self.targets)))
+        for start in range(0, len(payloads), BATCH):
+            deliveries = [
+                Delivery(Envelope(payload, {}), "bench", None, False, self._ended)
+                for payload in payloads[start : start + BATCH]
+            ]
+            self.ended.expect(len(deliveries))
+            self.dispatcher.handle(read(self.reader, deliveries), _nothing)
+            self.monitor.tick()
+            await self.ended.reached()
+        await self.link.taken.reached()
+
+    async def replay(self, count: int) -> None:
+        """So many events of one thing, as they are asked for by its subscriber."""
+        prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
+        await self._say(f"{prefix}/subscribeForPersistedEvents", b"null")
+        key = next(iter(self.streams)).key
+        self.link.taken.expect(count)
+        await self._say(f"{prefix}/request", b'{"subscriptionId":"%s","demand":%d}' % (key.encode(), count))
+        await self.link.taken.reached()
+        await self._say(f"{prefix}/cancel", b'{"subscriptionId":"%s"}' % key.encode())
+
+    async def _say(self, topic: str, value: bytes) -> None:
+        payload = b'{"topic":"%s","path":"/","headers":{},"value":%s}' % (topic.encode(), value)
+        self.ended.expect(1)
+        delivery = Delivery(Envelope(payload, {}), "bench", None, False, self._ended)
+        self.dispatcher.handle(read(self.reader, [delivery]), _nothing)
+        await self.ended.reached()
+
+    async def close(self) -> None:
+        self.dispatcher.close_connection("beside")
+        await self.dispatcher.cursors.close()
+        await self.store.close()
+
+
+_TARGET = {"address": "events", "topics": ["_/_/things/twin/events"], "authorizationContext": [SUBJECT], "qos": 1}
+
+
+def _connection(name: str, *sources: Any, **more: Any) -> Connection:
+    document = {"id": name, "connectionType": "mqtt", "connectionStatus": "open", "uri": "tcp://127.0.0.1:1883"}
+    return parse({**document, "sources": list(sources), **more})
+
+
+def _nothing(_arrivals: object) -> None:
+    raise AssertionError("the store is there")
+
+
+def costs(folder: Path) -> list[Figure]:
+    """Commands, commands whose events go to a target, and replays: with monitoring and without, in turns."""
+    payloads = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(COMMANDS)]
+    modifies: Callable[[Way], Awaitable[None]] = lambda way: way.take(payloads)  # noqa: E731
+    replays: Callable[[Way], Awaitable[None]] = lambda way: way.replay(EVENTS // 10 - 1)  # noqa: E731
+    return [
+        uvloop.run(_compared(folder / "modify", "modify", modifies, COMMANDS)),
+        uvloop.run(_compared(folder / "target", "modify, with a target", modifies, COMMANDS, has_target=True)),
+        uvloop.run(_compared(folder / "replay", "replay", replays, EVENTS // 10 - 1)),
+    ]
+
+
+async def _compared(
+    folder: Path, what: str, work: Callable[[Way], Awaitable[None]], number: int, *, has_target: bool = False
+) -> Figure:
+    ways = [
+        await Way(folder / name / "journal.db", monitor, has_target=has_target).start()
+        for name, monitor in (("with", Monitor()), ("without", SilentMonitor()))
+    ]
+    for way in ways:
+        await work(way)
+    gc.collect()
+    gc.freeze()
+    spent: list[list[float]] = [[], []]
+    for turn in range(TURNS):
+        # Who is first is another one each time: the machine may become slower or faster meanwhile.
+        for index in (0, 1) if turn % 2 else (1, 0):
+            gc.collect()
+            begun = time.process_time()
+            await work(ways[index])
+            spent[index].append(time.process_time() - begun)
+    gc.unfreeze()
+    for way in ways:
+        await way.close()
+    ratios = [ours / bare for ours, bare in zip(*spent, strict=True)]
+    ratio = statistics.median(ratios)
+    doubt = statistics.stdev(ratios) / TURNS**0.5
+    ours, bare = (statistics.median(each) / number * 1e6 for each in spent)
+    return Figure(
+        f"monitoring, {what}",
+        f"{ours:.2f} µs of processor each",
+        f"{bare:.2f} µs (nothing is counted or written)",
+        f"cost ≤ {MOST_COST:.0%}",
+        ratio - 1 <= MOST_COST,
+        f"cost {ratio - 1:+.1%} ± {doubt:.1%}, {TURNS} turns each",
+    )
+
+
+def scrapes(_folder: Path) -> list[Figure]:
+    """What Prometheus waits for with many connections that are in use, and with as many that are not."""
+    figures = []
+    for what, is_used in (("in use", True), ("open and idle", False)):
+        monitor = Monitor()
+        monitor.watch_subscriptions(list)
+        for number in range(CONNECTIONS):
+            meter = monitor.meter(f"depot-{number}")
+            meter.is_up = True
+            arriving, target = meter.source([f"in/{number}"]).at(f"in/{number}"), meter.target(f"out/{number}")
+            if is_used:
+                meter.inbound("refused")
+                facts = (arriving.acknowledged, arriving.given_back, target.published, meter.replies.published)
+                for fact in (*facts, meter.replies.unresolved, target.not_published):
+                    fact.note(None)
+        waits = []
+        for _ in range(SCRAPES):
+            begun = time.perf_counter()
+            size = len(monitor.exposition())
+            waits.append(time.perf_counter() - begun)
+        wait = statistics.median(waits)
+        figures.append(
+            Figure(
+                f"scrape, {CONNECTIONS:,} connections {what}",
+                f"{wait * 1000:.0f} ms",
+                "–",
+                f"≤ {MOST_SCRAPE * 1000:.0f} ms",
+                wait <= MOST_SCRAPE,
+                f"{size / 1000:,.0f} kB",
+            )
+        )
+    return figures
