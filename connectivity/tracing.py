@@ -10,9 +10,9 @@ events, and with what is remembered of a command to targets that are sent its ev
 context of its own span in its transport headers, in the place of whatever a header mapping has put there (W3C Trace Context;
 OpenTelemetry, semantic conventions for messaging).
 
-**What it costs.** Nothing while it is off: nothing of this file, nor the library, is loaded, and whoever might make a span
-tests for None. Spans are handed to a thread that exports them in batches; when that cannot keep pace or the collector is
-away, spans are lost, and one warning says so. The only file that knows the library.
+**What it costs.** Nothing while it is off: nothing of this file, nor what makes and exports spans, is loaded, and whoever
+might make one tests for None. Spans are handed to a thread that exports them in batches; when that cannot keep pace or the
+collector is away, spans are lost, and one warning says so. The only file that knows the library.
 """
 
 from __future__ import annotations
