@@ -321,8 +321,11 @@ def logs(
     if as_json:
         print_json(found if level is None else tables.of_level(found, level.value))
         return
-    for entry in tables.objects(tables.of_level(found, level and level.value)["connectionLogs"]):
+    entries = tables.objects(tables.of_level(found, level and level.value)["connectionLogs"])
+    for entry in entries:
         _print_entry(entry)
+    if not entries:
+        typer.echo(f"{connection}: no entries")
 
 
 def _print_entry(entry: Mapping[str, Any]) -> None:

@@ -8,12 +8,21 @@ with canned({"GET /api/2/connections": [{"id": "a"}]}) as server:
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
+
+PROGRAM = (
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from connectivity.cli.console import main; main()",
+)
+"""`connectivity` as a process that can be interrupted, even where whoever runs the tests cannot."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -85,6 +86,25 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
         server.should_exit = True
         await serving
     await bench.store.close()
+
+
+def walk() -> tuple[dict[str, str], list[str]]:
+    """The files and the lines of the five minutes that the page on operating describes."""
+    section = OPERATING.read_text(encoding="utf-8").split("## The command line", 1)[1].split("### Changing", 1)[0]
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    files = {f"{name}.{kind}": text for name in ("lamps", "message") for kind, text in blocks if kind != "console"}
+    lines = [line for kind, text in blocks if kind == "console" for line in text.splitlines()]
+    return files, [line.removeprefix("$ connectivity ") for line in lines]
+
+
+async def test_the_walk_of_the_page_on_operating_can_be_walked(shell: Shell) -> None:
+    files, lines = walk()
+    for name, text in files.items():
+        (shell.folder / name).write_text(text)
+    assert len(lines) >= 15
+    for line in lines:
+        await shell(line, 3 if "--plan" in line else 0)
+    assert await shell.json("connections list --ids") == ["owned"]
 
 
 async def test_a_connection_from_its_plan_to_its_end(shell: Shell) -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli.console import app
 from tests.brokers import free_port
-from tests.connectivity.cli.canned import HTML, Answers, Canned, Says, canned, fault
+from tests.connectivity.cli.canned import HTML, PROGRAM, Answers, Canned, Says, canned, fault
 from tests.connectivity.cli.test_tables import METRICS, STATUS
 
 TOKEN = "t0ken-nobody-else-has"
@@ -168,6 +168,8 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
     }
     assert run("list").stdout == run("status").stdout == "no connections\n"
     assert run("metrics", "depot").stdout == "depot: nothing counted\n"
+    server.table[f"GET {DEPOT}/logs"] = Says(LOGS | {"connectionLogs": []})
+    assert run("logs", "depot").stdout == "depot: no entries\n"
     assert run("revisions", "depot").stdout == "depot: no revisions\n"
     assert json.loads(run("status", "--json").stdout) == []
 
@@ -293,7 +295,7 @@ def test_following_prints_an_object_a_line_as_it_comes_and_ends_with_130(server:
     server.table[f"GET {DEPOT}/logs"] = [Says(LOGS), Says(raw=b""), Says(more)]
     arguments = ["connections", "logs", "depot", "--follow", "--json", "--interval", "0.1"]
     with subprocess.Popen(
-        [sys.executable, "-m", "connectivity", *arguments],
+        [*PROGRAM, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -31,6 +31,7 @@ ANSWERS: dict[str, tuple[list[Any], list[list[int]]]] = {
     "another client's in between": ([logs(1, 3), logs(1, 2, 3)], [[1, 3], [2]]),
     "twice the same": ([logs(1), logs(1, 1, 1)], [[1], [1, 1]]),
     "cut short by a long one, and whole again": ([logs(1, 2), logs(2, 9), logs(1, 2, 9)], [[1, 2], [9], []]),
+    "twice the same, one of them hidden for a while": ([logs(1, 1), logs(1), logs(1, 1)], [[1, 1], [], []]),
     "emptied, and new ones": ([logs(1), logs(), logs(2)], [[1], [], [2]]),
     "no logs at all": ([None, {}, {"connectionLogs": 7}, [1], logs(1)], [[], [], [], [], [1]]),
 }
