@@ -365,7 +365,8 @@ def _quiet_garbage_collection() -> None:
 
 def _secrets(settings: Settings) -> list[str]:
     """The service's own secrets."""
-    own = (settings.api.token, settings.secrets.key, *settings.secrets.old_keys)
+    tokens = (settings.api.token, *(it.token for it in settings.api.tokens))
+    own = (*tokens, settings.secrets.key, *settings.secrets.old_keys)
     return [secret.get_secret_value() for secret in own if secret is not None]
 
 

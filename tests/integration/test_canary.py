@@ -11,6 +11,8 @@ import contextlib
 import json
 import signal
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,7 +75,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def broker(certificates: Certificates) -> Iterator[Mosquitto]:
-    users = {name: secret(name) for name in ("right", "mistaken", "by-file", "by-variable")}
+    users = {name: secret(name) for name in ("right", "mistaken", "by-file", "by-variable", "by-api")}
     with Mosquitto.start(users=users, tls=certificates) as started:
         yield started
 
@@ -124,6 +126,56 @@ def statuses(service: ServiceProcess) -> dict[str, str]:
     return {name: service.status(name).get("status", "none") for name in EXPECTED}
 
 
+def asked(service: ServiceProcess, token: str, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    """What the API answers."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{service.port}{path}",
+        None if body is None else json.dumps(body).encode(),
+        {"authorization": f"Bearer {token}", "content-type": "application/json"},
+        method=method,
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=WITHIN) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def through_the_api(service: ServiceProcess, broker: Mosquitto, token: str) -> list[bytes]:
+    """Give secrets to the API, good ones and bad ones; everything that it answers."""
+    place, answers = "/api/2/connections", []
+
+    def ask(expected: int, method: str, path: str, body: Any = None) -> Any:
+        status, answer = asked(service, token, method, path, body)
+        assert status == expected, f"{method} {path}: {status} {answer.decode()}"
+        answers.append(answer)
+        return json.loads(answer or b"null")
+
+    plain = f"{broker.host}:{broker.port}"
+    made = document("by-api", f"tcp://by-api:SECRET@{plain}")
+    shown = ask(201, "POST", place, made)
+    assert shown["uri"] == f"tcp://by-api:*****@{plain}"
+    # What comes back masked keeps its password; sent elsewhere it has to be given anew.
+    ask(204, "PUT", f"{place}/by-api", {**made, "uri": shown["uri"], "tags": ["seen"]})
+    ask(400, "PUT", f"{place}/by-api", {**made, "uri": f"tcp://by-api:*****@127.0.0.1:{free_port()}"})
+    ask(400, "PUT", f"{place}/by-api", {**made, "sources": [source(qos="high")]})
+    ask(400, "POST", place, document("bad", "tcp://u:SECRET@h:1?p=SECRET"))
+    ask(400, "POST", place, document("own", f"tcp://u:${{file:{service.data / 'journal.db'}}}@{plain}"))
+    ask(400, "POST", f"{place}?token={quote(secret('query'), safe='')}", made)
+    answers.append(
+        asked(service, token, "POST", f"{place}?dry-run=true", document("trial", f"tcp://u:SECRET@{plain}"))[1]
+    )
+    for path in (
+        place,
+        f"{place}/by-api",
+        "/api/2/audit",
+        *(f"{place}/by-api/{it}" for it in ("status", "logs", "metrics")),
+    ):
+        ask(200, "GET", path)
+    return answers
+
+
 def written(text: str) -> set[bytes]:
     """A secret as it may be found: as it is, percent-encoded, as JSON, and in base64 wherever it begins."""
     raw = text.encode()
@@ -149,7 +201,9 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
         assert statuses(service) == EXPECTED
         wait_until_sync(lambda: "no use for" in service.log_file.read_text(encoding="utf-8"), WITHIN)
         wait_until_sync(lambda: "a thread has ended" in service.log_file.read_text(encoding="utf-8"), WITHIN)
-        answers = [
+        answers = through_the_api(service, broker, token)
+        wait_until_sync(lambda: service.status("by-api").get("status") == "open", WITHIN)
+        answers += [
             service.get(path, given)[1]
             for path in (
                 "/health/ready",
@@ -168,6 +222,7 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
     for said in (b"Fatal Python error: Aborted", b"bad credentials", b"certificate", b"connection file has a problem"):
         assert said in logged
     places = {"the log": logged, **{f"answer {number}": answer for number, answer in enumerate(answers)}}
+    assert b"sealed:v1:" in b"".join(file.read_bytes() for file in service.data.iterdir() if "journal" in file.name)
     places |= {str(file): file.read_bytes() for file in service.data.rglob("*") if file.is_file()}
     body = pkcs8(certificates.client_key).splitlines()[1].encode()
     for place, content in places.items():
