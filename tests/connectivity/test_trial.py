@@ -212,3 +212,37 @@ async def test_whoever_gives_up_leaves_the_broker(broker: Broker, give_up: Calla
     with pytest.raises((asyncio.CancelledError, OperationRefused)):
         await trying
     assert broker.is_left or not broker.asked
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "mqtt-5", "amqp-091", "kafka"])
+async def test_7_6_whatever_listens_there_and_says_nothing_is_given_up_and_left(kind: str) -> None:
+    """By the brokers' own files; nobody has to answer for that."""
+    links: set[asyncio.StreamWriter] = set()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        links.add(writer)
+        while await reader.read(1000):
+            pass
+        links.discard(writer)
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    amqp = kind == "amqp-091"
+    document = {
+        **DOCUMENT,
+        "connectionType": kind,
+        "uri": f"{'amqp' if amqp else 'tcp'}://127.0.0.1:{port}",
+        "specificConfig": {"bootstrapServers": f"127.0.0.1:{port}"} if kind == "kafka" else {},
+        "sources": [{**SOURCE, "addresses": ["asked"]}],
+        "targets": [],
+    }
+    refused = await refusal(document, patience=0.5)
+    assert refused.fault.message == "Failed to open requested connection within <0.5> seconds!"
+    if kind == "kafka":
+        # Its greeting blocks in a thread, which looks at the clock every ten seconds: here the other side hangs up.
+        for link in links:
+            link.close()
+    await wait_until(lambda: not links, 30)
+    server.close()
+    await server.wait_closed()
