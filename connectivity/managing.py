@@ -56,20 +56,23 @@ class Observer(Protocol):
     def status(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.status`."""
 
-    def metrics(self, connection_id: str) -> Mapping[str, Any]:
+    def metrics(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.metrics`."""
 
-    def logs(self, connection_id: str) -> Mapping[str, Any]:
+    def logs(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.logs`."""
 
-    def reset_metrics(self, connection_id: str) -> None:
+    def reset_metrics(self, connection_id: str, running: Supervisor | None, /) -> None:
         """Count from zero."""
 
-    def enable_logs(self, connection_id: str) -> None:
+    def enable_logs(self, connection_id: str, running: Supervisor | None, /) -> None:
         """Keep log entries for the usual time, from now."""
 
-    def reset_logs(self, connection_id: str) -> None:
+    def reset_logs(self, connection_id: str, running: Supervisor | None, /) -> None:
         """Forget the log entries."""
+
+    def forget(self, connection_id: str) -> None:
+        """The connection is deleted."""
 
 
 class Trial(Protocol):
@@ -282,13 +285,14 @@ class Manager(Management):
             self._leave(connection_id, revision, modified.isoformat())
             self._registry.remove(connection_id)
             await self._registry.carry_out(connection_id)
+            self._observer.forget(connection_id)
 
         await self._staged(connection_id, staged)
 
     async def open(self, connection_id: str, by: str) -> None:
         async def staged() -> None:
             wanted = await self._set_status(connection_id, OPEN, by)
-            self._observer.enable_logs(wanted.id)
+            self._observer.enable_logs(wanted.id, self._registry.get(wanted.id))
             running = self._registry.get(connection_id)
             # One that runs and has no link is tried again at once.
             await self._run(connection_id, anew=running is not None and running.status is not Status.OPEN)
@@ -386,7 +390,6 @@ class Manager(Management):
             revision, modified = await self._add(wanted.id, wanted.document, by, action)
             stored = replace(wanted, revision=revision, modified=modified, problems=())
             self._registry.put(stored)
-        self._observer.enable_logs(wanted.id)
         return stored
 
     async def _add(self, connection_id: str, document: Document | None, by: str, action: str) -> tuple[int, datetime]:
@@ -428,10 +431,10 @@ class Manager(Management):
         return self._observer.status(self._wanted(connection_id), self._registry.get(connection_id))
 
     def metrics(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.metrics(self._wanted(connection_id).id)
+        return self._observer.metrics(self._wanted(connection_id), self._registry.get(connection_id))
 
     def logs(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.logs(self._wanted(connection_id).id)
+        return self._observer.logs(self._wanted(connection_id), self._registry.get(connection_id))
 
     async def reset_metrics(self, connection_id: str, by: str) -> None:
         await self._seen(self._observer.reset_metrics, connection_id, by, "reset metrics")
@@ -442,10 +445,12 @@ class Manager(Management):
     async def reset_logs(self, connection_id: str, by: str) -> None:
         await self._seen(self._observer.reset_logs, connection_id, by, "reset logs")
 
-    async def _seen(self, act: Callable[[str], object], connection_id: str, by: str, action: str) -> None:
+    async def _seen(
+        self, act: Callable[[str, Supervisor | None], object], connection_id: str, by: str, action: str
+    ) -> None:
         wanted = self._wanted(connection_id)
         await self._noted(AuditEntry(self._time(), by, action, connection_id, wanted.revision))
-        act(connection_id)
+        act(connection_id, self._registry.get(connection_id))
 
     def subscriptions(self) -> Sequence[Mapping[str, Any]]:
         return self._subscriptions.subscriptions()

@@ -110,6 +110,11 @@ class Monitor:
             if len(self._gone) > _MOST_GONE:
                 del self._gone[next(iter(self._gone))]
 
+    def erase(self, connection_id: str) -> None:
+        """There is no such connection any more, and it does not come back."""
+        self._meters.pop(connection_id, None)
+        self._gone.pop(connection_id, None)
+
     def tick(self) -> None:
         """About once a second: what is counted from now on, is counted now."""
         self._clock.tick()

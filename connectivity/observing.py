@@ -1,6 +1,7 @@
-"""What is seen of a connection from its supervisor alone: its status, and that of each of its clients.
+"""What operators are shown of a connection, whether it runs or not.
 
-Shapes as in Ditto's connections, status.
+What runs is asked by its supervisor. What does not is closed, or misconfigured where its document cannot be used; it has no
+log, and still shows what it had counted, as long as that is remembered (Ditto connections, status, metrics, logs).
 """
 
 from __future__ import annotations
@@ -9,64 +10,53 @@ from collections.abc import Mapping
 from typing import Any
 
 from connectivity.folder import Wanted
-from connectivity.lifecycle import Status
+from connectivity.monitor import Monitor
+from connectivity.parts import closed_status, logs_of, metrics_of, unusable_status
 from connectivity.supervisor import Supervisor
 
-CLIENT = "connectivity-{number}"
-CLOSED = "[DISCONNECTED] connection is closed"
 
+class MonitorObserver:
+    """Knows what has been counted and written down of every connection."""
 
-class SupervisorObserver:
-    """Looks at supervisors; counts nothing and keeps no log."""
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
 
     def status(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.status`."""
+        if running is not None:
+            shown = running.status_report(wanted.status)
+        elif wanted.connection is None:
+            shown = unusable_status(wanted.id, wanted.status, "; ".join(wanted.problems))
+        else:
+            shown = closed_status(wanted.id, wanted.status)
         problems = {"problems": list(wanted.problems)} if wanted.problems else {}
         override = {"override": wanted.override} if wanted.override else {}
-        if running is None:
-            is_broken = wanted.connection is None
-            live = (Status.MISCONFIGURED if is_broken else Status.CLOSED).value
-            clients = [_client(0, live, "; ".join(wanted.problems) if is_broken else CLOSED)]
-        else:
-            live = running.status.value
-            clients = [
-                _client(number, client.lifecycle.status.value, str(client.lifecycle.error or running.status_details))
-                for number, client in enumerate(running.clients)
-            ]
-        return {
-            "connectionId": wanted.id,
-            "connectionStatus": wanted.status,
-            "liveStatus": live,
-            "clientStatus": clients,
-            "sourceStatus": [],
-            "targetStatus": [],
-            "sshTunnelStatus": [],
-            **override,
-            **problems,
-        }
+        return {**shown, **override, **problems}
 
-    def metrics(self, connection_id: str) -> Mapping[str, Any]:
-        """As `Management.metrics`, with nothing counted."""
-        return {"connectionId": connection_id, "containsFailures": False, "connectionMetrics": {}}
+    def metrics(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.metrics`."""
+        if running is not None:
+            return running.metrics_report()
+        return metrics_of(self._monitor.known(wanted.id), wanted.connection)
 
-    def logs(self, connection_id: str) -> Mapping[str, Any]:
-        """As `Management.logs`, with nothing logged."""
-        return {"connectionId": connection_id, "connectionLogs": []}
+    def logs(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.logs`."""
+        return running.logs_report() if running is not None else logs_of(self._monitor.known(wanted.id))
 
-    def reset_metrics(self, connection_id: str) -> None:
-        """Nothing is counted."""
+    def reset_metrics(self, connection_id: str, _running: Supervisor | None) -> None:
+        """Count from zero."""
+        self._monitor.known(connection_id).reset()
 
-    def enable_logs(self, connection_id: str) -> None:
-        """Nothing is logged."""
+    def enable_logs(self, _connection_id: str, running: Supervisor | None) -> None:
+        """Keep a log for the usual time, from now; there is none of what does not run."""
+        if running is not None:
+            running.enable_logs()
 
-    def reset_logs(self, connection_id: str) -> None:
-        """Nothing is logged."""
+    def reset_logs(self, _connection_id: str, running: Supervisor | None) -> None:
+        """Forget the entries of the log."""
+        if running is not None:
+            running.reset_logs()
 
-
-def _client(number: int, status: str, details: str) -> dict[str, Any]:
-    return {
-        "type": "client",
-        "client": CLIENT.format(number=number),
-        "status": status,
-        "statusDetails": details,
-    }
+    def forget(self, connection_id: str) -> None:
+        """The connection is deleted: one that is made under its id begins anew."""
+        self._monitor.erase(connection_id)

@@ -18,7 +18,7 @@ from connectivity.errors import Detail
 from connectivity.lifecycle import State, Status
 from connectivity.model import Connection
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.status import CLOSED, Part, Recovery, closed_report, stamp
+from connectivity.monitoring.status import CLOSED, Part, Recovery, closed_report, report, stamp
 from connectivity.targets import TargetRoute
 
 ON_DEMAND: Final = "Producers for targets with placeholders are started on-demand."
@@ -92,8 +92,16 @@ def closed_status(connection_id: str, wanted: str, since: datetime | None = None
     return closed_report(connection_id, wanted, name_of(), since)
 
 
-def metrics_of(meter: Meter, connection: Connection) -> Mapping[str, Any]:
-    """What a connection has counted, whether it runs or not."""
+def unusable_status(connection_id: str, wanted: str, problems: str) -> Mapping[str, Any]:
+    """The status of a connection whose document has these problems."""
+    part = Part("client", name_of(), Status.MISCONFIGURED, problems, None, recovery=Recovery.UNKNOWN)
+    return report(connection_id, wanted, [part], [], [], None)
+
+
+def metrics_of(meter: Meter, connection: Connection | None) -> Mapping[str, Any]:
+    """What a connection has counted, whether it runs or not. None: its document cannot be used."""
+    if connection is None:
+        return meter.report([], [])
     sources = [address for source in connection.sources for address in source.addresses]
     return meter.report(sources, [target.address for target in connection.targets])
 

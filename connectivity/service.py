@@ -41,7 +41,7 @@ from connectivity.managing import Manager
 from connectivity.metrics import store_figures
 from connectivity.model import Connection
 from connectivity.monitor import Monitor
-from connectivity.observing import SupervisorObserver
+from connectivity.observing import MonitorObserver
 from connectivity.pipeline import Pipeline
 from connectivity.registry import Registry
 from connectivity.settings import Settings, SparkMode, TracingSettings
@@ -140,7 +140,7 @@ class Service:
             self.registry,
             definitions,
             vault,
-            SupervisorObserver(),
+            MonitorObserver(self.monitor),
             SubscriptionTable(self.streams),
             partial(try_out, max_payload=settings.limits.payload, now=now),
             now=now,

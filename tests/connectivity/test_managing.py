@@ -19,7 +19,8 @@ from connectivity.lifecycle import Status
 from connectivity.management import Definition, Judge, Moment, Owner, Sample
 from connectivity.managing import Manager
 from connectivity.model import Connection
-from connectivity.observing import SupervisorObserver
+from connectivity.monitor import Monitor
+from connectivity.observing import MonitorObserver
 from connectivity.registry import Registry
 from connectivity.store import Store
 from connectivity.streams import Bounds, Streams
@@ -58,6 +59,15 @@ class FakeSupervisor:
         self.clients: list[Any] = []
         self._bench = bench
 
+    def status_report(self, wanted: str) -> dict[str, Any]:
+        return {"connectionStatus": wanted, "liveStatus": self.status.value}
+
+    def enable_logs(self) -> None:
+        self._bench.logs.append(f"enable {self.connection.id}")
+
+    def reset_logs(self) -> None:
+        self._bench.logs.append(f"reset {self.connection.id}")
+
     def open(self) -> None:
         self._bench.told.append(f"open {self.connection.id}")
         self.answer()
@@ -79,6 +89,9 @@ class Bench:
         self.folder = folder / "connections"
         self.folder.mkdir(exist_ok=True)
         self.told: list[str] = []
+        self.monitor = Monitor()
+        self.logs: list[str] = []
+        """What was done with logs."""
         self.broker: tuple[Status, str] | None = (Status.OPEN, "connected")
         self.may_close = asyncio.Event()
         self.may_close.set()
@@ -100,7 +113,7 @@ class Bench:
             self.registry,
             definitions,
             vault,
-            SupervisorObserver(),
+            MonitorObserver(self.monitor),
             SubscriptionTable(self.streams),
             now=self.now,
             patience=0.05,
@@ -355,6 +368,26 @@ async def test_the_audit_log_says_who_did_what(bench: Bench) -> None:
     assert found == [("eve", "reset metrics", "depot", 2), ("eve", "close", "depot", 2), ("ada", "create", "depot", 1)]
     (newest,) = await bench.manager.audit(1)
     assert newest["at"] == NOW
+
+
+async def test_logs_are_kept_and_reset_where_something_runs(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.logs.clear()
+    await bench.manager.enable_logs("depot", "eve")
+    await bench.manager.reset_logs("depot", "eve")
+    assert bench.logs == ["enable depot", "reset depot"]
+    await bench.manager.close("depot", "eve")
+    await bench.manager.enable_logs("depot", "eve")
+    await bench.manager.reset_logs("depot", "eve")
+    assert bench.logs == ["enable depot", "reset depot"]
+    assert bench.manager.logs("depot") == {"connectionId": "depot", "connectionLogs": []}
+
+
+async def test_a_connection_that_was_deleted_is_forgotten_with_what_it_has_counted(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.monitor.meter("depot").inbound("refused")
+    await bench.manager.delete("depot", "eve", agree)
+    assert bench.monitor.known("depot").deliveries() == {}
 
 
 async def test_subscriptions_are_those_of_the_table(bench: Bench) -> None:
