@@ -11,7 +11,7 @@ from typing import Any
 
 from connectivity.folder import Wanted
 from connectivity.monitor import Monitor
-from connectivity.parts import closed_status, logs_of, metrics_of, unusable_status
+from connectivity.standings import closed_status, logs_of, metrics_of, unusable_status
 from connectivity.supervisor import Supervisor
 
 

@@ -32,7 +32,7 @@ from spark_store.records import FileNote
 
 log = structlog.get_logger(__name__)
 
-DRAIN_SECONDS = 2.0
+DRAIN_SECONDS = 3.0
 """How long the answers of a connection whose document changed may take to leave."""
 
 

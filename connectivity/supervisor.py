@@ -35,8 +35,15 @@ from connectivity.monitor import Monitor
 from connectivity.monitoring.status import report
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
-from connectivity.parts import client_part, closed_status, logs_of, metrics_of, source_parts, target_parts
 from connectivity.scripts.host import ScriptHost
+from connectivity.standings import (
+    client_standing,
+    closed_status,
+    logs_of,
+    metrics_of,
+    source_standings,
+    target_standings,
+)
 from connectivity.store import Store
 from connectivity.targets import TargetRoute
 from connectivity.topics import CONNECTION_ANNOUNCEMENTS
@@ -157,7 +164,7 @@ class Supervisor:
     # what operators ask
 
     def status_report(self, wanted: str | None = None) -> Mapping[str, Any]:
-        """How the connection is, part by part. `wanted`: what it is to be, where its document does not say so."""
+        """How the connection is, in all its parts. `wanted`: what it is to be, if its document does not say so."""
         wanted = wanted or self.connection.connection_status
         running = [client for client in self.clients if client.lifecycle.status is not Status.CLOSED]
         if not running:
@@ -169,9 +176,9 @@ class Supervisor:
         return report(
             self.connection.id,
             wanted,
-            [client_part(client, self._details_of_open([client], ())) for client in self.clients],
-            [part for client in self.clients for part in source_parts(self.connection, client)],
-            [part for client in self.clients for part in target_parts(self._targets, client, conditions)],
+            [client_standing(client, self._details_of_open([client], ())) for client in self.clients],
+            [each for client in self.clients for each in source_standings(self.connection, client)],
+            [each for client in self.clients for each in target_standings(self._targets, client, conditions)],
             min(connected, default=None),
         )
 

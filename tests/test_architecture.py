@@ -171,7 +171,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.dispatch",),
         ("connectivity.intake",),
         ("connectivity.client", "connectivity.trial"),
-        ("connectivity.parts",),
+        ("connectivity.standings",),
         (
             "connectivity.supervisor",
             "connectivity.definitions",

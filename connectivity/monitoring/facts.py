@@ -97,7 +97,7 @@ class Steps:
         if (log := self._log).is_on:
             entry = log.now(), about.headers.get(_CORRELATION_ID), about.entity, None
             for fact in self._facts:
-                fact.ring().append(entry)
+                (fact._ring or fact.ring()).append(entry)
 
     def note_each(self, abouts: Sequence[About]) -> None:
         """They have happened to each of these signals. Only of the last ones anything is written: they would push the

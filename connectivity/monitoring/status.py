@@ -28,8 +28,8 @@ class Recovery(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Part(NamedTuple):
-    """How one part of a connection is at one of its clients: the client itself, or something with an address."""
+class Standing(NamedTuple):
+    """How a client of a connection is, or what has an address, at one of the clients."""
 
     type: str
     client: str
@@ -57,9 +57,9 @@ class Part(NamedTuple):
         return shown
 
 
-def status_of(parts: Sequence[Part]) -> Status:
+def status_of(standings: Sequence[Standing]) -> Status:
     """The status of a list: the first rule that applies."""
-    found = {part.status for part in parts}
+    found = {each.status for each in standings}
     if found <= {Status.OPEN}:
         return Status.OPEN
     for bad in (Status.FAILED, Status.MISCONFIGURED):
@@ -67,20 +67,20 @@ def status_of(parts: Sequence[Part]) -> Status:
             return bad
     if found == {Status.CLOSED}:
         return Status.CLOSED
-    has_only_open_clients = all(part.status is Status.OPEN for part in parts if part.is_client)
+    has_only_open_clients = all(each.status is Status.OPEN for each in standings if each.is_client)
     return Status.OPEN if Status.UNKNOWN in found and has_only_open_clients else Status.UNKNOWN
 
 
-def live_status(lists: Sequence[Sequence[Part]]) -> Status:
-    """The status of the connection, from the lists of its parts."""
-    found = {status_of(parts) for parts in lists}
+def live_status(lists: Sequence[Sequence[Standing]]) -> Status:
+    """The status of the connection, from the lists of what it consists of."""
+    found = {status_of(standings) for standings in lists}
     for bad in (Status.FAILED, Status.MISCONFIGURED):
         if bad in found:
             return bad
     return found.pop() if found in ({Status.OPEN}, {Status.CLOSED}) else Status.UNKNOWN
 
 
-def recovery_of(clients: Sequence[Part]) -> Recovery:
+def recovery_of(clients: Sequence[Standing]) -> Recovery:
     """Whether the connection is on its way back."""
     found = {client.recovery for client in clients}
     if found == {Recovery.SUCCEEDED}:
@@ -91,9 +91,9 @@ def recovery_of(clients: Sequence[Part]) -> Recovery:
 def report(
     connection_id: str,
     wanted: str,
-    clients: Sequence[Part],
-    sources: Sequence[Part],
-    targets: Sequence[Part],
+    clients: Sequence[Standing],
+    sources: Sequence[Standing],
+    targets: Sequence[Standing],
     connected_since: datetime | None,
 ) -> Mapping[str, Any]:
     """The status of a connection that runs. `wanted`: what it is to be."""
@@ -115,8 +115,8 @@ def report(
 
 def closed_report(connection_id: str, wanted: str, client: str, since: datetime | None = None) -> Mapping[str, Any]:
     """The status of a connection without any client."""
-    part = Part("client", client, Status.CLOSED, CLOSED, since, recovery=Recovery.UNKNOWN)
-    return {**report(connection_id, wanted, [part], [], [], None), "liveStatus": Status.CLOSED.value}
+    only = Standing("client", client, Status.CLOSED, CLOSED, since, recovery=Recovery.UNKNOWN)
+    return {**report(connection_id, wanted, [only], [], [], None), "liveStatus": Status.CLOSED.value}
 
 
 def stamp(time: datetime) -> str:

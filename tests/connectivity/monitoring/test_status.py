@@ -1,4 +1,4 @@
-"""What the parts of a connection come to, rule by rule."""
+"""What clients, sources and targets come to together, rule by rule."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from connectivity.lifecycle import Status
 from connectivity.monitoring.status import (
-    Part,
     Recovery,
+    Standing,
     closed_report,
     live_status,
     recovery_of,
@@ -27,10 +27,10 @@ LETTERS = {
 }
 
 
-def parts(letters: str) -> list[Part]:
-    """A part for each letter: small ones are targets, capital ones clients."""
+def standings(letters: str) -> list[Standing]:
+    """One for each letter: small ones are targets, capital ones clients."""
     return [
-        Part("client" if letter.isupper() else "target", "connectivity-0", LETTERS[letter.lower()], "", None)
+        Standing("client" if letter.isupper() else "target", "connectivity-0", LETTERS[letter.lower()], "", None)
         for letter in letters
     ]
 
@@ -63,7 +63,7 @@ def parts(letters: str) -> list[Part]:
     ],
 )
 def test_status_7_3_of_a_list_is_the_first_rule_that_applies(letters: str, expected: str) -> None:
-    assert status_of(parts(letters)) is LETTERS[expected]
+    assert status_of(standings(letters)) is LETTERS[expected]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_status_7_3_of_a_list_is_the_first_rule_that_applies(letters: str, expec
     ],
 )
 def test_status_7_3_of_a_connection_is_that_of_its_lists(lists: str, expected: str) -> None:
-    clients, sources, targets = (parts(letters) for letters in lists.split(" "))
+    clients, sources, targets = (standings(letters) for letters in lists.split(" "))
     assert live_status((clients, sources, targets)) is LETTERS[expected]
 
 
@@ -99,14 +99,14 @@ def test_status_7_3_of_a_connection_is_that_of_its_lists(lists: str, expected: s
     ],
 )
 def test_status_7_3_recovery_is_that_of_all_clients(clients: list[Recovery], expected: Recovery) -> None:
-    found = [Part("client", "connectivity-0", Status.OPEN, "", None, recovery=each) for each in clients]
+    found = [Standing("client", "connectivity-0", Status.OPEN, "", None, recovery=each) for each in clients]
     assert recovery_of(found) is expected
 
 
-def test_status_7_3_a_report_says_everything_of_every_part() -> None:
-    client = Part("client", "connectivity-0", Status.OPEN, "connected", NOON, recovery=Recovery.SUCCEEDED)
-    source = Part("source", "connectivity-0", Status.OPEN, "Consumer started", NOON, "cmd.in")
-    target = Part("target", "connectivity-0", Status.UNKNOWN, "on-demand", None, "{{ thing:id }}")
+def test_status_7_3_a_report_says_everything_of_everything() -> None:
+    client = Standing("client", "connectivity-0", Status.OPEN, "connected", NOON, recovery=Recovery.SUCCEEDED)
+    source = Standing("source", "connectivity-0", Status.OPEN, "Consumer started", NOON, "cmd.in")
+    target = Standing("target", "connectivity-0", Status.UNKNOWN, "on-demand", None, "{{ thing:id }}")
     early = NOON.astimezone(timezone(timedelta(hours=3)))
     assert report("depot", "open", [client], [source], [target], early) == {
         "connectionId": "depot",

@@ -1,4 +1,4 @@
-"""How the parts of a running connection are, as they know it themselves: its clients, its sources, its targets.
+"""How the clients, sources and targets of a running connection are, as they know it themselves.
 
 What these come to together is said by `connectivity.monitoring.status`. Of a client that is connected, every source is
 being consumed: a link comes about with all of them or not at all. A target is told to be misconfigured once its broker has
@@ -18,7 +18,7 @@ from connectivity.errors import Detail
 from connectivity.lifecycle import State, Status
 from connectivity.model import Connection
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.status import CLOSED, Part, Recovery, closed_report, report, stamp
+from connectivity.monitoring.status import CLOSED, Recovery, Standing, closed_report, report, stamp
 from connectivity.targets import TargetRoute
 
 ON_DEMAND: Final = "Producers for targets with placeholders are started on-demand."
@@ -34,7 +34,7 @@ def name_of(number: int = 0) -> str:
     return f"connectivity-{number}"
 
 
-def client_part(client: Client, details_of_open: str) -> Part:
+def client_standing(client: Client, details_of_open: str) -> Standing:
     """`details_of_open`: what is said of it while it is connected."""
     lifecycle = client.lifecycle
     status = lifecycle.status
@@ -44,7 +44,7 @@ def client_part(client: Client, details_of_open: str) -> Part:
         details = CLOSED
     else:
         details = str(lifecycle.error) if lifecycle.error is not None else Detail.CONNECTING.value
-    return Part("client", name_of(client.number), status, details, client.since, recovery=_recovery_of(client))
+    return Standing("client", name_of(client.number), status, details, client.since, recovery=_recovery_of(client))
 
 
 def _recovery_of(client: Client) -> Recovery:
@@ -55,21 +55,21 @@ def _recovery_of(client: Client) -> Recovery:
     return Recovery.ONGOING if client.is_running else Recovery.GIVEN_UP
 
 
-def source_parts(connection: Connection, client: Client) -> Iterator[Part]:
+def source_standings(connection: Connection, client: Client) -> Iterator[Standing]:
     """Each address of each source at a client."""
     name, since = name_of(client.number), client.since
     error = client.lifecycle.error
     for source in connection.sources:
         for address in source.addresses:
             if client.lifecycle.state is State.OPEN:
-                yield Part("source", name, Status.OPEN, f"Consumer started at {_at(since)}", since, address)
+                yield Standing("source", name, Status.OPEN, f"Consumer started at {_at(since)}", since, address)
             elif error is not None and error.detail in _OF_ADDRESSES and address in error.words:
-                yield Part("source", name, Status.MISCONFIGURED, str(error), since, address)
+                yield Standing("source", name, Status.MISCONFIGURED, str(error), since, address)
             else:
-                yield Part("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)
+                yield Standing("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)
 
 
-def target_parts(targets: Iterable[TargetRoute], client: Client, conditions: dict[int, str]) -> Iterator[Part]:
+def target_standings(targets: Iterable[TargetRoute], client: Client, conditions: dict[int, str]) -> Iterator[Standing]:
     """Each target at a client. `conditions`: what is to be said of targets besides, by index."""
     name, since = name_of(client.number), client.since
     for target in targets:
@@ -84,7 +84,7 @@ def target_parts(targets: Iterable[TargetRoute], client: Client, conditions: dic
             status, details = Status.UNKNOWN, "Producer waits for the client."
         if (condition := conditions.get(target.index)) is not None:
             details = f"{details.removesuffix('.')}; {condition}"
-        yield Part("target", name, status, details, since, address)
+        yield Standing("target", name, status, details, since, address)
 
 
 def closed_status(connection_id: str, wanted: str, since: datetime | None = None) -> Mapping[str, Any]:
@@ -94,8 +94,8 @@ def closed_status(connection_id: str, wanted: str, since: datetime | None = None
 
 def unusable_status(connection_id: str, wanted: str, problems: str) -> Mapping[str, Any]:
     """The status of a connection whose document has these problems."""
-    part = Part("client", name_of(), Status.MISCONFIGURED, problems, None, recovery=Recovery.UNKNOWN)
-    return report(connection_id, wanted, [part], [], [], None)
+    only = Standing("client", name_of(), Status.MISCONFIGURED, problems, None, recovery=Recovery.UNKNOWN)
+    return report(connection_id, wanted, [only], [], [], None)
 
 
 def metrics_of(meter: Meter, connection: Connection | None) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from connectivity.client import Pauses
 from connectivity.errors import ConnectionRefused, Detail, NotConnected, PublishFailed
 from connectivity.lifecycle import Status
 from connectivity.monitor import Monitor
-from connectivity.parts import closed_status, logs_of, metrics_of
+from connectivity.standings import closed_status, logs_of, metrics_of
 from tests.connectivity.running import Running
 from tests.connectivity.site import connection, source, target, turn, until
 
