@@ -7,7 +7,8 @@ read, except those whose name begins with a dot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,21 +55,39 @@ class LoadedFolder:
         return frozenset(problem.file for problem in self.problems)
 
 
-class _Entry(NamedTuple):
-    """One connection document of a file; `path` is where in the file it stands."""
+class Entry(NamedTuple):
+    """One connection document of a file, and its connection: None for one with problems, or with secrets from elsewhere.
+
+    `path` is where in the file it stands; the `id` of the document is there, and may be anything.
+    """
 
     file: Path
     path: str
     document: dict[str, Any]
+    connection: Connection | None
+    problems: Sequence[FileProblem]
+
+
+class ReadFile(NamedTuple):
+    """What one file holds, whatever other files do. `problems` are those of the file as a whole."""
+
+    entries: Sequence[Entry]
+    problems: Sequence[FileProblem]
+    secrets: Mapping[Path, object]
+    """Files that its connections refer to, each with its `stamp` from before it was read."""
 
 
 def stamp(file: Path) -> object:
-    """Time and size of a file, or why they cannot be had: a link that leads nowhere hides no other file."""
+    """What tells a file's contents apart, or why it cannot be had: a link that leads nowhere hides no other file."""
     try:
-        status = file.stat()
+        return stamp_of(file.stat())
     except (OSError, RuntimeError, ValueError) as error:
         return str(error)
-    return status.st_mtime_ns, status.st_size
+
+
+def stamp_of(status: os.stat_result) -> object:
+    """What differs whenever the content of a file does, be it another file under its name."""
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def load_folder(path: Path) -> LoadedFolder:
@@ -82,19 +101,76 @@ def load(paths: Iterable[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
     `for_elsewhere`: a reference to a secret is followed by a service on another machine, and `*****` is the secret that it
     has. Neither needs a value here: their documents are there then, and no connections.
     """
-    loaded = LoadedFolder()
-    files = list(_files(paths, loaded.problems))
-    entries = [entry for file in files for entry in _entries(file, loaded.problems)]
-    places: dict[str, list[_Entry]] = {}
-    for entry in entries:
-        if isinstance(name := entry.document.get("id"), str):
-            places.setdefault(name, []).append(entry)
-    for entry in entries:
-        name = entry.document.get("id")
-        _load_entry(entry, places[name] if isinstance(name, str) else [], loaded, for_elsewhere)
-    order = {file: index for index, file in enumerate(files)}
-    loaded.problems.sort(key=lambda problem: order.get(problem.file, -1))
-    return replace(loaded, read=len(files))
+    problems: list[FileProblem] = []
+    files = list(_files(paths, problems))
+    loaded = joined({file: read_file(file, for_elsewhere=for_elsewhere) for file in files})
+    return replace(loaded, problems=problems + loaded.problems)
+
+
+def read_file(file: Path, *, for_elsewhere: bool = False) -> ReadFile:
+    """The connections of one file. Never raises: whatever is wrong is among the problems. `for_elsewhere` as in `load`."""
+    document, found = read_document(file)
+    problems = [FileProblem(file, problem) for problem in found]
+    if document is None and found:
+        return ReadFile((), problems, {})
+    members = [("", document)]
+    if isinstance(document, list):
+        members = [(f"[{index}]", member) for index, member in enumerate(document)]
+    entries: list[Entry] = []
+    secrets: dict[Path, object] = {}
+    for path, member in members:
+        if isinstance(member, dict):
+            has_id = member.get("id") is not None
+            written = member if has_id else {**member, "id": file.stem}
+            secrets.update((secret, stamp(secret)) for secret in referenced_files(written, file.parent))
+            entries.append(_entry(file, path, written, for_elsewhere))
+        else:
+            problems.append(FileProblem(file, Problem(path or ROOT, show(member), EXPECTED)))
+    return ReadFile(entries, problems, secrets)
+
+
+def _entry(file: Path, path: str, document: dict[str, Any], for_elsewhere: bool) -> Entry:
+    try:
+        return Entry(file, path, document, parse(document, base=file.parent), ())
+    except DefinitionError as error:
+        found = [
+            FileProblem(file, replace(it, path=_below(path, it.path)))
+            for it in error.problems
+            if not (for_elsewhere and _is_known_elsewhere(document, it))
+        ]
+        return Entry(file, path, document, None, found)
+
+
+def joined(files: Mapping[Path, ReadFile]) -> LoadedFolder:
+    """What files hold together: an `id` that is in several places is loaded from none."""
+    loaded = LoadedFolder(read=len(files))
+    places: dict[str, list[Entry]] = {}
+    for content in files.values():
+        for entry in content.entries:
+            if isinstance(name := entry.document["id"], str):
+                places.setdefault(name, []).append(entry)
+    for content in files.values():
+        loaded.problems.extend(content.problems)
+        loaded.secrets.update(content.secrets)
+        for entry in content.entries:
+            name = entry.document["id"]
+            _join(entry, places[name] if isinstance(name, str) else [], loaded)
+    return loaded
+
+
+def _join(entry: Entry, same_id: Sequence[Entry], loaded: LoadedFolder) -> None:
+    if len(same_id) > 1:
+        other = next(it for it in same_id if it is not entry)
+        found = f"{show(entry.document['id'])}, which is also in {other.file}{other.path and ' at ' + other.path}"
+        problem = Problem(_below(entry.path, "id"), found, "an id that no other connection has")
+        loaded.problems.append(FileProblem(entry.file, problem))
+    loaded.problems.extend(entry.problems)
+    if len(same_id) == 1 and not entry.problems:
+        name = entry.document["id"]
+        if entry.connection is not None:
+            loaded.connections[name] = entry.connection
+        loaded.documents[name] = entry.document
+        loaded.files[name] = entry.file
 
 
 def _files(paths: Iterable[Path], problems: list[FileProblem]) -> Iterator[Path]:
@@ -125,52 +201,6 @@ def _members(path: Path, problems: list[FileProblem]) -> list[Path]:
         found = f"a folder that cannot be read: {error.strerror}"
         problems.append(FileProblem(path, Problem(ROOT, found, "a readable folder")))
         return []
-
-
-def _entries(file: Path, problems: list[FileProblem]) -> Iterator[_Entry]:
-    """The documents of a file, with an `id` each; what cannot be a connection becomes a problem."""
-    document, found = read_document(file)
-    problems += (FileProblem(file, problem) for problem in found)
-    if document is None and found:
-        return
-    members = [("", document)]
-    if isinstance(document, list):
-        members = [(f"[{index}]", member) for index, member in enumerate(document)]
-    for path, member in members:
-        if isinstance(member, dict):
-            has_id = member.get("id") is not None
-            yield _Entry(file, path, member if has_id else {**member, "id": file.stem})
-        else:
-            problems.append(FileProblem(file, Problem(path or ROOT, show(member), EXPECTED)))
-
-
-def _load_entry(entry: _Entry, same_id: list[_Entry], loaded: LoadedFolder, for_elsewhere: bool) -> None:
-    if len(same_id) > 1:
-        other = next(it for it in same_id if it is not entry)
-        found = f"{show(entry.document['id'])}, which is also in {other.file}{other.path and ' at ' + other.path}"
-        problem = Problem(_below(entry.path, "id"), found, "an id that no other connection has")
-        loaded.problems.append(FileProblem(entry.file, problem))
-    loaded.secrets.update((file, stamp(file)) for file in referenced_files(entry.document, entry.file.parent))
-    try:
-        connection = parse(entry.document, base=entry.file.parent)
-    except DefinitionError as error:
-        problems = [
-            problem
-            for problem in error.problems
-            if not (for_elsewhere and _is_known_elsewhere(entry.document, problem))
-        ]
-        loaded.problems.extend(
-            FileProblem(entry.file, replace(problem, path=_below(entry.path, problem.path))) for problem in problems
-        )
-        if problems:
-            return
-        connection = None
-    if len(same_id) == 1:
-        name = entry.document["id"]
-        if connection is not None:
-            loaded.connections[name] = connection
-        loaded.documents[name] = entry.document
-        loaded.files[name] = entry.file
 
 
 def _is_known_elsewhere(document: dict[str, Any], problem: Problem) -> bool:

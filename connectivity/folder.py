@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -78,12 +78,12 @@ def said(
     before: Mapping[str, Wanted],
     notes: Mapping[str, FileNote],
     taken: Container[str],
-    digest: Callable[[Document], str],
+    digests: Mapping[str, str],
     now: datetime,
 ) -> Said:
     """Compare a reading of the folder with the connections that files owned `before`.
 
-    `notes` are those of earlier, `taken` the ids that the API owns.
+    `notes` are those of earlier, `taken` the ids that the API owns, `digests` what tells documents apart.
     """
     wanted: dict[str, Wanted] = {}
     changed: list[FileNote] = []
@@ -93,16 +93,19 @@ def said(
         if connection_id in taken:
             problems.append(FileProblem(file, owned_by_api(connection_id)))
             continue
-        document = loaded.documents.get(connection_id) or connection.masked()
         note = notes.get(connection_id)
-        found = digest(document)
+        found = digests[connection_id]
+        former = before.get(connection_id)
+        if former is not None and former.connection is connection and note is not None and note.digest == found:
+            wanted[connection_id] = former if not former.problems else replace(former, problems=())
+            continue
         if note is None or note.digest != found:
             note = FileNote(connection_id, 1 if note is None else note.revision + 1, found, now.isoformat(), None)
             changed.append(note)
         wanted[connection_id] = Wanted(
             connection_id,
             Owner.FILE,
-            document,
+            loaded.documents[connection_id],
             connection,
             note.revision,
             datetime.fromisoformat(note.modified),
@@ -111,8 +114,9 @@ def said(
             digest=found,
         )
     broken = loaded.broken_files
-    for connection_id, former in before.items():
-        if connection_id in wanted or connection_id in taken:
+    for connection_id in before.keys() - wanted.keys():
+        former = before[connection_id]
+        if connection_id in taken:
             continue
         if former.file in broken:
             told = tuple(str(problem) for problem in problems if problem.file == former.file)

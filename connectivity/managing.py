@@ -44,6 +44,9 @@ Answer = TypeVar("Answer")
 OPEN_SECONDS = 55.0
 """How long an operator waits for the clients of a connection that is being opened."""
 
+_LISTED_AT_ONCE = 200
+"""So many connections are listed before others have their turn on the loop."""
+
 UNKNOWN = "unknown"
 """The status that is wanted of a connection that does not say: it does not open."""
 
@@ -162,8 +165,12 @@ class Manager(Management):
         return sorted(self._registry.known)
 
     async def definitions(self) -> Sequence[Definition]:
-        known = self._registry.known
-        return [self._shown(known[connection_id]) for connection_id in sorted(known)]
+        shown: list[Definition] = []
+        for wanted in sorted(self._registry.known.values(), key=lambda it: it.id):
+            if len(shown) % _LISTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            shown.append(self._shown(wanted))
+        return shown
 
     async def definition(self, connection_id: str, at: Moment | None = None) -> Definition:
         if at is None or (at.revision is None and at.time is None):

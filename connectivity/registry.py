@@ -5,28 +5,26 @@ something changes, each connection that differs is brought there by itself: what
 else goes on. So the last state wins, however often a file is written meanwhile.
 
 A file that has become unusable stops nothing, nor does a folder that has vanished: what was said before goes on, and log and
-status say what is wrong. The files that secrets are in count like the documents that refer to them, so that a new password
-is used at once. What files say is compared in `connectivity.folder`; what operators ask is in `connectivity.managing`.
+status say what is wrong. Files are read in `connectivity.watching` and compared in `connectivity.folder`; what operators
+ask is in `connectivity.managing`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from weakref import WeakValueDictionary
 
 import structlog
 
-from connectivity.documents import SUFFIXES
-from connectivity.files import FileProblem, load_folder, stamp
+from connectivity.files import FileProblem, LoadedFolder
 from connectivity.folder import Said, Step, Wanted, digest_of, said, steps
 from connectivity.management import Document, Owner
 from connectivity.model import Connection
 from connectivity.supervisor import Supervisor
+from connectivity.watching import FolderGone, Watcher
 from spark_store.errors import StoreUnavailable
 from spark_store.records import FileNote
 
@@ -45,7 +43,7 @@ class Registry:
 
     def __init__(
         self,
-        folder: Path,
+        watcher: Watcher,
         make: Callable[[Connection], Supervisor],
         ended: Callable[[str], None],
         on_known: Callable[[Callable[[str], bool]], object] = lambda is_wanted: None,  # noqa: ARG005 - callers name it
@@ -61,7 +59,7 @@ class Registry:
         StoreUnavailable.
         """
         self._on_known = on_known
-        self._folder = folder
+        self._watcher = watcher
         self._make = make
         self._ended = ended
         self._shown = shown
@@ -71,9 +69,11 @@ class Registry:
         self._known: dict[str, Wanted] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._settling: set[asyncio.Task[None]] = set()
-        self._secrets: frozenset[Path] = frozenset()
-        """The files that secrets are in."""
-        self._seen: object = ""
+        self.has_looked = False
+        """Whether the folder has been looked at: until then there are connections that nobody knows of."""
+        self._is_gone = False
+        self._is_stale = False
+        """Whether files may own an id now that they could not at the last look."""
         self._may_hide = True
         """Whether there may be connections that nobody can read just now."""
         self._claimed: set[str] = set()
@@ -100,11 +100,6 @@ class Registry:
         """Every connection there is."""
         return self._known
 
-    @property
-    def has_looked(self) -> bool:
-        """Whether the folder has been looked at: until then there are connections that nobody knows of."""
-        return self._seen != ""
-
     # one connection
 
     @contextlib.asynccontextmanager
@@ -130,8 +125,7 @@ class Registry:
     def remove(self, connection_id: str) -> None:
         """There is no such connection any more; a file that waits for the id is looked at again."""
         self._known.pop(connection_id, None)
-        if self.has_looked:
-            self._seen = None
+        self._is_stale = True
 
     async def carry_out(self, connection_id: str, *, anew: bool = False) -> Supervisor | None:
         """Make a connection run as it is wanted, in one's turn; `anew` with a new link in any case.
@@ -198,28 +192,41 @@ class Registry:
 
     async def look(self) -> None:
         """Look at the folder, and begin to make what runs what it says now."""
-        files = _signature(self._folder)
-        seen = files, {file: stamp(file) for file in self._secrets}
-        if seen == self._seen:
-            await self._write_notes()
-            return
-        if files is None:
-            self._seen = seen
-            log.error(
-                "the folder of connections cannot be read; what runs goes on",
-                folder=str(self._folder),
-                hint="make it, or set connections_dir",
-            )
-            return
-        # Scripts are loaded on trial, each in a process of its own; what runs meanwhile goes on.
-        loaded = await asyncio.to_thread(load_folder, self._folder)
-        self._secrets = frozenset(loaded.secrets)
-        self._take(said(loaded, self._owned(Owner.FILE), self.notes, self._taken(), self._digest, self._now()))
-        # Only of what could be read is anything known.
-        self._may_hide = bool(loaded.problems)
-        self._seen = files, loaded.secrets
-        self.tell_known()
+        anew, self._is_stale = self._is_stale, False
+        try:
+            # Scripts are loaded on trial, each in a process of its own; what runs meanwhile goes on.
+            reading = await asyncio.to_thread(self._read, anew)
+        except FolderGone as error:
+            self.has_looked = True
+            if not self._is_gone:
+                hint = "make it, or set connections_dir"
+                log.error("the folder of connections cannot be read; what runs goes on", folder=str(error), hint=hint)
+            self._is_gone = True
+            self._may_hide = True
+        else:
+            if reading is not None:
+                loaded, digests = reading
+                self._take(said(loaded, self._owned(Owner.FILE), self.notes, self._taken(), digests, self._now()))
+                # Only of what could be read is anything known.
+                self._may_hide = bool(loaded.problems)
+                self.tell_known()
+            self._is_gone = False
+            self.has_looked = True
         await self._write_notes()
+
+    def _read(self, anew: bool) -> tuple[LoadedFolder, Mapping[str, str]] | None:
+        """In a worker thread: what the files hold, if that has changed, and what tells the documents apart."""
+        loaded = self._watcher.look(anew=anew)
+        if loaded is None:
+            return None
+        known = self._known
+        return loaded, {
+            connection_id: former.digest
+            if (former := known.get(connection_id)) is not None and former.document is document
+            # Of the document as it is shown: what rests in the journal says nothing of a secret.
+            else digest_of(self._shown(document))
+            for connection_id, document in loaded.documents.items()
+        }
 
     def _take(self, found: Said) -> None:
         """What the files say counts from now on."""
@@ -237,18 +244,19 @@ class Registry:
         self.settle(
             connection_id
             for connection_id in [*former, *(id for id in found.wanted if id not in former)]
-            if found.wanted.get(connection_id) != former.get(connection_id)
+            if found.wanted.get(connection_id) is not former.get(connection_id) and self._has_to_do_with(connection_id)
         )
+
+    def _has_to_do_with(self, connection_id: str) -> bool:
+        """Whether a connection runs or is to run: the others cost nothing."""
+        wanted = self._known.get(connection_id)
+        return connection_id in self._supervisors or (wanted is not None and wanted.running is not None)
 
     def _owned(self, owner: Owner) -> dict[str, Wanted]:
         return {connection_id: wanted for connection_id, wanted in self._known.items() if wanted.owner is owner}
 
     def _taken(self) -> Container[str]:
         return self._owned(Owner.API).keys() | self._claimed
-
-    def _digest(self, document: Document) -> str:
-        """Of the document as it is shown: what rests in the journal says nothing of a secret."""
-        return digest_of(self._shown(document))
 
     async def _write_notes(self) -> None:
         """Store what was noted. What cannot be stored now is stored later; nothing depends on it meanwhile."""
@@ -266,15 +274,6 @@ class Registry:
     def stop(self) -> None:
         """Nothing is opened any more."""
         self._is_closing = True
-
-
-def _signature(folder: Path) -> object:
-    """What changes whenever a connection file of the folder does; None for a folder that cannot be read."""
-    try:
-        names = sorted(file for file in os.listdir(folder) if Path(file).suffix.lower() in SUFFIXES)
-    except OSError:
-        return None
-    return [(name, stamp(folder / name)) for name in names]
 
 
 def _tell(found: FileProblem) -> None:

@@ -53,6 +53,7 @@ from connectivity.trial import try_out
 from connectivity.trimming import Trimmer
 from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
+from connectivity.watching import Watcher
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.signals import Subscribe
@@ -128,7 +129,7 @@ class Service:
         vault = open_vault(settings)
         definitions = Definitions(self.journal, self.store)
         self.registry = Registry(
-            Path(settings.connections_dir),
+            Watcher(Path(settings.connections_dir)),
             self._supervisor,
             self.monitor.forget,
             on_known=cursors.keep,

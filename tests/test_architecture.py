@@ -141,7 +141,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.carried",
             "connectivity.differences",
         ),
-        ("connectivity.folder", "connectivity.refusals"),
+        ("connectivity.folder", "connectivity.refusals", "connectivity.watching"),
         ("connectivity.monitoring", "connectivity.monitoring.*"),
         (
             "connectivity.monitor",

@@ -52,8 +52,12 @@ def look(reading: LoadedFolder, known: FileNote | None = None, taken: frozenset[
     before = {}
     if known is not None:
         former = loaded("in" if known.digest == note().digest else "other")
-        before = said(former, {}, {"depot": known}, (), digest_of, NOW).wanted
-    return said(reading, before, {} if known is None else {"depot": known}, taken, digest_of, NOW)
+        before = said(former, {}, {"depot": known}, (), digests(former), NOW).wanted
+    return said(reading, before, {} if known is None else {"depot": known}, taken, digests(reading), NOW)
+
+
+def digests(reading: LoadedFolder) -> dict[str, str]:
+    return {connection_id: digest_of(document) for connection_id, document in reading.documents.items()}
 
 
 def shown(found: Said) -> tuple[int, str | None, str, datetime] | None:

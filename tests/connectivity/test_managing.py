@@ -27,6 +27,7 @@ from connectivity.streams import Bounds, Streams
 from connectivity.subscriptions import SubscriptionTable
 from connectivity.uri import MASK
 from connectivity.vault import Vault, new_key
+from connectivity.watching import Watcher
 from mappings.errors import INTERNAL_ERROR, Fault
 from spark_store.journal import SqliteJournal
 from tests.connectivity.site import pause
@@ -102,7 +103,7 @@ class Bench:
         vault = Vault(keys)
         self.streams = Streams(lambda _signal, _subjects: INTERNAL_ERROR, Bounds(), lambda: 0.0)
         self.registry = Registry(
-            self.folder,
+            Watcher(self.folder, pause=lambda _seconds: None),
             lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
             lambda _id: None,
             shown=vault.masked,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity import registry as module
-from connectivity.files import LoadedFolder, load_folder
+from connectivity.files import ReadFile, read_file
 from connectivity.model import Connection
 from connectivity.registry import Registry
+from connectivity.watching import Watcher
 from tests.helpers import wait_until
 
 
@@ -39,7 +39,7 @@ class Bench:
         self.folder, self.told = folder, list[str]()
         self.may_be_open: Callable[[str], bool] = lambda _id: True
         self.registry = Registry(
-            folder,
+            Watcher(folder, pause=lambda _seconds: None),
             lambda connection: FakeSupervisor(connection, self.told),  # type: ignore[arg-type, return-value]
             lambda connection_id: self.told.append(f"ended {connection_id}"),
             self._known,
@@ -213,12 +213,12 @@ async def test_what_runs_goes_on_while_documents_are_checked(bench: Bench, monke
     """Scripts in documents are loaded on trial, which takes its time."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def load_slowly(folder: Path) -> LoadedFolder:
+    def read_slowly(file: Path) -> ReadFile:
         begun.set()
         assert may_end.wait(60)
-        return load_folder(folder)
+        return read_file(file)
 
-    monkeypatch.setattr(module, "load_folder", load_slowly)
+    monkeypatch.setattr("connectivity.watching.read_file", read_slowly)
     bench.write("one.json", document())
     changes = asyncio.ensure_future(bench.changes())
     await wait_until(begun.is_set, 60)

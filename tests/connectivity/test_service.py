@@ -23,7 +23,7 @@ from connectivity.brokers.memory import MemoryBroker
 from connectivity.errors import Detail, NotConnected
 from connectivity.files import LoadedFolder
 from connectivity.lock import lock_folder
-from connectivity.model import ConnectionStatus
+from connectivity.model import Connection, ConnectionStatus
 from connectivity.service import PortInUse, Service, _listen, main
 from connectivity.settings import Settings
 from connectivity.supervisor import Supervisor
@@ -115,11 +115,16 @@ class Site:
         self.service = Service(Settings(connections_dir=folder / "connections", data_dir=folder, **settings))
         self.documents = [connection(source("in"), source("other"), id="site", uri=f"memory://{name}:1")]
         # Documents of users may not name this broker, so the folder is read for them.
-        files = {document.id: folder / "connections" / "site.json" for document in self.documents}
-        monkeypatch.setattr(
-            "connectivity.registry.load_folder",
-            lambda _path: LoadedFolder({document.id: document for document in self.documents}, files=files),
-        )
+        monkeypatch.setattr(self.service.registry._watcher, "look", self._look)
+        self._looked: list[Connection] = []
+
+    def _look(self, *, anew: bool = False) -> LoadedFolder | None:
+        if self._looked == self.documents and not anew:
+            return None
+        self._looked = list(self.documents)
+        files = {document.id: Path("site.json") for document in self.documents}
+        documents = {document.id: document.masked() for document in self.documents}
+        return LoadedFolder({document.id: document for document in self.documents}, documents, files)
 
     async def opened(self) -> Site:
         await self.service.registry.refresh()
