@@ -26,6 +26,11 @@ class Definitions:
         self._journal = journal
         self._store = store
 
+    @property
+    def is_available(self) -> bool:
+        """Whether the store can write."""
+        return self._store.is_available
+
     def current(self) -> list[StoredRevision]:
         """The newest revision of every connection of the API; also of those that are deleted."""
         return self._journal.read(definitions.current)

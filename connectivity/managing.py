@@ -111,6 +111,8 @@ class Manager(Management):
         self._patience = patience
         self._last: dict[str, int] = {}
         """The last revision of every id that the API owns or owned."""
+        self._doubtful: set[str] = set()
+        """Ids of which the store may have what it said it could not store."""
         self._working: set[asyncio.Task[Any]] = set()
 
     async def load(self) -> None:
@@ -268,7 +270,7 @@ class Manager(Management):
             former = self._registry.known.get(connection_id)
             if former is not None:
                 _refuse_file(former)
-            if (named := document.get("id", connection_id)) != connection_id:
+            if (named := document.get("id")) is not None and named != connection_id:
                 raise OperationRefused(refusals.other_id(connection_id, named))
             wanted = await self._checked({**document, "id": connection_id}, former)
             if former is None:
@@ -406,15 +408,44 @@ class Manager(Management):
         text = None if document is None else json.dumps(document, ensure_ascii=False)
         row = StoredRevision(connection_id, revision, text, modified.isoformat(), by, action)
         with _stored():
-            await self._definitions.add(row, AuditEntry(row.modified, by, action, connection_id, revision))
+            try:
+                await self._definitions.add(row, AuditEntry(row.modified, by, action, connection_id, revision))
+            except StoreError:
+                self._doubtful.add(connection_id)
+                raise
         self._last[connection_id] = revision
         return revision, modified
+
+    async def recover(self) -> None:
+        """Call it about once a second: take up what was stored although the store could not say so."""
+        for connection_id in list(self._doubtful):
+            async with self._registry.turn(connection_id):
+                await self._look_again(connection_id)
+
+    async def _look_again(self, connection_id: str) -> None:
+        """A commit that failed may have been carried out all the same."""
+        if connection_id not in self._doubtful or not self._definitions.is_available:
+            return
+        found = self._revisions(connection_id)
+        self._doubtful.discard(connection_id)
+        if not found or found[0].revision <= self._last.get(connection_id, 0):
+            return
+        newest = found[0]
+        self._last[connection_id] = newest.revision
+        log.warning("a change was stored that was said not to be", connection=connection_id, revision=newest.revision)
+        if newest.document is None:
+            self._leave(connection_id, newest.revision, newest.modified)
+            self._registry.remove(connection_id)
+        else:
+            self._registry.put(await asyncio.to_thread(self._read, newest))
+        await self._registry.carry_out(connection_id)
 
     async def _staged(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Carry out a command in its turn, to its end."""
 
         async def whole() -> Answer:
             async with self._registry.turn(connection_id):
+                await self._look_again(connection_id)
                 return await staged()
 
         task = asyncio.get_running_loop().create_task(whole())

@@ -226,6 +226,7 @@ class Service:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 await self.registry.look()
+                await self.management.recover()
             except Exception:
                 log.exception("the folder of connections could not be looked at")
 

@@ -4,151 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.definitions import Definitions
 from connectivity.errors import OperationRefused
 from connectivity.lifecycle import Status
-from connectivity.management import Definition, Judge, Moment, Owner, Sample
-from connectivity.managing import Manager
-from connectivity.model import Connection
-from connectivity.monitor import Monitor
-from connectivity.observing import MonitorObserver
-from connectivity.registry import Registry
-from connectivity.store import Store
-from connectivity.streams import Bounds, Streams
-from connectivity.subscriptions import SubscriptionTable
+from connectivity.management import Moment, Owner
 from connectivity.uri import MASK
-from connectivity.vault import Vault, new_key
-from connectivity.watching import Watcher
-from mappings.errors import INTERNAL_ERROR, Fault
-from spark_store.journal import SqliteJournal
+from connectivity.vault import new_key
+from spark_store.errors import StoreUnavailable
+from spark_store.records import AuditEntry, StoredRevision
+from tests.connectivity.managed import NOW, Bench, agree, document, only, put, refused, said
 from tests.connectivity.site import pause
+from tests.fragile import Fragile
 from tests.helpers import wait_until
-
-NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
-
-
-def agree(_revision: int | None) -> None:
-    """Whatever is there may be replaced."""
-
-
-def only(wanted: int | None) -> Judge:
-    """Replace this revision alone."""
-
-    def judge(found: int | None) -> None:
-        if found != wanted:
-            raise OperationRefused(Fault(412, "connectivity:precondition.failed", f"found {found}"))
-
-    return judge
-
-
-class FakeSupervisor:
-    """Notes what is done with a connection, and is open at once, unless the bench says otherwise."""
-
-    def __init__(self, connection: Connection, bench: Bench) -> None:
-        self.connection = connection
-        self.attempted = asyncio.Event()
-        self.status, self.status_details = Status.UNKNOWN, "connecting"
-        self.clients: list[Any] = []
-        self._bench = bench
-
-    def status_report(self, wanted: str) -> dict[str, Any]:
-        return {"connectionStatus": wanted, "liveStatus": self.status.value}
-
-    def enable_logs(self) -> None:
-        self._bench.logs.append(f"enable {self.connection.id}")
-
-    def reset_logs(self) -> None:
-        self._bench.logs.append(f"reset {self.connection.id}")
-
-    def open(self) -> None:
-        self._bench.told.append(f"open {self.connection.id}")
-        self.answer()
-
-    def answer(self) -> None:
-        if self._bench.broker is not None:
-            self.status, self.status_details = self._bench.broker
-            self.attempted.set()
-
-    async def close(self, drain: float = 0.0) -> None:
-        self._bench.told.append(f"close {self.connection.id}")
-        await self._bench.may_close.wait()
-
-
-class Bench:
-    """A manager with a real journal, and brokers that do as they are told."""
-
-    def __init__(self, folder: Path, keys: tuple[bytes, ...]) -> None:
-        self.folder = folder / "connections"
-        self.folder.mkdir(exist_ok=True)
-        self.told: list[str] = []
-        self.monitor = Monitor()
-        self.logs: list[str] = []
-        """What was done with logs."""
-        self.broker: tuple[Status, str] | None = (Status.OPEN, "connected")
-        self.may_close = asyncio.Event()
-        self.may_close.set()
-        self.time = NOW
-        self.journal = SqliteJournal.open(folder / "journal.db")
-        self.store = Store(self.journal)
-        definitions = Definitions(self.journal, self.store)
-        vault = Vault(keys)
-        self.streams = Streams(lambda _signal, _subjects: INTERNAL_ERROR, Bounds(), lambda: 0.0)
-        self.registry = Registry(
-            Watcher(self.folder, pause=lambda _seconds: None),
-            lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
-            lambda _id: None,
-            shown=vault.masked,
-            now=self.now,
-            keep_notes=definitions.note_files,
-        )
-        self.manager = Manager(
-            self.registry,
-            definitions,
-            vault,
-            MonitorObserver(self.monitor),
-            SubscriptionTable(self.streams),
-            now=self.now,
-            patience=0.05,
-        )
-
-    def now(self) -> datetime:
-        return self.time
-
-    async def started(self) -> Bench:
-        await self.manager.load()
-        await self.registry.refresh()
-        return self
-
-    def write(self, name: str, content: object) -> None:
-        file = self.folder / name
-        file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-        self.time += timedelta(seconds=1)
-        stamp = int(self.time.timestamp() * 1e9)
-        os.utime(file, ns=(stamp, stamp))
-
-    def done(self) -> list[str]:
-        told, self.told = self.told, []
-        return told
-
-    async def settled(self) -> list[str]:
-        """What was done when nothing is left to do."""
-        await self.registry.refresh()
-        return self.done()
 
 
 @pytest.fixture
 async def bench(make: Callable[[], Any]) -> Bench:
     bench: Bench = await make()
     return bench
+
+
+@pytest.fixture(autouse=True)
+def _disk() -> Iterator[None]:
+    yield
+    Fragile.arm(0)
 
 
 @pytest.fixture
@@ -164,31 +50,6 @@ async def make(tmp_path: Path) -> AsyncIterator[Callable[[], Any]]:
     yield make
     for bench in made:
         await bench.store.close()
-
-
-def document(topic: str = "in", **more: Any) -> dict[str, Any]:
-    return {
-        "connectionType": "mqtt",
-        "connectionStatus": "open",
-        "uri": "tcp://127.0.0.1:1883",
-        "sources": [{"addresses": [topic], "qos": 1, "authorizationContext": ["acme:x"]}],
-        **more,
-    }
-
-
-async def refused(asked: Any) -> Fault:
-    with pytest.raises(OperationRefused) as caught:
-        await asked
-    return caught.value.fault
-
-
-def said(fault: Fault) -> tuple[int, str]:
-    return fault.status, fault.error
-
-
-async def put(bench: Bench, connection_id: str, **more: Any) -> Definition:
-    found, _ = await bench.manager.put(connection_id, document(**more), "ada", agree)
-    return found
 
 
 # --- one after the other ------------------------------------------------------------------------------------------------
@@ -574,58 +435,58 @@ async def test_what_cannot_be_stored_is_not_done(bench: Bench) -> None:
     assert (await bench.manager.definition("depot")).revision == 1
 
 
-# --- trying out ---------------------------------------------------------------------------------------------------------
-
-
-TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
-
-
-class Tried:
-    """Notes what it is given to try out."""
-
-    def __init__(self) -> None:
-        self.connections: list[Connection] = []
-
-    async def __call__(self, connection: Connection, sample: Sample | None) -> dict[str, Any]:
-        self.connections.append(connection)
-        return {"connection": "open"}
-
-
-@pytest.fixture
-def tried(bench: Bench) -> Tried:
-    bench.manager._trial = made = Tried()
-    return made
-
-
-async def test_case_16_a_target_that_issues_a_label_of_its_connection_may_be_tried_out(
-    bench: Bench, tried: Tried
+@pytest.mark.parametrize("is_asked", [False, True], ids=["by itself", "before the next command"])
+async def test_what_was_stored_in_spite_of_what_the_store_said_is_taken_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
-    for label in ("depot-7:delivered", "{{ connection:id }}:delivered"):
-        given = document(targets=[{**TARGET, "issuedAcknowledgementLabel": label}], id="depot-7")
-        assert await bench.manager.test(given) == {"connection": "open"}
-    assert [each.id for each in tried.connections] == ["depot-7", "depot-7"]
-    assert await bench.manager.definitions() == []
+    """After a restart it would be there too."""
+    await put(bench, "depot")
+    await put(bench, "annex")
+    bench.done()
+    adding = bench.definitions.add
+
+    async def add(revision: StoredRevision, entry: AuditEntry) -> None:
+        await adding(revision, entry)
+        raise StoreUnavailable("the disk did not answer")
+
+    monkeypatch.setattr(bench.definitions, "add", add)
+    for asked in (
+        bench.manager.put("depot", document("other"), "ada", agree),
+        bench.manager.delete("annex", "ada", agree),
+    ):
+        assert said(await refused(asked)) == (503, "api:store.unavailable")
+    assert (bench.done(), bench.manager.ids()) == ([], ["annex", "depot"])
+    monkeypatch.setattr(bench.definitions, "add", adding)
+    if is_asked:
+        assert (await put(bench, "depot", topic="third")).revision == 3
+        assert bench.done() == ["close depot", "open depot"] * 2
+    else:
+        await bench.manager.recover()
+        assert bench.manager.ids() == ["depot"]
+        assert (await bench.manager.definition("depot")).revision == 2
+        assert sorted(bench.done()) == ["close annex", "close depot", "open depot"]
 
 
-async def test_7_1_a_document_without_an_id_is_tried_out_under_one_that_nobody_has(bench: Bench, tried: Tried) -> None:
-    await bench.manager.test(document())
-    [connection] = tried.connections
-    assert connection.id.endswith("-dry-run")
-
-
-@pytest.mark.parametrize(
-    ("targets", "status", "code"),
-    [
-        (["depot-7:seen", "depot-7:seen"], 409, "acknowledgement:label.not.unique"),
-        (["other:seen"], 400, "acknowledgement:label.invalid"),
-    ],
-    ids=["case_44", "case_45"],
-)
-async def test_case_44_45_labels_are_judged_before_anybody_is_asked(
-    bench: Bench, tried: Tried, targets: list[str], status: int, code: str
-) -> None:
-    given = [
-        {**TARGET, "address": f"out/{index}", "issuedAcknowledgementLabel": it} for index, it in enumerate(targets)
-    ]
-    assert said(await refused(bench.manager.test(document(targets=given, id="depot-7")))) == (status, code)
-    assert tried.connections == []
+@pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out without saying so"])
+async def test_wherever_the_disk_fails_nothing_is_half_done(bench: Bench, late: bool) -> None:
+    """What is shown is what is stored, and what was answered as stored is."""
+    await put(bench, "depot")
+    outcomes: set[object] = set()
+    for number in range(1, 16):
+        Fragile.arm(number, late)
+        (answer,) = await asyncio.gather(put(bench, "depot", topic=f"t{number}"), return_exceptions=True)
+        outcomes.add(said(answer.fault) if isinstance(answer, OperationRefused) else type(answer).__name__)
+        was_stored = Fragile.count < number
+        Fragile.arm(0)
+        await bench.store.wait_available()
+        await bench.manager.recover()
+        (stored,) = bench.definitions.current()
+        shown = await bench.manager.definition("depot")
+        assert shown.revision == stored.revision
+        assert json.loads(stored.document or "")["sources"] == shown.document["sources"]
+        assert (
+            bench.registry["depot"].connection.sources[0].addresses[0] == shown.document["sources"][0]["addresses"][0]
+        )
+        if was_stored:
+            assert shown.document["sources"][0]["addresses"] == [f"t{number}"]
+    assert outcomes == {"Definition", (503, "api:store.unavailable")}
