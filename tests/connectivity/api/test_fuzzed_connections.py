@@ -28,7 +28,7 @@ from tests.documents import USABLE, from_schema, nearly_usable
 
 SLOW_TO_MAKE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 usual = settings(max_examples=40, suppress_health_check=SLOW_TO_MAKE)
-long = settings(max_examples=2000, suppress_health_check=SLOW_TO_MAKE)
+long = settings(max_examples=1000, suppress_health_check=SLOW_TO_MAKE)
 documents = st.one_of(nearly_usable(), nearly_usable(), from_schema)
 PATH = "/api/2/connections/site"
 JSON = {"content-type": "application/json"}
