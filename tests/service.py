@@ -98,11 +98,29 @@ class ServiceProcess:
 
     def get(self, path: str, token: str | None = None) -> tuple[int, bytes]:
         """Status and body of a GET; status 0 where nobody answers."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
+        return self.ask("GET", path, token=token, within=5)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        token: str | None = None,
+        within: float = 60,
+    ) -> tuple[int, bytes]:
+        """Status and body of what the API answers; status 0 where nobody does. A `body` that is no text is sent as JSON."""
+        sent = None if body is None else body if isinstance(body, str) else json.dumps(body)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", None if sent is None else sent.encode(), method=method
+        )
+        if sent is not None:
+            request.add_header("content-type", content_type)
         if token is not None:
             request.add_header("authorization", f"Bearer {token}")
         try:
-            with urllib.request.urlopen(request, timeout=5) as response:
+            with urllib.request.urlopen(request, timeout=within) as response:
                 return response.status, response.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -31,7 +31,7 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import cold, judging, lake, monitoring, targets, twins
+from tests.bench import cold, judging, lake, monitoring, operating, targets, twins
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -286,6 +286,9 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "kafka-drain": drained_over_kafka,
     "three": three_at_once,
     "targets-judged": judging.judged,
+    "api": operating.under_load,
+    "many": operating.many_connections,
+    "scrape-served": operating.scrape,
     "lake-fill": lake.filled,
     "monitoring": monitoring.costs,
     "scrapes": monitoring.scrapes,

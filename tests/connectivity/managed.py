@@ -20,6 +20,7 @@ from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.observing import MonitorObserver
 from connectivity.registry import Registry
+from connectivity.standings import logs_of, metrics_of
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.subscriptions import SubscriptionTable
@@ -58,6 +59,12 @@ class FakeSupervisor:
 
     def status_report(self, wanted: str) -> dict[str, Any]:
         return {"connectionStatus": wanted, "liveStatus": self.status.value}
+
+    def metrics_report(self) -> dict[str, Any]:
+        return metrics_of(self._bench.monitor.known(self.connection.id), self.connection)
+
+    def logs_report(self) -> dict[str, Any]:
+        return logs_of(self._bench.monitor.known(self.connection.id))
 
     def enable_logs(self) -> None:
         self._bench.logs.append(f"enable {self.connection.id}")

@@ -76,6 +76,7 @@ class Trial:
             self._listener = subprocess.Popen(command)
             wait_until_sync(self._heard.exists, PATIENCE)
         self._hearing = documents[-1]
+        self.connections = [str(document["id"]) for document in documents]
         self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()

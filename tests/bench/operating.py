@@ -1,0 +1,184 @@
+"""What operators wait for: the API under load, a scrape of many connections, a start with ten thousand files."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.bench.modify import THINGS
+from tests.bench.report import Figure
+from tests.bench.site import SUBJECT, fill, serving
+from tests.kill.churn import CONNECTIONS
+from tests.kill.grounds import SUBJECT as GROUND_SUBJECT
+from tests.kill.grounds import Ground, KafkaGround, MosquittoGround, RabbitGround
+from tests.service import ServiceProcess
+
+RATE = 2_000
+"""Commands a second, over three brokers together."""
+
+REQUESTS = 3_000
+PAUSE = 0.005
+MANY, OPEN_OF_MANY = 10_000, 100
+SCRAPED = 1_000
+
+
+def closed(number: int) -> dict[str, Any]:
+    return {
+        "id": f"resting-{number}",
+        "connectionType": "mqtt",
+        "connectionStatus": "closed",
+        "uri": "tcp://127.0.0.1:1883",
+        "sources": [{"addresses": [f"resting/{number}"], "qos": 1, "authorizationContext": [SUBJECT]}],
+    }
+
+
+def under_load(folder: Path) -> list[Figure]:
+    """Reads, and changes of a connection that is closed, while three brokers bring two thousand commands a second."""
+    fill(folder / "data" / "journal.db", THINGS, 3)
+    grounds: list[Ground] = [MosquittoGround(), RabbitGround(), KafkaGround()]
+    try:
+        return _under_load(folder, grounds)
+    finally:
+        for ground in grounds:
+            ground.close()
+
+
+def _under_load(folder: Path, grounds: Sequence[Ground]) -> list[Figure]:
+    for ground in grounds:
+        ground.prepare("bench", "load")
+    documents = [ground.connection("bench", "load") for ground in grounds]
+    for document in documents:
+        for source in document["sources"]:
+            source["authorizationContext"] = [SUBJECT, GROUND_SUBJECT]
+    with serving(folder, *documents) as service:
+        idle = _latencies(service, [document["id"] for document in documents])
+        with _loaded(grounds) as rates:
+            busy = _latencies(service, [document["id"] for document in documents])
+        held = sum(rates)
+    figures = []
+    for what in idle:
+        alone, found = (statistics.quantiles(it[what], n=100) for it in (idle, busy))
+        figures.append(
+            Figure(
+                f"API, {what}, while three brokers bring {held:,.0f} commands/s",
+                f"p50 {found[49]:.1f} ms, p99 {found[98]:.1f} ms",
+                f"p50 {alone[49]:.1f} ms, p99 {alone[98]:.1f} ms (no load)",
+                "p99 ≤ 25 ms",
+                found[98] <= 25,
+                f"longest {max(busy[what]):.1f} ms",
+            )
+        )
+    return figures
+
+
+@contextmanager
+def _loaded(grounds: Sequence[Ground]) -> Iterator[list[float]]:
+    """A load over each broker; afterwards the rates that they held."""
+    rates: list[float] = []
+    loads = []
+    try:
+        for ground in grounds:
+            command = [ground.uri, *ground.addresses("bench", "load"), str(RATE / len(grounds))]
+            load = subprocess.Popen(
+                [sys.executable, "-m", "tests.bench.paced", *command], stdout=subprocess.PIPE, text=True
+            )
+            assert load.stdout is not None
+            loads.append(load)
+            assert load.stdout.readline() == "ready\n"
+        yield rates
+        for load in loads:
+            load.terminate()
+        for load in loads:
+            told = json.loads(load.communicate(timeout=180)[0])
+            assert not told["refused"], told
+            rates.append(told["rate"])
+    finally:
+        for load in loads:
+            if load.poll() is None:
+                load.kill()
+                load.wait()
+
+
+def _latencies(service: ServiceProcess, ids: Sequence[str]) -> dict[str, list[float]]:
+    """Milliseconds of requests one after the other, by what was asked."""
+    link = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
+    reads = [CONNECTIONS, *(f"{CONNECTIONS}/{id}{part}" for id in ids for part in ("", "/status", "/metrics", "/logs"))]
+    resting = closed(0)
+    found: dict[str, list[float]] = {"reads": [], "changes of a closed connection": []}
+    for number in range(REQUESTS):
+        is_change = number % 10 == 0
+        begun = time.perf_counter()
+        if is_change:
+            body = json.dumps({**resting, "name": f"change {number}"})
+            link.request("PUT", f"{CONNECTIONS}/{resting['id']}", body, {"content-type": "application/json"})
+        else:
+            link.request("GET", reads[number % len(reads)])
+        answer = link.getresponse()
+        text = answer.read()
+        assert answer.status < 300, text
+        found["changes of a closed connection" if is_change else "reads"].append((time.perf_counter() - begun) * 1000)
+        time.sleep(PAUSE)
+    link.close()
+    return found
+
+
+def many_connections(folder: Path) -> list[Figure]:
+    """Ten thousand files, a hundred of them open; the list of them, and what a scrape of a thousand takes."""
+    ground = MosquittoGround()
+    try:
+        documents = [closed(number) for number in range(MANY - OPEN_OF_MANY)]
+        documents += [{**ground.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(OPEN_OF_MANY)]
+        begun = time.perf_counter()
+        with serving(folder, *documents) as service:
+            started = time.perf_counter() - begun
+            listed = _seconds(service, CONNECTIONS)
+            ids = _seconds(service, f"{CONNECTIONS}?ids-only=true")
+    finally:
+        ground.close()
+    return [
+        Figure(
+            f"start with {MANY:,} connection files, {OPEN_OF_MANY} open",
+            f"{started:.1f} s",
+            "–",
+            "≤ 20 s",
+            started <= 20,
+            "until it is ready, writing the files included",
+        ),
+        Figure(f"list of {MANY:,} connections", f"{listed:.2f} s", f"{ids:.2f} s (ids only)", "≤ 1 s", listed <= 1, ""),
+    ]
+
+
+def scrape(folder: Path) -> list[Figure]:
+    """`/metrics` with a thousand connections that are open."""
+    ground = MosquittoGround()
+    try:
+        documents = [{**ground.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(SCRAPED)]
+        with serving(folder, *documents) as service:
+            taken = sorted(_seconds(service, "/metrics") for _ in range(20))
+    finally:
+        ground.close()
+    return [
+        Figure(
+            f"scrape with {SCRAPED:,} connections",
+            f"p50 {taken[10] * 1000:.0f} ms, longest {taken[-1] * 1000:.0f} ms",
+            "–",
+            "≤ 200 ms",
+            taken[-1] <= 0.2,
+            "",
+        )
+    ]
+
+
+def _seconds(service: ServiceProcess, path: str) -> float:
+    begun = time.perf_counter()
+    status, _ = service.ask("GET", path)
+    assert status == 200
+    return time.perf_counter() - begun

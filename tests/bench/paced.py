@@ -1,0 +1,49 @@
+"""The load of commands over any broker at a rate: modifies with responses, until it is told to stop.
+
+    python -m tests.bench.paced URI ASK ANSWERS RATE
+
+Commands leave at their time, answered or not. SIGTERM stops the sending; then everything sent is waited for, and one JSON
+line is printed: how many, and the rate that was held.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+
+from tests.bench.modify import THINGS
+from tests.kill.parties import join
+
+ANSWERED_WITHIN = 60.0
+PATH = "/features/sensor/properties/reading"
+
+
+def main(uri: str, ask: str, answers: str, rate: float) -> int:
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    sent = refused = 0
+    with join(uri, ask, answers) as party:
+        print("ready", flush=True)
+        begun = time.perf_counter()
+        while not stopping.is_set():
+            party.command(
+                f"acme.bench/device-{sent % THINGS}/things/twin/commands/modify",
+                PATH,
+                {"n": sent, "note": "x" * 200},
+                wait=False,
+            )
+            sent += 1
+            if (early := begun + sent / rate - time.perf_counter()) > 0:
+                time.sleep(early)
+        seconds = time.perf_counter() - begun
+        for _ in range(sent):
+            refused += party.next(ANSWERED_WITHIN).get("status", 200) >= 300
+    print(json.dumps({"sent": sent, "refused": refused, "rate": sent / seconds}), flush=True)
+    return 0 if not refused else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4], float(sys.argv[4])))
