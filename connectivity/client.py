@@ -177,7 +177,7 @@ class Client:
             return error
         except Exception as error:
             self._log.exception("connecting failed for a reason that nobody foresaw")
-            return NotConnected(Detail.REFUSED, f"connecting failed: {type(error).__name__}")
+            return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
         self.has_attempted = True
         self._step(Input.CONNECTED)
         self._write(_GOOD, "Connection successful")
@@ -190,7 +190,7 @@ class Client:
             return why
         except Exception as error:
             self._log.exception("a link was given up for a reason that nobody foresaw")
-            why = NotConnected(Detail.REFUSED, f"serving failed: {type(error).__name__}")
+            why = NotConnected(Detail.CONNECTING, f"serving failed: {type(error).__name__}")
             return why
         finally:
             self._has_stood = time.monotonic() - made
@@ -220,7 +220,7 @@ class Client:
         for each in taking:
             if each.done() and not each.cancelled() and (error := each.exception()) is not None:
                 self._log.error("a source stopped", exc_info=error)
-                return NotConnected(Detail.REFUSED, f"a source stopped: {type(error).__name__}")
+                return NotConnected(Detail.CONNECTING, f"a source stopped: {type(error).__name__}")
         return None
 
 

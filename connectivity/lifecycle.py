@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from connectivity.errors import ConnectionRefused, LinkError
+from connectivity.errors import ConnectionRefused, Detail, LinkError
 
 
 class State(Enum):
@@ -79,6 +79,16 @@ def overall(statuses: Sequence[Status]) -> Status:
     return Status.OPEN if Status.OPEN in statuses else Status.CLOSED
 
 
+def status_of(error: LinkError) -> Status:
+    """How an error is shown: misconfigured where a user's slip explains it, in the `uri` as well as in the rights."""
+    is_slip = isinstance(error, ConnectionRefused) or error.detail in _PERHAPS_A_SLIP
+    return Status.MISCONFIGURED if is_slip else Status.FAILED
+
+
+_PERHAPS_A_SLIP = frozenset({Detail.UNKNOWN_HOST, Detail.REFUSED})
+"""What a wrong host or port looks like. A broker that starts looks the same, so it is tried again as soon as anything else."""
+
+
 class Lifecycle:
     """The state of one connection, with the last error and the tries since a link of it last stood for long."""
 
@@ -115,9 +125,7 @@ class Lifecycle:
             return Status.OPEN
         if self.state in (State.CLOSED, State.CLOSING):
             return Status.CLOSED
-        if self.error is None:
-            return Status.UNKNOWN
-        return Status.MISCONFIGURED if isinstance(self.error, ConnectionRefused) else Status.FAILED
+        return Status.UNKNOWN if self.error is None else status_of(self.error)
 
 
 def back_off(tries: int, error: LinkError | None, *, shortest: float, longest: float, jitter: float) -> float:

@@ -31,7 +31,7 @@ from connectivity.errors import (
     OperationRefused,
 )
 from connectivity.inbound import MAX_PAYLOAD
-from connectivity.lifecycle import Status
+from connectivity.lifecycle import Status, status_of
 from connectivity.management import Sample
 from connectivity.model import Connection
 from connectivity.rehearsal import rehearse
@@ -101,7 +101,7 @@ async def _look(connection: Connection, name: str, patience: float) -> Examinati
         return error
     except Exception as error:
         log.exception("a trial failed for a reason that nobody foresaw", connection=connection.id)
-        return NotConnected(Detail.REFUSED, f"connecting failed: {type(error).__name__}")
+        return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
 
 
 class _TookTooLong(NotConnected):
@@ -159,6 +159,4 @@ def _details(besides: Iterable[str]) -> str:
 
 
 def _status(error: LinkError | None) -> Status:
-    if error is None:
-        return Status.OPEN
-    return Status.MISCONFIGURED if isinstance(error, ConnectionRefused) else Status.FAILED
+    return Status.OPEN if error is None else status_of(error)

@@ -103,7 +103,7 @@ WRONG = (
 AWAY = {
     "wrong credentials": (Status.MISCONFIGURED, "bad credentials: not authorised"),
     "bad TLS": (Status.MISCONFIGURED, "certificate: self-signed certificate"),
-    "host down": (Status.FAILED, "connection refused: [Errno 111]"),
+    "host down": (Status.MISCONFIGURED, "connection refused: [Errno 111]"),
     "queue missing": (Status.MISCONFIGURED, "missing address: no queue 'in' in vhost '/'"),
 }
 FAILED = (504, "connectivity:connection.failed")

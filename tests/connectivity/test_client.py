@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (NotConnected(Detail.UNKNOWN_HOST, "no such name"), Status.FAILED),
-        (NotConnected(Detail.REFUSED, "nobody listens"), Status.FAILED),
+        (NotConnected(Detail.UNKNOWN_HOST, "no such name"), Status.MISCONFIGURED),
+        (NotConnected(Detail.REFUSED, "nobody listens"), Status.MISCONFIGURED),
         (NotConnected(Detail.TIMEOUT, "no answer"), Status.FAILED),
         (ConnectionRefused(Detail.BAD_CREDENTIALS, "who are you"), Status.MISCONFIGURED),
         (ConnectionRefused(Detail.CERTIFICATE, "expired"), Status.MISCONFIGURED),
@@ -123,7 +123,7 @@ async def test_a_mistake_of_our_own_while_connecting_is_told_and_tried_again(mon
     with capture_logs() as lines:
         running.supervisor.open()
         await running.open_again()
-    assert lines[1]["reason"] == "connection refused: connecting failed: ZeroDivisionError"
+    assert lines[1]["reason"] == "connecting: failed: ZeroDivisionError"
     assert lines[0]["exc_info"] is True
 
 
@@ -275,7 +275,7 @@ async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_
     assert len(running.broker.links) == 1
     (line,) = [line for line in lines if line.get("exc_info")]
     assert line["event"] == "a link was given up for a reason that nobody foresaw"
-    assert "connection refused: serving failed: ZeroDivisionError" in [line.get("reason") for line in lines]
+    assert "connecting: serving failed: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
 async def test_a_source_that_stops_by_a_mistake_of_our_own_gets_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,5 +293,5 @@ async def test_a_source_that_stops_by_a_mistake_of_our_own_gets_a_new_link(monke
         running.send(*numbered(1))
         assert await running.answered(1) == ["1"]
     assert [line["event"] for line in lines] == ["a source stopped", "connection lost", "connected"]
-    assert lines[1]["reason"] == "connection refused: a source stopped: ZeroDivisionError"
+    assert lines[1]["reason"] == "connecting: a source stopped: ZeroDivisionError"
     assert len(running.broker.links) == 1

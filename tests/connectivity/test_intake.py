@@ -135,7 +135,7 @@ async def test_a_mistake_of_our_own_while_taking_up_strands_nothing(
         await until(lambda: running.unsettled() == 0)
     assert sorted(running.site.values()) == [1, 2, 3]
     assert [line["event"] for line in lines].count("a source stopped") == clients
-    assert "connection refused: a source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
+    assert "connecting: a source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
 ACKS = ["twin-persisted", "search-persisted"]

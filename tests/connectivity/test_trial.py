@@ -107,8 +107,9 @@ async def test_7_1_the_trial_has_a_name_of_its_own_each_time(broker: Broker) -> 
 @pytest.mark.parametrize(
     ("error", "status", "code", "told"),
     [
-        (NotConnected(Detail.REFUSED, "nobody"), 504, "connectivity:connection.failed", "failed"),
-        (NotConnected(Detail.UNKNOWN_HOST, "nowhere"), 504, "connectivity:connection.failed", "failed"),
+        (NotConnected(Detail.REFUSED, "nobody"), 504, "connectivity:connection.failed", "misconfigured"),
+        (NotConnected(Detail.UNKNOWN_HOST, "nowhere"), 504, "connectivity:connection.failed", "misconfigured"),
+        (NotConnected(Detail.TIMEOUT, "silence"), 504, "connectivity:connection.failed", "failed"),
         (ConnectionRefused(Detail.BAD_CREDENTIALS, "no"), 504, "connectivity:connection.failed", "misconfigured"),
         (ConnectionRefused(Detail.CERTIFICATE, "expired"), 504, "connectivity:connection.failed", "misconfigured"),
         (CertificateWanted(Detail.CERTIFICATE, "yours"), 503, "connectivity:connection.unavailable", "misconfigured"),
@@ -123,7 +124,7 @@ async def test_case_48_a_broker_that_does_not_let_us_in(
     refused = await refusal(DOCUMENT)
     assert (refused.fault.status, refused.fault.error) == (status, code)
     assert refused.report is not None
-    details = str(error) if isinstance(error, LinkError) else "connection refused: connecting failed: RuntimeError"
+    details = str(error) if isinstance(error, LinkError) else "connecting: failed: RuntimeError"
     assert refused.report["clients"] == [{"status": told, "details": details}]
     assert refused.report["connection"] == told
     assert details in refused.fault.message

@@ -105,8 +105,8 @@ def amqp_rows(broker: RabbitMQ, doors: Doors) -> dict[str, Row]:
         "good": Row({}, *GOOD),
         "good over TLS": Row({"uri": tls, "ca": ca}, *GOOD),
         "any certificate": Row({"uri": tls, "validateCertificates": False}, *GOOD),
-        "nobody there": Row({"uri": f"amqp://a:b@{place}"}, "failed", "connection refused: "),
-        "unknown host": Row({"uri": "amqp://a:b@no-such-host.invalid:5672"}, "failed", "unknown host: "),
+        "nobody there": Row({"uri": f"amqp://a:b@{place}"}, "misconfigured", "connection refused: "),
+        "unknown host": Row({"uri": "amqp://a:b@no-such-host.invalid:5672"}, "misconfigured", "unknown host: "),
         "wrong password": Row(
             {"uri": f"amqp://service:wrong-secret@{plain}"}, "misconfigured", "bad credentials: ACCESS_REFUSED"
         ),
@@ -168,8 +168,8 @@ def kafka_rows(broker: Kafka, doors: Doors, topic: str) -> dict[str, Row]:
         "good with a certificate": Row(
             {"uri": f"ssl://{host}:{broker.tls_own_port}", "ca": ca, "credentials": own}, *GOOD
         ),
-        "nobody there": Row({"uri": f"tcp://127.0.0.1:{free_port()}"}, "failed", "connection refused: "),
-        "unknown host": Row({"uri": "tcp://no-such-host.invalid:9092"}, "failed", "unknown host: "),
+        "nobody there": Row({"uri": f"tcp://127.0.0.1:{free_port()}"}, "misconfigured", "connection refused: "),
+        "unknown host": Row({"uri": "tcp://no-such-host.invalid:9092"}, "misconfigured", "unknown host: "),
         "wrong password": Row({"uri": wrong}, "misconfigured", refused, "Invalid username or password"),
         "wrong password, SCRAM-SHA-256": Row(
             {"uri": wrong, "specificConfig": by("SCRAM-SHA-256")}, "misconfigured", refused, "invalid credentials"
