@@ -81,7 +81,11 @@ class Churn:
 
     def _wait(self, connection_id: str, status: str | None) -> None:
         """Wait until the connection has this status; None: until there is no such connection."""
-        wait_until_sync(lambda: self._service.status(connection_id).get("status") == status, DONE_WITHIN)
+        wait_until_sync(lambda: self._status(connection_id) == status, DONE_WITHIN)
+
+    def _status(self, connection_id: str) -> str | None:
+        status, answer = self._service.ask("GET", f"{CONNECTIONS}/{connection_id}/status")
+        return str(json.loads(answer)["liveStatus"]) if status == 200 else None
 
     # through the API
 
@@ -147,7 +151,7 @@ class Churn:
         before = len(self._problems(name))
         self._save(name, json.dumps(self._in_files[name])[: self._dice.randrange(1, 80)])
         wait_until_sync(lambda: len(self._problems(name)) > before, DONE_WITHIN)
-        assert self._service.status(name)["status"] == self._in_files[name]["connectionStatus"]
+        assert self._status(name) == self._in_files[name]["connectionStatus"]
         self._save(name, json.dumps(self._in_files[name]))
 
     def _problems(self, name: str) -> list[dict[str, Any]]:
