@@ -173,7 +173,7 @@ def test_room_that_comes_a_little_at_a_time(service: ServiceProcess, writer: Mqt
     for _ in range(5):
         size = max(file.stat().st_size for file in service.data.iterdir())
         _limit(service, size + 300_000)
-        wait_until_sync(lambda: not writer.received.empty() or not is_full(service), 15)
+        wait_until_sync(lambda: not writer.received.empty() or not is_full(service), 60)
         while not writer.received.empty():
             answers.append(writer.next())
     make_room(service)
