@@ -42,7 +42,8 @@ def test_an_operator_walks_through_the_commands_and_a_service_that_is_killed_com
         *before, last = lines
         assert "delete" in last
         printed = {line: run(line).stdout for line in before}
-        assert "connected" in printed["connections status lamps"]
+        assert "lamps" in printed["connections status lamps"]
+        wait_until_sync(lambda: "connected" in run("connections status lamps").stdout, 60.0)
         assert "lamps: new" in printed["connections apply lamps.yaml --yes"]
         said = tmp_path / "said.txt"
         follow = ["connections", "logs", "lamps", "--follow", "--json", "--interval", "0.2"]
