@@ -18,7 +18,7 @@ import psutil
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
 from spark_store.watermark import read_watermark
-from tests.bench.pasts import changes, write_past
+from tests.bench.pasts import changes, write_long_past, write_past
 from tests.bench.report import Figure
 from tests.bench.site import run
 
@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.01
 
 def filled(folder: Path, events: int = MILLION) -> list[Figure]:
     """Journal → both tables, beside the same append and merge from prepared data in the same Spark."""
-    write_past(folder / "journal.db", events)
+    write_long_past(folder / "journal.db", events)
     found = run("filling", folder, ROUNDS, within=1800)
     rows = found["rows"]
     ours, prepared = statistics.median(found["journal"]), statistics.median(found["prepared"])
@@ -167,7 +167,7 @@ def _waits(committed: list[tuple[int, float]], seen: list[tuple[int, float]], ea
 
 def memory(folder: Path, events: int = 2 * MILLION) -> list[Figure]:
     """The most memory that the pipeline's process and its Java take while a new lake is filled."""
-    write_past(folder / "journal.db", events)
+    write_long_past(folder / "journal.db", events)
     lake, most, workers = Lake(folder), 0, 0
     with pipeline(folder) as (process, _):
         while read_watermark(lake.watermark).seq < events:

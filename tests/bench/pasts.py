@@ -1,11 +1,13 @@
 """Journals with a long past, as a service leaves them: the entities' events lie between each other, each with a state.
 
-They are written with the journal's own calls, so that they are what the pipeline will find; many events share a commit.
+They are written with the journal's own calls, so that they are what the pipeline will find; many events share a commit. Very
+long ones are written by SQLite alone, which gives the same rows in a fraction of the time.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +37,50 @@ def write_past(path: Path, events: int, first: int = 0, each: int = EVENTS_EACH)
     finally:
         journal.close()
     return entities
+
+
+_READING = """
+    json_object('celsius', (number * 7919 % 100003) / 1000.0, 'n', number,
+                'note', printf('%08x', number * 2654435761 % 4294967296))
+"""
+_STAMP = "strftime('%Y-%m-%dT%H:%M:%S', :begun + number / 100, 'unixepoch') || printf('.%06dZ', number % 100 * 10000)"
+_THING = f"""
+    json_object('thingId', id, 'policyId', id, 'attributes', json_object('maker', 'acme'),
+                'features', json_object('sensor', json_object('properties', json_object('reading', {_READING}))))
+"""
+_COUNTED = "WITH RECURSIVE counted(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM counted WHERE n + 1 < {})"
+
+
+def write_long_past(path: Path, events: int) -> None:
+    """As `write_past`, of a new journal, and without a wait for the disk. `events` are so many for each entity."""
+    write_past(path, 0)
+    given = {
+        "entities": events // EVENTS_EACH,
+        "events": events,
+        "begun": int(BEGUN.timestamp()),
+        "created": _stamp(0),
+    }
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("DROP INDEX entries_by_seq")
+        for statement in (
+            f"""{_COUNTED.format(":entities")}
+            INSERT INTO entities (key, type, id, revision, created, modified, state, policy, newest_seq)
+            SELECT n + 1, 'thing', id, {EVENTS_EACH}, :created, {_STAMP},
+                   CAST({_THING} AS BLOB), id, number + 1
+            FROM (SELECT n, 'acme.bench:device-' || n AS id, :events - :entities + n AS number FROM counted)""",
+            f"""{_COUNTED.format(EVENTS_EACH)}
+            INSERT INTO entries (entity, revision, seq, timestamp, action, path, value, headers)
+            SELECT key, n + 1, number + 1, {_STAMP},
+                   CASE n WHEN 0 THEN 'created' ELSE 'modified' END, CASE n WHEN 0 THEN '/' ELSE '{PATH}' END,
+                   CAST(CASE n WHEN 0 THEN {_THING} ELSE {_READING} END AS BLOB), CAST('{{}}' AS BLOB)
+            FROM (SELECT key, id, n, n * :entities + key - 1 AS number FROM entities CROSS JOIN counted)""",
+            "CREATE UNIQUE INDEX entries_by_seq ON entries (seq)",
+            "INSERT INTO counters VALUES ('seq', :events) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        ):
+            names = {name: value for name, value in given.items() if f":{name}" in statement}
+            connection.execute(statement, names)
+    connection.close()
 
 
 def changes(first: int, count: int, entities: int) -> Iterator[Change]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from spark_store import session
 from spark_store.errors import SparkMissing
+from spark_store.pipeline.__main__ import EXIT_MISSING
 from spark_store.session import (
     _TOKEN_VARIABLE,
     FIRST,
@@ -119,3 +125,51 @@ def test_a_terminal_has_its_standard_error_back_once_java_runs(monkeypatch: pyte
     assert sorted(heard.split()) == [b"first", b"second"]
     os.close(terminal)
     os.close(ours)
+
+
+SPEAKING = """#!/bin/sh
+case "$*" in *-version*) echo 'openjdk version "21.0.1" 2023-10-17' >&2; exit;; esac
+echo 'WARNING: Using incubator modules: jdk.incubator.vector' >&2
+echo 'ERROR Disk: it is full' >&2
+exit 1
+"""
+"""A Java that greets, says what matters, and does not run."""
+
+
+def test_at_a_real_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(SPEAKING)
+    program.chmod(0o755)
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    for name in ("delta-storage-1.jar", "delta-spark_2-1.jar"):
+        (jars / name).touch()
+    command = [sys.executable, "-m", "spark_store.pipeline", "optimize"]
+    ours, terminal = pty.openpty()
+    with (
+        open(ours, "rb", buffering=0) as shown,
+        subprocess.Popen(
+            [*command, "--data-dir", str(tmp_path / "data"), "--jars", str(jars)],
+            env={**os.environ, "JAVA_HOME": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+        ) as process,
+    ):
+        os.close(terminal)
+        said = process.communicate(timeout=60)[0].decode()
+        text = read_terminal(shown).decode()
+    assert process.returncode == EXIT_MISSING, said + text
+    assert "ERROR Disk: it is full" in text
+    assert "incubator" not in text
+
+
+def read_terminal(shown: IO[bytes]) -> bytes:
+    """What was written to a terminal that nobody has open any more."""
+    found = b""
+    # Linux tells the end of a terminal as an error.
+    with contextlib.suppress(OSError):
+        while words := shown.read(4096):
+            found += words
+    return found
