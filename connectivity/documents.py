@@ -12,10 +12,14 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from connectivity.errors import Problem
 from connectivity.rules import ROOT, json_path, show
@@ -195,12 +199,10 @@ _MERGE = "tag:yaml.org,2002:merge"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"", re.DOTALL)
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, with objects that remember repeated names and merge keys that cannot make a document explode."""
+class _Constructor(SafeConstructor):
+    """Safe types only, objects that remember repeated names, and merge keys that cannot make a document explode."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._merged = 0
+    _merged = 0
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Put in what merge keys bring, counted beforehand: a chain of them can multiply with every line."""
@@ -236,14 +238,64 @@ class _Loader(yaml.SafeLoader):
         )
         return [name for name, count in names.items() if count > 1]
 
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        **SafeConstructor.yaml_constructors,
+        "tag:yaml.org,2002:map": construct_yaml_map,
+        "tag:yaml.org,2002:int": construct_yaml_int,
+    }
 
-_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_yaml_map)
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+class _Loader(_Constructor, yaml.SafeLoader):
+    """Reads every text, slowly. What it makes of one counts, and what it says of one that it cannot read."""
+
+
+def _scanned_by_libyaml() -> Any:
+    """A loader that takes a seventh of the time, or None where PyYAML comes without libyaml.
+
+    Scanned texts are composed as those of the other loader are: PyYAML's own `CSafeLoader` composes in C, without a bound to
+    its recursion, so that a text of `[[[[…` ends the process.
+    """
+    try:
+        from yaml._yaml import CParser
+    except ImportError:
+        return None
+
+    class Fast(Composer, CParser, _Constructor, Resolver):
+        def __init__(self, text: str) -> None:
+            CParser.__init__(self, text)
+            Composer.__init__(self)
+            _Constructor.__init__(self)
+            Resolver.__init__(self)
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            scalar, in_brackets = self.peek_event(), parent is not None and parent.flow_style
+            if in_brackets and isinstance(scalar, yaml.ScalarEvent) and not scalar.style and "?" in scalar.value:
+                raise _ReadDifferently
+            return super().compose_node(parent, index)
+
+    return Fast
+
+
+class _ReadDifferently(yaml.YAMLError):
+    """libyaml would read more than the other loader does: a `?` within a word between brackets."""
+
+
+_READ_DIFFERENTLY = re.compile("[\t!\ufeff]|[|>][-+0-9]*#")
+"""Texts that libyaml reads otherwise or reads at all: tabs, tags, marks of byte order, a remark right behind `|` or `>`."""
+
+_fast_loader = _scanned_by_libyaml()
+
+
+def _construct(text: str) -> Any:
+    if _fast_loader is not None and _READ_DIFFERENTLY.search(text) is None:
+        with suppress(yaml.YAMLError):
+            return yaml.load(text, _fast_loader)
+    return yaml.load(text, _Loader)
 
 
 def _load_yaml(text: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return _construct(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -14,6 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from connectivity import documents
 from connectivity.documents import MAX_BYTES, MAX_DEPTH, is_reasonable, read_document
 
 SECRET = "s3cr3t"
@@ -190,3 +191,112 @@ def test_reasonable_is_what_can_be_walked() -> None:
     cyclic.append(cyclic)
     assert is_reasonable({"a": [1, {"b": 2}]})
     assert not is_reasonable(cyclic)
+
+
+# --- with libyaml, and without -----------------------------------------------------------------------------------------
+
+PIECES = [
+    "a",
+    "b: ",
+    "- ",
+    "\n",
+    "\n  ",
+    "\n- ",
+    "? ",
+    "?",
+    ",",
+    "[",
+    "]",
+    "{",
+    "}",
+    "|",
+    ">",
+    "|-",
+    "|2\n",
+    "&x ",
+    "*x",
+    "!",
+    "#",
+]
+PIECES += [
+    "!!str ",
+    "!!set {a}",
+    '"',
+    "'",
+    "\\",
+    " #",
+    "%",
+    "\t",
+    "é",
+    "😀",
+    "\u2028",
+    "\x85",
+    "\ufeff",
+    "\r",
+    "\0",
+    "---\n",
+    "...\n",
+]
+PIECES += [
+    "%YAML 1.2\n",
+    "<<: ",
+    "<<: *x\n",
+    "http://x?y=z",
+    "1",
+    "0x1f",
+    "1:30",
+    ".inf",
+    "2020-01-01",
+    "010",
+    "=",
+    "~",
+    "yes",
+    "{a: 1}",
+]
+
+
+def test_libyaml_is_used_where_it_is_there() -> None:
+    assert yaml.__with_libyaml__
+    assert documents._fast_loader is not None
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
+@settings(max_examples=1_000, deadline=None)
+def test_libyaml_changes_nothing_of_what_a_text_says(text: str) -> None:
+    assert_read_alike(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(file.read_text() for file in sorted(Path("examples/connections").glob("*.yaml"))),
+        "a: [events?filter=eq(a,1)]",
+        "a: events?filter=eq(a,1)",
+        "a: |#\n b",
+        "a: >-# b",
+        "a:\t1",
+        "a: !",
+        "a: ''\n\ufeff",
+        "a: &x {b: 1}\nc: {<<: *x, b: 2}",
+        f"{'n' * 1_100}: 1",
+        f"{'é' * 1_030}: 1",
+        "[" * 2_000,
+        "- " * 2_000,
+        "? " * 2_000,
+        "{a: " * 2_000,
+    ],
+)
+def test_libyaml_changes_nothing_of(text: str) -> None:
+    assert_read_alike(text)
+
+
+def assert_read_alike(text: str) -> None:
+    """As repr, so that 1 and True are two things, and not-a-number one; problems with their words and places."""
+    fast = repr(_loaded_as_yaml(text))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_fast_loader", None)
+        assert fast == repr(_loaded_as_yaml(text))
+
+
+def _loaded_as_yaml(text: str) -> Any:
+    return documents._loaded(documents._load_yaml, text)
