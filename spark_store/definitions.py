@@ -30,7 +30,7 @@ _FILES = "SELECT id, revision, digest, modified, override FROM connection_files 
 _NOTE_FILE = """
     INSERT INTO connection_files (id, revision, digest, modified, override) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, digest = excluded.digest, modified = excluded.modified,
-    override = excluded.override
+    override = excluded.override WHERE excluded.revision >= connection_files.revision
 """
 _AUDIT = "INSERT INTO connection_audit (at, asked_by, action, connection, revision, details) VALUES (?, ?, ?, ?, ?, ?)"
 _FORGET_AUDIT = "DELETE FROM connection_audit WHERE number <= ?"
@@ -76,7 +76,7 @@ def file_notes(connection: sqlite3.Connection) -> list[FileNote]:
 
 
 def note_files(connection: sqlite3.Connection, notes: Sequence[FileNote]) -> None:
-    """Keep this of connections that files own."""
+    """Keep this of connections that files own. A note that comes late takes nothing newer back."""
     connection.executemany(_NOTE_FILE, notes)
 
 

@@ -377,6 +377,21 @@ async def test_a_connection_of_a_file_is_closed_in_spite_of_it_until_the_file_ch
     assert (found.override, found.revision) == (None, 3)
 
 
+async def test_what_an_operator_wanted_in_spite_of_a_file_outlives_notes_that_are_stored_later(
+    bench: Bench, make: Callable[[], Any]
+) -> None:
+    bench.write("depot.json", document())
+    Fragile.arm(1)
+    with capture_logs():
+        await bench.registry.refresh()
+    await bench.store.wait_available()
+    await bench.manager.close("depot", "ada")
+    await bench.registry.refresh()
+    await bench.store.close()
+    again = await make()
+    assert (await again.manager.definition("depot")).override == "closed"
+
+
 async def test_an_operator_ends_what_he_wanted_in_spite_of_a_file_himself(bench: Bench) -> None:
     bench.write("depot.json", document(connectionStatus="closed"))
     await bench.registry.refresh()

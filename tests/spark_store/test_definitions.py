@@ -54,6 +54,17 @@ def test_of_a_file_the_newest_note_is_kept(file: sqlite3.Connection) -> None:
     ]
 
 
+def test_a_note_that_comes_late_takes_nothing_back(file: sqlite3.Connection) -> None:
+    """What was seen of many files is written in many steps, and an operator may be answered between two of them."""
+    wanted = FileNote("depot", 2, "aa", AT, "closed")
+    definitions.note_files(file, [wanted])
+    definitions.note_files(file, [FileNote("depot", 1, "aa", AT, None)])
+    assert definitions.file_notes(file) == [wanted]
+    gone = wanted._replace(digest="", override=None)
+    definitions.note_files(file, [gone])
+    assert definitions.file_notes(file) == [gone], "a file that is gone makes no revision"
+
+
 def test_the_newest_entries_of_the_audit_log_are_kept(file: sqlite3.Connection) -> None:
     for number in range(1, 6):
         definitions.audit(file, entry(number), keep=3)
