@@ -36,7 +36,7 @@ class Definitions:
         return self._journal.read(definitions.current)
 
     def revisions(self, connection_id: str) -> list[StoredRevision]:
-        """All revisions of a connection of the API, the newest first."""
+        """The revisions of a connection of the API that are kept, the newest first."""
         return self._journal.read(lambda it: definitions.revisions(it, connection_id))
 
     def file_notes(self) -> list[FileNote]:

@@ -29,7 +29,8 @@ def no_history(connection_id: str) -> Fault:
         404,
         "connectivity:connection.history.notfound",
         f"The Connection with ID '{connection_id}' has no such revision.",
-        "List its revisions. Of a connection that a file owns only the newest one is known; its past is in the file's.",
+        "List its revisions: the last hundred are kept. Of a connection that a file owns only the newest one is known; its "
+        "past is in the file's.",
     )
 
 

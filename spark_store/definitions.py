@@ -1,9 +1,10 @@
 """Connections as the journal's file keeps them: what the API owns, what is noted of those that files own, who changed what.
 
-Every change of a connection of the API is a row, and rows stay: the newest one is the connection as it is, the others are
-its past. A connection that is deleted has a newest row without document, so that one that is made anew under its id counts
-on. Of a connection that a file owns only that is kept which the file does not say: how often it was seen to change, and the
-status that an operator wants in spite of it.
+Every change of a connection of the API is a row: the newest one is the connection as it is, the others are its past. So much
+of that is kept that a connection which was opened and closed for years costs no more than one of today. A connection that
+is deleted has a newest row without document, so that one that is made anew under its id counts on. Of a connection that a
+file owns only that is kept which the file does not say: how often it was seen to change, and the status that an operator
+wants in spite of it.
 
 Each function here is one short step, with the connection that reads or inside the caller's transaction; documents are JSON
 text, and what is secret in them has been sealed by the caller. Times are UTC text as in events.
@@ -19,6 +20,9 @@ from spark_store.records import AuditEntry, FileNote, StoredRevision
 KEPT_AUDIT_ENTRIES = 100_000
 """So many of the newest entries are kept of who changed what."""
 
+KEPT_REVISIONS = 100
+"""So many of the newest revisions of a connection are kept."""
+
 _COLUMNS = "id, revision, document, modified, modified_by, action"
 # SQLite takes the other columns of the row that has the largest revision.
 _CURRENT = f"SELECT {_COLUMNS}, max(revision) FROM connections GROUP BY id ORDER BY id"
@@ -26,6 +30,7 @@ _REVISIONS = f"SELECT {_COLUMNS} FROM connections WHERE id = ? ORDER BY revision
 _IDS = "SELECT DISTINCT id FROM connections ORDER BY id"
 _REWRITE = "UPDATE connections SET document = ? WHERE id = ? AND revision = ?"
 _INSERT = f"INSERT INTO connections ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
+_FORGET = "DELETE FROM connections WHERE id = ? AND revision <= ?"
 _FILES = "SELECT id, revision, digest, modified, override FROM connection_files ORDER BY id"
 _NOTE_FILE = """
     INSERT INTO connection_files (id, revision, digest, modified, override) VALUES (?, ?, ?, ?, ?)
@@ -45,7 +50,7 @@ def current(connection: sqlite3.Connection) -> list[StoredRevision]:
 
 
 def revisions(connection: sqlite3.Connection, connection_id: str) -> list[StoredRevision]:
-    """All revisions of a connection, the newest first."""
+    """The revisions of a connection that are kept, the newest first."""
     return [StoredRevision._make(row) for row in connection.execute(_REVISIONS, (connection_id,))]
 
 
@@ -64,9 +69,12 @@ def rewrite(connection: sqlite3.Connection, change: Callable[[StoredRevision], s
     return count
 
 
-def store(connection: sqlite3.Connection, revision: StoredRevision, entry: AuditEntry) -> None:
-    """Add a revision, and who made it."""
+def store(
+    connection: sqlite3.Connection, revision: StoredRevision, entry: AuditEntry, keep: int = KEPT_REVISIONS
+) -> None:
+    """Add a revision, and who made it; forget all of the connection but the newest `keep`."""
     connection.execute(_INSERT, revision)
+    connection.execute(_FORGET, (revision.id, revision.revision - keep))
     audit(connection, entry)
 
 

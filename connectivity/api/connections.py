@@ -266,7 +266,7 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
         "/{connection_id}/revisions",
         summary="The revisions of a connection, the newest first",
         operation_id="connectionRevisions",
-        responses=_seen("Its revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"),
+        responses=_seen("Its last hundred revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"),
     )
     async def revisions(connection_id: ConnectionId) -> Response:
         return JsonAnswer(await management.revisions(connection_id))

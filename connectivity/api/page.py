@@ -70,7 +70,7 @@ A connection that is retrieved, created or changed comes with its revision as `e
 if somebody was faster: of two who change the same revision, one is told so. `if-none-match: *` creates and never changes;
 on a GET, `if-none-match` with the known tag is answered with 304 and no body.
 
-The revisions before are there, too: `GET …/{connection_id}/revisions` lists them, and `at-historical-revision: 2` or
+The last hundred revisions are there, too: `GET …/{connection_id}/revisions` lists them, and `at-historical-revision: 2` or
 `at-historical-timestamp: 2026-02-03T09:12:45Z` on a GET shows one. Secrets are always shown as `*****`; a document that
 comes back with that in its place keeps what is stored.
 

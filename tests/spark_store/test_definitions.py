@@ -39,6 +39,14 @@ def test_the_newest_revision_is_the_connection_and_the_others_are_its_past(file:
     assert definitions.revisions(file, "nobody") == []
 
 
+def test_of_the_past_of_a_connection_the_newest_revisions_are_kept(file: sqlite3.Connection) -> None:
+    definitions.store(file, revision("annex", 1), entry(1), keep=2)
+    for number in range(1, 5):
+        definitions.store(file, revision("depot", number), entry(number), keep=2)
+    assert definitions.revisions(file, "depot") == [revision("depot", 4), revision("depot", 3)]
+    assert definitions.revisions(file, "annex") == [revision("annex", 1)]
+
+
 def test_a_revision_is_stored_once(file: sqlite3.Connection) -> None:
     definitions.store(file, revision("depot", 1), entry(1))
     with pytest.raises(sqlite3.IntegrityError):
