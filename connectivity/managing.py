@@ -134,10 +134,11 @@ class Manager(Management):
         self._registry.settle(wanted.id for wanted in found if wanted.running is not None)
 
     def _leave(self, connection_id: str, revision: int, modified: str) -> None:
-        """The API owns this no more: a file that takes the id counts on."""
+        """The API has deleted this: a file that takes the id counts on."""
         notes = self._registry.notes
         if (note := notes.get(connection_id)) is None or note.revision < revision:
             notes[connection_id] = FileNote(connection_id, revision, "", modified, None)
+            self._registry.remove(connection_id)
 
     def _read(self, stored: StoredRevision) -> Wanted:
         """A stored connection, checked again."""
@@ -292,7 +293,6 @@ class Manager(Management):
             judge(wanted.revision)
             revision, modified = await self._add(connection_id, None, by, "delete")
             self._leave(connection_id, revision, modified.isoformat())
-            self._registry.remove(connection_id)
             await self._registry.carry_out(connection_id)
             self._observer.forget(connection_id)
 
@@ -435,7 +435,6 @@ class Manager(Management):
         log.warning("a change was stored that was said not to be", connection=connection_id, revision=newest.revision)
         if newest.document is None:
             self._leave(connection_id, newest.revision, newest.modified)
-            self._registry.remove(connection_id)
         else:
             self._registry.put(await asyncio.to_thread(self._read, newest))
         await self._registry.carry_out(connection_id)

@@ -76,6 +76,8 @@ class Registry:
         """Whether files may own an id now that they could not at the last look."""
         self._may_hide = True
         """Whether there may be connections that nobody can read just now."""
+        self._removed: set[str] = set()
+        """Ids of which it is known that there is no connection, whatever is in files that nobody can read."""
         self._claimed: set[str] = set()
         """Ids that the API is about to own."""
         self.notes: dict[str, FileNote] = {}
@@ -117,14 +119,18 @@ class Registry:
             yield
         finally:
             self._claimed.discard(connection_id)
+            # A file that was kept from it is looked at again, if it came to nothing.
+            self._is_stale |= connection_id not in self._known
 
     def put(self, wanted: Wanted) -> None:
         """A connection is to be this from now on. Nothing is done for it before `carry_out` or `settle`."""
         self._known[wanted.id] = wanted
+        self._removed.discard(wanted.id)
 
     def remove(self, connection_id: str) -> None:
         """There is no such connection any more; a file that waits for the id is looked at again."""
         self._known.pop(connection_id, None)
+        self._removed.add(connection_id)
         self._is_stale = True
 
     async def carry_out(self, connection_id: str, *, anew: bool = False) -> Supervisor | None:
@@ -169,7 +175,11 @@ class Registry:
     async def _close(self, connection_id: str, what: str) -> None:
         """`what` has become of its document."""
         log.info(f"connection closed, its document {what}", connection=connection_id)
-        await self._supervisors[connection_id].close(DRAIN_SECONDS)
+        try:
+            await self._supervisors[connection_id].close(DRAIN_SECONDS)
+        except Exception:
+            # What is left of it ends with its link; another one can be made.
+            log.exception("a connection did not close in order", connection=connection_id)
         # Only now: whoever stops the service meanwhile must still find it.
         del self._supervisors[connection_id]
         self._ended(connection_id)
@@ -180,7 +190,9 @@ class Registry:
 
     def _may_be_open(self, connection_id: str) -> bool:
         wanted = self._known.get(connection_id)
-        return self._may_hide if wanted is None else wanted.running is not None
+        if wanted is None:
+            return self._may_hide and connection_id not in self._removed
+        return wanted.running is not None
 
     # the folder
 
@@ -239,6 +251,7 @@ class Registry:
         for connection_id in former.keys() - found.wanted.keys():
             del self._known[connection_id]
         self._known.update(found.wanted)
+        self._removed.difference_update(found.wanted)
         for note in found.notes:
             self.notes[note.id] = self._unkept[note.id] = note
         self.settle(

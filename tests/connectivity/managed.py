@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,8 @@ class Bench:
         self.may_close = asyncio.Event()
         self.may_close.set()
         self.time = NOW
+        self.may_be_open: Callable[[str], bool] = lambda _id: True
+        """Whether a connection's targets keep their places."""
         self.journal = SqliteJournal.open(folder / "journal.db", factory=Fragile)
         self.store = Store(self.journal, StoreOptions(probe_min=0.001, probe_max=0.002))
         self.definitions = definitions = Definitions(self.journal, self.store)
@@ -109,6 +112,7 @@ class Bench:
             Watcher(self.folder, pause=lambda _seconds: None),
             lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
             lambda _id: None,
+            self._known,
             shown=vault.masked,
             now=self.now,
             keep_notes=definitions.note_files,
@@ -122,6 +126,9 @@ class Bench:
             now=self.now,
             patience=0.05,
         )
+
+    def _known(self, may_be_open: Callable[[str], bool]) -> None:
+        self.may_be_open = may_be_open
 
     def now(self) -> datetime:
         return self.time

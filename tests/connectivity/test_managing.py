@@ -203,6 +203,19 @@ async def test_a_deleted_connection_is_gone_and_its_id_counts_on(bench: Bench) -
     assert (await put(bench, "depot")).revision == 3
 
 
+async def test_a_deleted_connection_leaves_no_places_though_a_file_is_broken(bench: Bench) -> None:
+    """Whatever is in the file, it is not what was deleted."""
+    await put(bench, "depot")
+    bench.write("annex.json", "{")
+    with capture_logs():
+        await bench.registry.refresh()
+    assert bench.may_be_open("depot")
+    assert bench.may_be_open("annex")
+    await bench.manager.delete("depot", "ada", agree)
+    assert not bench.may_be_open("depot")
+    assert bench.may_be_open("annex")
+
+
 async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(bench: Bench) -> None:
     await put(bench, "depot", topic="one")
     bench.time += timedelta(minutes=1)

@@ -185,6 +185,28 @@ async def test_a_connection_can_be_found_until_it_is_closed(bench: Bench) -> Non
     assert list(bench.registry) == []
 
 
+async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_anew(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+
+    async def fail(_drain: float) -> None:
+        raise OSError("the link does not answer")
+
+    bench.registry["one"].close = fail  # type: ignore[method-assign, assignment]
+    bench.write("one.json", document("elsewhere"))
+    with capture_logs() as lines:
+        assert await bench.changes() == ["ended one", "open one"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["a connection did not close in order"]
+
+
+async def test_an_id_that_the_api_did_not_take_after_all_is_the_file_s(bench: Bench) -> None:
+    """The file is seen while the API stores a connection under its id, and that fails."""
+    bench.write("one.json", document())
+    with bench.registry.claim("one"), capture_logs():
+        assert await bench.changes() == []
+    assert await bench.changes() == ["open one"]
+
+
 async def test_another_name_or_tag_makes_no_link_anew(bench: Bench) -> None:
     bench.write("one.json", document())
     await bench.changes()
