@@ -105,7 +105,7 @@ class Monitor:
     def forget(self, connection_id: str) -> None:
         """The connection is closed for good: an alert on links that are down must not go on about it."""
         meter = self._meters.pop(connection_id, None)
-        if meter is not None and (meter.events or meter.deliveries()):
+        if meter is not None and meter.has_counted:
             self._gone[connection_id] = meter
             if len(self._gone) > _MOST_GONE:
                 del self._gone[next(iter(self._gone))]

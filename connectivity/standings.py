@@ -47,6 +47,11 @@ def client_standing(client: Client, details_of_open: str) -> Standing:
     return Standing("client", name_of(client.number), status, details, client.since, recovery=_recovery_of(client))
 
 
+def waiting_standing(client: Client, details: str) -> Standing:
+    """A client that is not told to connect yet. `details`: what it waits for."""
+    return Standing("client", name_of(client.number), Status.UNKNOWN, details, client.since, recovery=Recovery.ONGOING)
+
+
 def _recovery_of(client: Client) -> Recovery:
     if client.lifecycle.state is State.OPEN:
         return Recovery.SUCCEEDED

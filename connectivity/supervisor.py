@@ -43,6 +43,7 @@ from connectivity.standings import (
     metrics_of,
     source_standings,
     target_standings,
+    waiting_standing,
 )
 from connectivity.store import Store
 from connectivity.targets import TargetRoute
@@ -130,6 +131,8 @@ class Supervisor:
     @property
     def status_details(self) -> str:
         """What operators read: begins with one of the words of `Detail`, the broker's own follow."""
+        if self._opening is not None:
+            return self._details_of_opening()
         states = [client.lifecycle.state for client in self.clients]
         if all(state in (State.CLOSING, State.CLOSED) for state in states):
             return str(states[0].value)
@@ -146,6 +149,12 @@ class Supervisor:
     def _conditions(self) -> Iterator[str]:
         for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
             yield f"targets[{index}] {condition}"
+
+    def _details_of_opening(self) -> str:
+        """What is said while the clients wait for the store."""
+        if not self._store.is_available:
+            return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
+        return f"{Detail.CONNECTING.value}: the places of its targets are being stored"
 
     def _details_of_open(self, clients: Sequence[Client], conditions: Iterable[str]) -> str:
         """What is said of these clients, which are connected, and these conditions of targets."""
@@ -166,6 +175,9 @@ class Supervisor:
     def status_report(self, wanted: str | None = None) -> Mapping[str, Any]:
         """How the connection is, in all its parts. `wanted`: what it is to be, if its document does not say so."""
         wanted = wanted or self.connection.connection_status
+        if self._opening is not None:
+            waiting = [waiting_standing(client, self._details_of_opening()) for client in self.clients]
+            return report(self.connection.id, wanted, waiting, [], [], None)
         running = [client for client in self.clients if client.lifecycle.status is not Status.CLOSED]
         if not running:
             return closed_status(self.connection.id, wanted, self.clients[0].since)
@@ -259,6 +271,8 @@ class Supervisor:
         await asyncio.gather(*(client.close() for client in self.clients))
         await self._host.close()
         self._meter.log.disable()
+        # Whoever waits for the clients of a connection that is closed waits in vain.
+        self.attempted.set()
 
     async def _wait(self, done: Coroutine[Any, Any, None], links: list[Link], seconds: float) -> None:
         """Wait for what is on its way, as long as there is somebody to take it."""

@@ -105,6 +105,11 @@ class Meter:
                 found[fact.outcome] += total
         return found
 
+    @property
+    def has_counted(self) -> bool:
+        """Whether there is anything to remember."""
+        return bool(self.events or self._outcomes) or any(fact.total for fact in self._facts.values())
+
     # what operators are shown
 
     def reset(self) -> None:

@@ -93,6 +93,16 @@ def test_a_connection_that_is_made_anew_goes_on_counting() -> None:
     assert samples(monitor)["connectivity_deliveries_total", "site", "in", "refused"] == 2
 
 
+def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_at_any_step() -> None:
+    """Of a signal that a filter keeps back, nothing is counted but that it was dispatched."""
+    monitor = Monitor()
+    monitor.meter("site").target("out").dispatched.note(None, 3)
+    monitor.forget("site")
+    for meter in (monitor.known("site"), monitor.meter("site")):
+        report = meter.report([], ["out"])
+        assert report["connectionMetrics"]["outbound"]["dispatched"]["success"]["PT24H"] == 3
+
+
 @pytest.mark.parametrize("connection_id", ['a"b', "a\\b", "a\nb"])
 def test_any_label_can_be_read_again(connection_id: str) -> None:
     monitor = Monitor()

@@ -61,6 +61,12 @@ async def test_a_connection_whose_targets_want_events_is_opened_when_their_place
     await pause()
     assert running.broker.links == []
     assert running.supervisor.status is Status.CLOSED
+    shown = running.supervisor.status_report()
+    assert [shown[name] for name in ("liveStatus", "recoveryStatus")] == ["unknown", "ongoing"], (
+        "7.3: it is being opened"
+    )
+    assert [client["statusDetails"] for client in shown["clientStatus"]] == [running.supervisor.status_details]
+    assert running.supervisor.status_details == "connecting: the places of its targets are being stored"
     running.site.disk.release()
     await running.open_again()
     running.site.deliver(turn(2))
@@ -75,6 +81,8 @@ async def test_a_connection_that_is_closed_while_its_places_wait_is_not_opened()
     running.supervisor.open()
     await pause()
     await asyncio.wait_for(running.supervisor.close(), 5)
+    assert running.supervisor.attempted.is_set(), "whoever waits for its clients waits in vain"
+    assert running.supervisor.status_report()["liveStatus"] == "closed"
     running.site.disk.release()
     await pause()
     assert running.broker.links == []
