@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 Document: TypeAlias = Mapping[str, Any]
 """A connection as JSON has it."""
@@ -69,6 +69,9 @@ class Sample:
     address: str | None = None
     """Where it arrives; the first address of the source if it is not said."""
 
+
+MOST_LISTED: Final = 1_000
+"""So many subscriptions are listed where nobody says how many: there may be a hundred thousand."""
 
 Judge: TypeAlias = Callable[[int | None], None]
 """Is told the revision that a change would replace, None where there is none, and raises OperationRefused if the one who
@@ -131,8 +134,12 @@ class Management(Protocol):
     async def reset_logs(self, connection_id: str, by: str) -> None:
         """Forget the log entries."""
 
-    def subscriptions(self) -> Sequence[Mapping[str, Any]]:
-        """Those that are open: `id` (its first characters), `connection`, `entity`, `demand`, `sent`, `idle` (seconds)."""
+    def subscription_count(self) -> int:
+        """How many subscriptions are open."""
+
+    def subscriptions(self, limit: int = MOST_LISTED) -> Sequence[Mapping[str, Any]]:
+        """So many of those that are open at most: `id` (its first characters), `connection`, `entity`, `demand`, `sent`,
+        `idle` (seconds)."""
 
     async def cancel_subscription(self, prefix: str, by: str) -> None:
         """End the one subscription whose id begins so; its client is sent `failed`. 404 for none, 409 for several."""

@@ -27,7 +27,7 @@ from connectivity.definitions import Definitions
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
 from connectivity.folder import CLOSED, OPEN, Wanted
 from connectivity.lifecycle import Status
-from connectivity.management import Definition, Document, Judge, Management, Moment, Owner, Sample
+from connectivity.management import MOST_LISTED, Definition, Document, Judge, Management, Moment, Owner, Sample
 from connectivity.model import Connection, ConnectionStatus
 from connectivity.registry import Registry
 from connectivity.spec import parse
@@ -489,8 +489,11 @@ class Manager(Management):
         await self._noted(AuditEntry(self._time(), by, action, connection_id, wanted.revision))
         act(connection_id, self._registry.get(connection_id))
 
-    def subscriptions(self) -> Sequence[Mapping[str, Any]]:
-        return self._subscriptions.subscriptions()
+    def subscription_count(self) -> int:
+        return self._subscriptions.subscription_count()
+
+    def subscriptions(self, limit: int = MOST_LISTED) -> Sequence[Mapping[str, Any]]:
+        return self._subscriptions.subscriptions(limit)
 
     async def cancel_subscription(self, prefix: str, by: str) -> None:
         await self._subscriptions.cancel_subscription(prefix, by)

@@ -39,10 +39,14 @@ class SubscriptionTable:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
-    def subscriptions(self) -> Sequence[Mapping[str, Any]]:
-        """Those that are open: `id` (its first characters), `connection`, `entity` (None where there is none), `demand`,
-        `sent` (elements since it was opened), `idle` (whole seconds)."""
-        return [self._row(live) for live in self._streams]
+    def subscription_count(self) -> int:
+        """How many are open."""
+        return sum(1 for _ in self._streams)
+
+    def subscriptions(self, limit: int) -> Sequence[Mapping[str, Any]]:
+        """So many of those that are open at most: `id` (its first characters), `connection`, `entity` (None where there is
+        none), `demand`, `sent` (elements since it was opened), `idle` (whole seconds)."""
+        return [self._row(live) for live in islice(self._streams, limit)]
 
     async def cancel_subscription(self, prefix: str, by: str) -> None:
         """End the one subscription whose id begins so; its client is sent `failed` with `CANCELLED`.

@@ -33,10 +33,14 @@ something, where they take a body, and where that is JSON."""
 
 _JSON = "application/json"
 
+TOTAL = "x-total-count"
+"""The header that says of how many the answer lists some."""
+
 _HEADERS: Mapping[str, dict[str, Any]] = {
     "etag": {"description": "The revision.", "schema": {"type": "string", "pattern": r'^"rev:[0-9]+"$'}},
     "location": {"description": "Where the connection is.", "schema": {"type": "string"}},
     "www-authenticate": {"description": "How to show a token.", "schema": {"type": "string"}},
+    TOTAL: {"description": "How many there are.", "schema": {"type": "integer"}},
     "retry-after": {"description": "Seconds to wait.", "schema": {"type": "integer"}},
 }
 _ERROR_HEADERS = {304: ("etag",), 401: ("www-authenticate",), 429: ("retry-after",)}

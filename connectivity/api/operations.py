@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from connectivity.api.answers import JSON, JsonAnswer
 from connectivity.api.bodies import Bounds, expect_media_type, json_object
-from connectivity.api.description import answers, asked, body, nothing
+from connectivity.api.description import TOTAL, answers, asked, body, nothing
 from connectivity.api.faults import refused
 from connectivity.api.guard import admins_only, caller_of
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
 from connectivity.erasing import NotErased, UnknownEntity, entity_of
-from connectivity.management import Management
+from connectivity.management import MOST_LISTED, Management
 from mappings.ids import EntityId
 
 _LONGEST_TEXT = 512
@@ -44,10 +44,13 @@ def router(management: Management) -> APIRouter:
         tags=["subscriptions"],
         summary="The open subscriptions",
         operation_id="listSubscriptions",
-        responses=answers({200: body("All of them.", "Subscriptions", [SUBSCRIPTION_EXAMPLE])}),
+        responses=answers({200: body("As many as asked for.", "Subscriptions", [SUBSCRIPTION_EXAMPLE], TOTAL)}),
     )
-    async def subscriptions() -> Response:
-        return JsonAnswer(management.subscriptions())
+    async def subscriptions(
+        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="How many at most.")] = MOST_LISTED,
+    ) -> Response:
+        total = {TOTAL: str(management.subscription_count())}
+        return JsonAnswer(management.subscriptions(limit), headers=total)
 
     @api.delete(
         "/connectivity/subscriptions/{prefix}",

@@ -168,6 +168,14 @@ class Service:
             raise self.misunderstood()
         return found
 
+    def some(self, limit: int, *path: str) -> tuple[list[Any], int]:
+        """So many items at most of a GET that answers with a list, and how many there are. Raises AskingFailed."""
+        answer = self.ask("GET", *path, query={"limit": str(limit)})
+        total = answer.headers.get("x-total-count", "")
+        if not isinstance(answer.document, list) or not total.isdecimal():
+            raise self.misunderstood()
+        return answer.document, int(total)
+
     def misunderstood(self) -> NotReached:
         """What to raise for an answer that has not the shape it should."""
         return NotReached(f"{self.place.shown}: an answer that is not this service's; mend --url")

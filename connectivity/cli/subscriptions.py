@@ -13,16 +13,25 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.asking import Service
 from connectivity.cli.given import EXITS, AsJson, reaching
-from connectivity.cli.output import print_json, print_table
+from connectivity.cli.output import complain, print_json, print_table
+
+_MOST = 10_000
+"""So many the service lists at most."""
 
 app = typer.Typer(help="The open subscriptions of a running service.", epilog=EXITS, no_args_is_help=True)
 
 
 @app.command("list")
 @reaching
-def list_(service: Service, as_json: AsJson = False) -> None:
+def list_(
+    service: Service,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 1_000,
+    as_json: AsJson = False,
+) -> None:
     """List the open subscriptions: of which connection, to what, what they have asked for and were sent."""
-    found = service.items("connectivity", "subscriptions")
+    found, total = service.some(limit, "connectivity", "subscriptions")
+    if len(found) < total:
+        complain(f"{len(found)} of {total} are listed; --limit {_MOST} is the most")
     if as_json:
         print_json(found)
     elif rows := tables.same_names(found):

@@ -158,7 +158,11 @@ class Desk:
         self._known(connection_id)
         return {"connectionId": connection_id, "connectionLogs": []}
 
-    def subscriptions(self) -> Sequence[Mapping[str, Any]]:
+    def subscription_count(self) -> int:
+        return 5
+
+    def subscriptions(self, limit: int = 1_000) -> Sequence[Mapping[str, Any]]:
+        self._do("subscriptions", limit)
         return [{"id": "abcd", "connection": "site", "entity": "acme:lamp", "demand": 1, "sent": 0, "idle": 0.5}]
 
     async def cancel_subscription(self, prefix: str, by: str) -> None:

@@ -17,6 +17,16 @@ async def test_open_subscriptions_are_listed() -> None:
     assert (answer.status_code, [it["id"] for it in answer.json()]) == (200, ["abcd"])
 
 
+@pytest.mark.parametrize(("query", "limit"), [("", 1_000), ("?limit=7", 7), ("?limit=10000", 10_000)])
+async def test_as_many_subscriptions_are_listed_as_are_wanted_and_the_number_of_all_is_told(
+    query: str, limit: int
+) -> None:
+    desk = Desk()
+    answer = await ask(desk, "GET", f"{SUBSCRIPTIONS}{query}")
+    assert (answer.headers["x-total-count"], desk.asked) == ("5", [("subscriptions", limit)])
+    assert (await ask(desk, "GET", f"{SUBSCRIPTIONS}?limit=0")).status_code == 400
+
+
 async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> None:
     desk = Desk()
     answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/ab")

@@ -17,7 +17,7 @@ OPEN = {"id": "Zk3v", "connection": "depot", "entity": "acme:lamp", "demand": 5,
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canned]:
     table = {
-        "GET /api/2/connectivity/subscriptions": Says([OPEN]),
+        "GET /api/2/connectivity/subscriptions?limit=1000": Says([OPEN], headers={"x-total-count": "1"}),
         "DELETE /api/2/connectivity/subscriptions/Zk3v": Says(status=204),
         "DELETE /api/2/connectivity/subscriptions/Z": fault(
             409, "connectivity:subscription.ambiguous", "2 subscriptions begin so."
@@ -37,8 +37,16 @@ def test_open_subscriptions_are_listed(server: Canned) -> None:
     assert heading.split() == list(OPEN)
     assert row.split() == [str(value) for value in OPEN.values()]
     assert json.loads(run("list", "--json").stdout) == [OPEN]
-    server.table["GET /api/2/connectivity/subscriptions"] = Says([])
+    server.table["GET /api/2/connectivity/subscriptions?limit=1000"] = Says([], headers={"x-total-count": "0"})
     assert run("list").stdout == "no subscriptions\n"
+
+
+def test_more_than_are_wanted_are_counted(server: Canned) -> None:
+    line = "GET /api/2/connectivity/subscriptions?limit=1"
+    server.table[line] = Says([OPEN], headers={"x-total-count": "100000"})
+    listed = run("list", "--limit", "1", "--json")
+    assert json.loads(listed.stdout) == [OPEN]
+    assert listed.stderr == "1 of 100000 are listed; --limit 10000 is the most\n"
 
 
 def test_one_is_cancelled_by_how_its_id_begins(server: Canned) -> None:
