@@ -31,7 +31,7 @@ from connectivity.management import MOST_LISTED, Definition, Document, Judge, Ma
 from connectivity.model import Connection, ConnectionStatus
 from connectivity.registry import Registry
 from connectivity.spec import parse
-from connectivity.subscriptions import SubscriptionTable
+from connectivity.subscriptions import SHOWN, SubscriptionTable
 from connectivity.supervisor import Supervisor
 from connectivity.vault import Vault
 from spark_store.errors import StoreError
@@ -440,14 +440,17 @@ class Manager(Management):
         await self._registry.carry_out(connection_id)
 
     async def _staged(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Carry out a command in its turn, to its end."""
+        """Carry out a command in its turn, to its end, whether or not somebody waits for it."""
 
         async def whole() -> Answer:
             async with self._registry.turn(connection_id):
                 await self._look_again(connection_id)
                 return await staged()
 
-        task = asyncio.get_running_loop().create_task(whole())
+        return await self._to_its_end(whole())
+
+    async def _to_its_end(self, whole: Coroutine[Any, Any, Answer]) -> Answer:
+        task = asyncio.get_running_loop().create_task(whole)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         return await asyncio.shield(task)
@@ -485,9 +488,12 @@ class Manager(Management):
     async def _seen(
         self, act: Callable[[str, Supervisor | None], object], connection_id: str, by: str, action: str
     ) -> None:
-        wanted = self._wanted(connection_id)
-        await self._noted(AuditEntry(self._time(), by, action, connection_id, wanted.revision))
-        act(connection_id, self._registry.get(connection_id))
+        async def whole() -> None:
+            wanted = self._wanted(connection_id)
+            await self._noted(AuditEntry(self._time(), by, action, connection_id, wanted.revision))
+            act(connection_id, self._registry.get(connection_id))
+
+        await self._to_its_end(whole())
 
     def subscription_count(self) -> int:
         return self._subscriptions.subscription_count()
@@ -496,8 +502,14 @@ class Manager(Management):
         return self._subscriptions.subscriptions(limit)
 
     async def cancel_subscription(self, prefix: str, by: str) -> None:
-        await self._subscriptions.cancel_subscription(prefix, by)
-        await self._noted(AuditEntry(self._time(), by, "cancel subscription", "", None, prefix))
+        async def whole() -> None:
+            live = self._subscriptions.one(prefix)
+            await self._noted(
+                AuditEntry(self._time(), by, "cancel subscription", live.connection_id, None, prefix[:SHOWN])
+            )
+            self._subscriptions.cancel(live, by)
+
+        await self._to_its_end(whole())
 
     async def _noted(self, entry: AuditEntry) -> None:
         with _stored():

@@ -48,8 +48,8 @@ class SubscriptionTable:
         none), `demand`, `sent` (elements since it was opened), `idle` (whole seconds)."""
         return [self._row(live) for live in islice(self._streams, limit)]
 
-    async def cancel_subscription(self, prefix: str, by: str) -> None:
-        """End the one subscription whose id begins so; its client is sent `failed` with `CANCELLED`.
+    def one(self, prefix: str) -> Live:
+        """The one subscription whose id begins so.
 
         Raises OperationRefused: `connectivity:subscription.notfound` (404), `connectivity:subscription.conflict` (409, there
         are several).
@@ -59,7 +59,10 @@ class SubscriptionTable:
             raise OperationRefused(_unknown(prefix))
         if len(found) > 1:
             raise OperationRefused(_ambiguous(prefix))
-        (live,) = found
+        return found[0]
+
+    def cancel(self, live: Live, by: str) -> None:
+        """End it, if it has not ended; its client is sent `failed` with `CANCELLED`."""
         log.info(
             "a subscription was cancelled",
             connection=live.connection_id,

@@ -448,6 +448,31 @@ async def test_a_file_that_becomes_unusable_is_told_with_its_connection(bench: B
 # --- trouble ------------------------------------------------------------------------------------------------------------
 
 
+async def test_what_cannot_be_noted_in_the_audit_log_is_not_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer says that nothing was changed."""
+    await put(bench, "depot")
+    bench.monitor.meter("depot").replies.published.note(None)
+    live = type("Live", (), {"key": "abcd", "connection_id": "depot", "entity": None})()
+    monkeypatch.setattr(type(bench.streams), "__iter__", lambda _: iter([live]))
+    revoked: list[Any] = []
+    monkeypatch.setattr(bench.streams, "revoke", lambda *given: revoked.append(given))
+    for ask in (
+        lambda: bench.manager.reset_metrics("depot", "ada"),
+        lambda: bench.manager.cancel_subscription("ab", "ada"),
+    ):
+        Fragile.arm(1)
+        with capture_logs():
+            assert said(await refused(ask())) == (503, "api:store.unavailable")
+        await bench.store.wait_available()
+    assert revoked == []
+    assert bench.manager.metrics("depot")["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
+    await bench.manager.cancel_subscription("ab", "ada")
+    assert [(entry["action"], entry["details"]) for entry in await bench.manager.audit(1)] == [
+        ("cancel subscription", "ab")
+    ]
+    assert [given[0] for given in revoked] == [live]
+
+
 async def test_what_cannot_be_stored_is_not_done(bench: Bench) -> None:
     await put(bench, "depot")
     bench.done()

@@ -51,9 +51,12 @@ class Desk:
         self.clock.advance(seconds)
         self.streams.sweep()
 
+    def cancel(self, prefix: str) -> None:
+        self.table.cancel(self.table.one(prefix), "anna")
+
     async def refusal(self, prefix: str) -> tuple[int, str, str]:
         with pytest.raises(OperationRefused) as refused:
-            await self.table.cancel_subscription(prefix, "anna")
+            self.cancel(prefix)
         fault = refused.value.fault
         return fault.status, fault.error, fault.message
 
@@ -109,7 +112,7 @@ async def test_an_id_is_never_shown_whole() -> None:
     with capture_logs() as logs:
         assert key not in str(desk.rows())
         assert key not in str(await desk.refusal(f"{key}x"))
-        await desk.table.cancel_subscription(key, "anna")
+        desk.cancel(key)
     assert key not in str(logs)
     assert [(line["subscription"], line["by"]) for line in logs] == [(key[:SHOWN], "anna")]
 
@@ -125,7 +128,7 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_told() ->
     desk = Desk()
     first, second = desk.subscribe(), desk.subscribe()
     await desk.request(first, 1)
-    await desk.table.cancel_subscription(first[:SHOWN], "anna")
+    desk.cancel(first[:SHOWN])
     failed = desk.reply.signals[-1]
     assert isinstance(failed, Failed)
     assert (failed.key, failed.reason, failed.headers) == (first, CANCELLED, {"correlation-id": "req"})
@@ -137,7 +140,7 @@ async def test_one_that_nobody_has_asked_yet_ends_at_once_too() -> None:
     """Otherwise it would stay until its client says something."""
     desk = Desk()
     key = desk.subscribe()
-    await desk.table.cancel_subscription(key[:SHOWN], "anna")
+    desk.cancel(key[:SHOWN])
     assert desk.reply.names == ["Created", "Failed"]
     assert desk.rows() == []
 
@@ -147,7 +150,7 @@ async def test_what_the_broker_has_not_taken_of_a_cancelled_one_is_not_sent() ->
     desk.reply.is_stalled = True
     key = desk.subscribe()
     await desk.request(key, 150)
-    await desk.table.cancel_subscription(key[:SHOWN], "anna")
+    desk.cancel(key[:SHOWN])
     assert [posting.withdrawn for posting in desk.reply.postings] == [False, True, False]
     await desk.request(key, 1)
     assert desk.reply.names == ["Created", "Next", "Failed", "Failed"]
@@ -158,7 +161,7 @@ async def test_an_unknown_prefix_is_refused() -> None:
     key = desk.subscribe()
     assert (await desk.refusal("?"))[:2] == (404, "connectivity:subscription.notfound")
     assert (await desk.refusal(""))[:2] == (404, "connectivity:subscription.notfound")
-    await desk.table.cancel_subscription(key[:SHOWN], "anna")
+    desk.cancel(key[:SHOWN])
     assert (await desk.refusal(key[:SHOWN]))[:2] == (404, "connectivity:subscription.notfound")
 
 
@@ -167,5 +170,5 @@ async def test_a_prefix_of_several_is_refused_and_ends_none() -> None:
     desk.subscribe(key="stream-1"), desk.subscribe(key="stream-2")
     assert (await desk.refusal("stream"))[:2] == (409, "connectivity:subscription.conflict")
     assert len(desk.rows()) == 2
-    await desk.table.cancel_subscription("stream-2", "anna")
+    desk.cancel("stream-2")
     assert [row["id"] for row in desk.rows()] == ["stream-1"]
