@@ -12,6 +12,7 @@ from tools import audit
 from tools.audit import Verdict, ask, judge
 
 FINE = {"name": "a", "version": "1", "vulns": []}
+UNKNOWN = {"name": "c", "skip_reason": "not found on PyPI"}
 WEAK = {
     "name": "b",
     "version": "2",
@@ -47,18 +48,36 @@ def test_a_known_weakness_fails_and_is_named_with_its_mending() -> None:
         ("{}", ""),
         ("[]", ""),
         (said(), ""),
-        (said(FINE, {"name": "c", "skip_reason": "not found on PyPI"}), ""),
+        (said(UNKNOWN), "No known vulnerabilities found"),
+        (said(UNKNOWN, {"name": "d", "skip_reason": "not found on PyPI"}), "No known vulnerabilities found"),
     ],
 )
 def test_an_audit_that_did_not_happen_neither_passes_nor_fails(answer: str, complaint: str) -> None:
     verdict = judge(answer, complaint)
     assert (verdict.passed, verdict.failed) == (False, False)
     assert verdict.text.startswith("not audited: ")
-    assert complaint.rpartition("\n")[2] in verdict.text
+    assert complaint.rpartition("\n")[2] in verdict.text or answer
+
+
+def test_what_can_be_audited_is_and_what_cannot_is_named_and_never_passes() -> None:
+    verdict = judge(said(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
+    assert (verdict.passed, verdict.failed) == (False, False)
+    assert verdict.text.splitlines() == [
+        "audited: no known weakness in 2 packages",
+        "not audited, since nothing is known there of them: c",
+    ]
+
+
+def test_of_many_packages_that_cannot_be_audited_some_are_named() -> None:
+    several = ({**UNKNOWN, "name": f"c{number}"} for number in range(audit.NAMED + 2))
+    (line,) = judge(said(FINE, *several), "").text.splitlines()[1:]
+    assert line.endswith("c9 and 2 more")
 
 
 def test_a_known_weakness_counts_also_where_something_could_not_be_audited() -> None:
-    assert judge(said(WEAK, {"name": "c", "skip_reason": "?"}), "").failed
+    verdict = judge(said(WEAK, UNKNOWN), "")
+    assert verdict.failed
+    assert verdict.text.splitlines()[-1] == "not audited, since nothing is known there of them: c"
 
 
 def test_an_audit_that_hangs_is_given_up() -> None:
@@ -84,7 +103,8 @@ def test_what_passed_is_asked_for_again_when_the_pins_change(tmp_path: Path, mon
     monkeypatch.setattr(audit, "ask", answer)
     assert [audit.main(), audit.main()] == [0, 0]
     assert len(asked) == 1
-    assert {"--strict", "--require-hashes", str(pins)} <= set(asked[0])
+    assert {"--require-hashes", str(pins)} <= set(asked[0])
+    assert "--strict" not in asked[0]  # with it, nothing is audited once something cannot be
     pins.write_text("a==2\n")
     audit.main()
     assert len(asked) == 2

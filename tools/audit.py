@@ -1,8 +1,9 @@
 """Whether a known weakness is in what gets installed: pip-audit on constraints.txt, hashes and all.
 
 Ends with 1 for weaknesses alone. Where pip-audit cannot reach what it compares with, or does not end in time, this says "not
-audited" and ends with 0: a check without a network has to be possible, but it must not claim what it does not know.
-What passed is not asked for again on the same day.
+audited" and ends with 0: a check without a network has to be possible, but it must not claim what it does not know. The same
+is said of single packages of which nothing can be found out, by name; the others are audited all the same.
+What passed as a whole is not asked for again on the same day.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +24,9 @@ STAMP = ROOT / "build" / "audited"
 SOCKET_SECONDS = 5
 SECONDS = 60.0
 """For the whole audit, which asks for one package after the other."""
+
+NAMED = 10
+"""So many packages that could not be audited are named, if others could: it is read by people."""
 
 
 class Verdict(NamedTuple):
@@ -47,10 +52,18 @@ def judge(said: str, complained: str) -> Verdict:
             + (f"fixed in {', '.join(found['fix_versions'])}" if found["fix_versions"] else "not fixed yet")
             for package, found in weak
         )
-        return Verdict("\n".join(["known weaknesses:", *lines]), failed=True)
-    if skipped or not packages:
-        return Verdict(f"not audited: {', '.join(skipped) or 'no packages'}")
-    return Verdict(f"audited: no known weakness in {len(packages)} packages", passed=True)
+        return Verdict("\n".join(["known weaknesses:", *lines, *unaudited(skipped)]), failed=True)
+    if len(skipped) == len(packages):
+        return Verdict(f"not audited: nothing is known there of any of {len(packages)} packages")
+    audited = f"audited: no known weakness in {len(packages) - len(skipped)} packages"
+    return Verdict("\n".join([audited, *unaudited(skipped)]), passed=not skipped)
+
+
+def unaudited(names: list[str]) -> Iterator[str]:
+    """The line that names the packages of which nothing is known, if there are any."""
+    if names:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        yield f"not audited, since nothing is known there of them: {', '.join(names[:NAMED])}{more}"
 
 
 def stamp() -> str:
@@ -74,7 +87,8 @@ def main() -> int:
         print("audited earlier today: no known weakness")
         return 0
     program = str(Path(sys.executable).with_name("pip-audit"))
-    options = ["--strict", "--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
+    # Not --strict, which gives up at the first package that cannot be audited: `judge` sees which those are.
+    options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
     command = [program, *options, "--timeout", str(SOCKET_SECONDS), "--requirement", str(PINS)]
     verdict = ask(command, SECONDS)
     print(verdict.text)
