@@ -28,9 +28,11 @@ PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
 """The fields of a connection in which references are replaced."""
 
 MAX_FILE_BYTES = 1024 * 1024
+MAX_CHARACTERS = 16 * MAX_FILE_BYTES
+"""So much all references of a document may bring in: each may name the same large file."""
 
-REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^}]*)\}")
-
+REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^{}]*)\}")
+"""A name has no braces: so a text of many beginnings is read once, not once for each of them."""
 
 _OWN_VARIABLES = ("CONNECTIVITY_SECRETS", "CONNECTIVITY_API", "CONNECTIVITY_TOKEN")
 _SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
@@ -130,6 +132,7 @@ class _Reader:
         self.values: set[str] = set()
         self.places: set[tuple[Any, ...]] = set()
         self.problems: list[Problem] = []
+        self._left = MAX_CHARACTERS
 
     def walk(self, value: Any, place: tuple[Any, ...]) -> Any:
         if isinstance(value, dict):
@@ -144,7 +147,13 @@ class _Reader:
     def _replacement(self, match: re.Match[str], place: tuple[Any, ...], encode: bool) -> str:
         self.places.add(place)
         try:
+            if self._left < 0:
+                raise MissingSecret(
+                    f"{match[0][:100]}, after more than {MAX_CHARACTERS} characters of others",
+                    "references to less than that",
+                )
             value = _SOURCES[match["kind"]](match["name"], self._environ, self._base)
+            self._left -= len(value)
         except MissingSecret as missing:
             self.problems.append(Problem(json_path(*place), missing.found, missing.expected))
             return match[0]

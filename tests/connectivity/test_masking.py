@@ -123,6 +123,27 @@ def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:
     assert time.perf_counter() - begun < 2, "20 ms for a line, a hundred times what it takes"
 
 
+@pytest.mark.parametrize("written", ["%3a", "%3A:", "a:", "://", "://a", "://a:"])
+def test_a_text_that_is_meant_to_wear_us_out_is_hidden_in_no_time(written: str) -> None:
+    begun = time.perf_counter()
+    Secrets().hide("found mqtt://" + written * 100_000)
+    assert time.perf_counter() - begun < 5, "hours, where each of its colons may be the end of the user's name"
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("amqp://u:p:q@h", f"amqp://u:{MASK}@h"),
+        ("mqtt://u%3Apass%3ax@h", f"mqtt://u%3A{MASK}@h"),
+        ("tcp://%3a%3a@h", f"tcp://%3a{MASK}@h"),
+        (f"tcp://u:{MASK}@h", f"tcp://u:{MASK}@h"),
+        ("tcp://u@h:1", "tcp://u@h:1"),
+    ],
+)
+def test_a_password_begins_at_the_first_colon_of_an_address(text: str, hidden: str) -> None:
+    assert Secrets().hide(f"at {text}, now") == f"at {hidden}, now"
+
+
 def test_secrets_may_be_remembered_and_hidden_at_the_same_time() -> None:
     known = knowing("kanarienvogel")
     stop, failures = threading.Event(), []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectivity.secrets import MAX_FILE_BYTES, ReferenceRules, in_force, resolve
+from connectivity.secrets import MAX_CHARACTERS, MAX_FILE_BYTES, ReferenceRules, in_force, resolve
 from connectivity.uri import parse_uri
 
 ENVIRON = {"WORD": "geheim", "ODD": "p@s:s/w%rd"}
@@ -111,6 +111,16 @@ def test_a_missing_one_is_a_problem_that_names_the_reference(reference: str, fou
     resolved = resolve(document, environ={"BYTES": "\udcff"}, base=tmp_path)
     assert [(problem.path, problem.found) for problem in resolved.problems] == [("sshTunnel.knownHosts[1]", found)]
     assert resolved.document == document
+
+
+def test_all_references_of_a_document_together_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * MAX_FILE_BYTES)
+    allowed = MAX_CHARACTERS // MAX_FILE_BYTES + 1
+    document = {"sshTunnel": {"knownHosts": ["${file:large}" * (allowed + 50)]}}
+    resolved = resolve(document, environ={}, base=tmp_path)
+    assert len(resolved.document["sshTunnel"]["knownHosts"][0]) < MAX_CHARACTERS + 2 * MAX_FILE_BYTES
+    assert len(resolved.problems) == 50
+    assert resolved.problems[0].found == f"${{file:large}}, after more than {MAX_CHARACTERS} characters of others"
 
 
 def test_a_file_that_may_not_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import base64
 import copy
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -308,6 +309,13 @@ def test_whatever_else_changes_the_password_is_kept(change: Callable[[dict[str, 
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------------
+
+
+def test_many_beginnings_of_references_are_read_once() -> None:
+    begun = time.perf_counter()
+    shown = masked({"id": "a", "uri": "tcp://u:" + "${env:" * 100_000 + "@h:1"})
+    assert time.perf_counter() - begun < 5, "minutes, where each is looked through to the end"
+    assert shown["uri"] == f"tcp://u:{MASK}@h:1"
 
 
 def test_a_key_is_text_in_settings_and_back() -> None:
