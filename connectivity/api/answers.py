@@ -107,7 +107,8 @@ def allowed_methods(app: FastAPI, scope: Scope) -> str:
 
 
 class Answering:
-    """Around the whole application: HEAD is answered like GET, without the body; what nobody expected, with 500."""
+    """Around the whole application: HEAD is answered like GET, without the body; what nobody expected, with 500; and nothing
+    is for caches."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -121,6 +122,9 @@ class Answering:
         async def sending(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
+            if message["type"] == "http.response.start":
+                # What is true now of connections and their hosts is nothing for a cache on the way, or on a disk.
+                message = {**message, "headers": [*message["headers"], (b"cache-control", b"no-store")]}
             if is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)

@@ -77,10 +77,19 @@ def _describe(app: FastAPI, needs_token: bool) -> None:
 
 
 def _known_parameters(request: Request) -> None:
-    """A parameter that nobody knows is refused: `?dryrun=true` must not create a connection that was to be tried."""
+    """A parameter that nobody knows is refused: `?dryrun=true` must not create a connection that was to be tried.
+
+    So is one that comes twice, which would count once.
+    """
     route = request.scope["route"]
     known = [parameter.alias for parameter in route.dependant.query_params]
-    for name in request.query_params:
+    seen = set()
+    for name, _ in request.query_params.multi_items():
+        if name in seen:
+            raise refused(
+                "api:parameter.invalid", f"The query has the parameter '{name[:40]}' twice.", "expected it once"
+            )
+        seen.add(name)
         if name not in known:
             expected = f"one of: {', '.join(known)}" if known else "no parameters"
             hint = did_you_mean(name, known)

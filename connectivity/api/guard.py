@@ -7,9 +7,9 @@ out, and a browser on this machine reaches that too: a page whose name is made t
 bearer token; its role says what its bearer may do. All tokens are compared, each in constant time.
 
 Who brings a wrong token waits for the answer: a tenth of a second at first, twice as long each time, four seconds at most,
-counted by address. A right token never waits. An address that keeps several wrong ones waiting is answered with 429 until
-one of them has been answered, without a look at what it brings, so that guessing side by side is no faster; everybody
-else goes on. A request without a token guesses nothing and does not wait.
+counted by address, and the log says so. A right token never waits. An address that keeps several wrong ones waiting is
+answered with 429 until one of them has been answered, without a look at what it brings, so that guessing side by side is no
+faster; everybody else goes on. A request without a token guesses nothing and does not wait.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import parse_qsl
 
+import structlog
 from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -36,6 +37,8 @@ from connectivity.errors import OperationRefused
 from connectivity.settings import ApiSettings, is_loopback
 from connectivity.tokens import ApiToken, Role
 from mappings.errors import Fault
+
+log = structlog.get_logger(__name__)
 
 PROBES: Final = frozenset({"/health/live", "/health/ready"})
 READING: Final = frozenset({"GET", "HEAD"})
@@ -53,8 +56,6 @@ _FORGOTTEN_AFTER: Final = 300.0
 _MOST_PEERS: Final = 4_096
 _MOST_WAITING: Final = 8
 """Wrong tokens of one address that wait for their answer."""
-_MOST_DELAYED: Final = 256
-"""Wrong tokens of all addresses that wait: beyond it many machines guess, and waiting would only cost our memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,6 @@ class Delays:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
-        self._waiting = 0
 
     def is_full(self, address: str) -> bool:
         """Whether so many of this address wait that no more is looked at."""
@@ -115,14 +115,13 @@ class Delays:
         peer.last = self._now()
         peer.failures += 1
         peer.waiting += 1
-        self._waiting += 1
-        if self._waiting > _MOST_DELAYED:
-            return 0.0
+        if peer.failures & (peer.failures - 1) == 0:
+            # Once, twice, four times, …: somebody has to see it, and nobody is to fill the log with it.
+            log.warning("a wrong token was brought", address=address, times=peer.failures)
         return min(_FIRST_DELAY * (1 << min(peer.failures - 1, 16)), _LONGEST_DELAY)
 
     def answered(self, address: str) -> None:
         """One of those who waited has his answer."""
-        self._waiting -= 1
         if (peer := self._peers.get(address)) is not None:
             peer.waiting = max(peer.waiting - 1, 0)
 
@@ -173,7 +172,10 @@ class Guard:
         """Who asks, or why that is not known. Waits where a wrong token was brought."""
         if not self._keys.are_needed:
             return ANYBODY
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if len(brought := headers.getlist("authorization")) > 1:
+            # Which of them counts is not for us to say: something before us may have looked at the other.
+            return fault("api:unauthorized", "One bearer token is needed, and several have come.")
+        scheme, _, given = "".join(brought).partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             return fault("api:unauthorized", "A bearer token is needed.")
         if self._delays.is_full(address):
@@ -235,12 +237,15 @@ def foreign_page(headers: Headers, method: str, host: str, needs_token: bool) ->
 
 
 def address_of(scope: Scope) -> str:
-    """Whom failures are counted for: an IPv4 address, or the network that one owner of IPv6 addresses has."""
+    """Whom failures are counted for: an IPv4 address, or the network that one owner of IPv6 addresses has.
+
+    What is no address (a proxy may forward any text) is one stranger, however it reads.
+    """
     host = scope["client"][0] if scope.get("client") else ""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
-        return str(host)
+        return ""
     if isinstance(found, ipaddress.IPv6Address):
         return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
     return str(found)

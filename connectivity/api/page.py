@@ -21,8 +21,8 @@ _INTRODUCTION = """\
 
 What operators ask of a running service, at `api.host` and `api.port` of the [settings](settings.md). Everything is JSON in
 UTF-8 unless an operation says something else, times are UTC, and `/openapi.json` is all of this for machines. A HEAD is
-answered like the GET, without the body. Parameters that an operation does not know are refused, so that nothing happens
-which a slip of the pen did not mean.
+answered like the GET, without the body. Parameters that an operation does not know, and those that come twice, are refused,
+so that nothing happens which a slip of the pen did not mean. No answer is for caches (`cache-control: no-store`).
 
 ```console
 $ curl http://localhost:8080/api/2/connections?ids-only=true
@@ -56,8 +56,9 @@ api:
 - A token in the query (`?token=`, `?access_token=`, `?api_key=` and the like) is answered with 400 and not logged, even
   if it is the right one: what stands in a query ends up in the logs of others. Make a new one then.
 - Who brings a wrong token waits for the answer, longer each time, up to four seconds, counted by address; a right one never
-  waits. While eight wrong ones of an address wait, that address is answered with 429. Behind a proxy on the same machine the
-  address is the one in `x-forwarded-for`.
+  waits. While eight wrong ones of an address wait, that address is answered with 429. The log's line
+  `a wrong token was brought` tells the address, the first, second, fourth, eighth … time. Behind a proxy on the same machine
+  the address is the last one in `x-forwarded-for`, which the proxy has to add itself; who is on this machine can say any.
 - The service speaks plain HTTP. Where others reach it, put a proxy with TLS in front of it.
 
 `api.max_body` bounds a body, `api.read_timeout` how long the head of a request and then its body may take to arrive, and

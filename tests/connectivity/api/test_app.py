@@ -6,7 +6,7 @@ import pytest
 
 from connectivity.api.app import application
 from connectivity.monitor import Monitor
-from tests.connectivity.api.desk import Desk, ask, client_of, furnished
+from tests.connectivity.api.desk import DOCUMENT, Desk, ask, client_of, furnished
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,20 @@ async def test_head_is_get_without_the_body(path: str) -> None:
 async def test_an_unknown_parameter_is_refused(path: str) -> None:
     answer = await ask(furnished(), "GET", path)
     assert (answer.status_code, answer.json()["error"]) == (400, "api:parameter.invalid")
+
+
+async def test_a_parameter_that_comes_twice_is_refused_whatever_it_says() -> None:
+    desk = furnished()
+    new = {**DOCUMENT, "id": "new"}
+    answer = await ask(desk, "POST", "/api/2/connections?dry-run=true&dry-run=false", json=new)
+    assert (answer.status_code, answer.json()["error"], desk.asked) == (400, "api:parameter.invalid", [])
+
+
+@pytest.mark.parametrize("path", ["/api/2/connections/site", "/api/2/connections/nobody", "/metrics", "/health/live"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_no_answer_is_for_caches(method: str, path: str) -> None:
+    answer = await ask(furnished(), method, path)
+    assert answer.headers.get_list("cache-control") == ["no-store"]
 
 
 async def test_what_there_is_nobody_for_is_not_there() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from structlog.testing import capture_logs
 
 from connectivity.api.guard import ANYBODY, Delays, Keys, address_of, misplaced_token
 from connectivity.settings import ApiSettings
@@ -239,6 +240,29 @@ async def test_an_address_that_keeps_eight_waiting_is_not_looked_at_and_nobody_e
     assert sleeper.asked == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]
 
 
+def test_wrong_tokens_are_told_in_the_log_and_do_not_fill_it() -> None:
+    delays = Delays(lambda: 0.0)
+    with capture_logs() as lines:
+        for _ in range(1000):
+            delays.failed("203.0.113.9")
+            delays.answered("203.0.113.9")
+    assert [(it["event"], it["address"], it["times"]) for it in lines] == [
+        ("a wrong token was brought", "203.0.113.9", 1 << number) for number in range(10)
+    ]
+
+
+def test_many_addresses_that_guess_at_once_wait_all_the_same() -> None:
+    delays = Delays(lambda: 0.0)
+    assert {delays.failed(f"10.0.{number // 250}.{number % 250}") for number in range(1000)} == {0.1}
+
+
+async def test_of_several_tokens_none_counts() -> None:
+    async with client_of(app_of(token="secret")) as client:
+        several = [("authorization", "Bearer secret"), ("authorization", "Bearer secret")]
+        answer = await client.get("/metrics", headers=several)
+    assert (answer.status_code, answer.json()["error"]) == (401, "api:unauthorized")
+
+
 async def test_a_right_token_never_waits() -> None:
     sleeper = Sleeper()
     async with client_of(app_of(Desk(), token="secret", sleep=sleeper)) as client:
@@ -265,7 +289,9 @@ async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
         (("2001:db8:1:2:3:4:5:6", 1), "2001:db8:1:2::/64"),
         (("2001:db8:1:2::9", 1), "2001:db8:1:2::/64"),
         (None, ""),
-        (("a-socket", 0), "a-socket"),
+        (("a-socket", 0), ""),
+        (("fe80::1%eth0", 1), "fe80::/64"),
+        (("x" * 60_000, 0), ""),
     ],
 )
 def test_failures_are_counted_for_whoever_owns_the_address(client: Any, address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -85,7 +86,10 @@ async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
             done, _ = await asyncio.wait([reading], timeout=0.02)
             if done:
                 break
-        assert await reading == b""
+        with contextlib.suppress(ConnectionResetError):
+            # So the system calls a connection that was closed while more was on its way.
+            assert await reading == b""
+        assert reading.done(), "it was closed"
 
 
 async def test_a_body_that_trickles_is_answered_with_408() -> None:
