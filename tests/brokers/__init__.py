@@ -6,7 +6,9 @@ folder. A broker that cannot be had is an error, so the test fails: none is skip
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import random
 import shutil
 import socket
 import subprocess
@@ -41,10 +43,20 @@ def docker_answers() -> bool:
 
 
 def free_port() -> int:
-    """A port on the loopback interface that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on the loopback interface that nobody listens at now.
+
+    None of those that the system gives to whoever connects somewhere: such a one could be taken before it is used.
+    """
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = _DICE.choice(_NOT_GIVEN)
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+_NOT_GIVEN = range(16_384, 32_000)
+_DICE = random.SystemRandom()
+"""Tests that run side by side must not throw the same numbers."""
 
 
 def is_listening(host: str, port: int) -> bool:
