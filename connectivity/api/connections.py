@@ -120,7 +120,6 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
             kind = expect_media_type(request, JSON, TRIAL)
             sent = await json_object(request, bounds)
             document, sample = _trial(sent) if kind == TRIAL else (sent, None)
-            _expect_status(document)
             return JsonAnswer(await management.test(document, sample))
         expect_media_type(request, JSON)
         document = await json_object(request, bounds)
@@ -192,7 +191,6 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
                 "connectivity:id.notsettable",
                 f"The body names the connection {show(named)}, the path '{connection_id}'.",
             )
-        _expect_status(document)
         document = {**document, "id": connection_id}
         found, is_new = await management.put(connection_id, document, caller_of(request).name, judge)
         return _created(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
@@ -218,6 +216,8 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
     @api.post(
         "/{connection_id}/command",
         summary="Open, close, reset metrics, keep or reset logs",
+        description=f"The body is one of {', '.join(f'`{it}`' for it in COMMANDS)}. "
+        "What a file owns may be opened and closed, too.",
         operation_id="commandConnection",
         response_class=Response,
         responses=answers(
@@ -344,15 +344,6 @@ def _shown(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
         "_problems": list(found.problems),
     }
     return select({**found.document, **special}, selection)  # type: ignore[no-any-return]
-
-
-def _expect_status(document: Mapping[str, Any]) -> None:
-    """Only a new connection may leave open whether it is to be open."""
-    if document.get("connectionStatus") is None:
-        problem = Problem("connectionStatus", "nothing", "one of: open, closed")
-        raise refused(
-            "connectivity:connection.configuration.invalid", "The connection has problems.", str(problem), [problem]
-        )
 
 
 def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], Sample | None]:

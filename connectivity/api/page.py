@@ -25,7 +25,7 @@ answered like the GET, without the body. Parameters that an operation does not k
 so that nothing happens which a slip of the pen did not mean. No answer is for caches (`cache-control: no-store`).
 
 ```console
-$ curl http://localhost:8080/api/2/connections?ids-only=true
+$ curl 'http://localhost:8080/api/2/connections?ids-only=true'
 ["depot-7"]
 $ curl -X POST -H 'content-type: text/plain' -d connectivity.commands:closeConnection http://localhost:8080/api/2/connections/depot-7/command
 ```

@@ -73,6 +73,15 @@ async def test_a_connection_that_does_not_say_whether_it_is_to_be_open_is_not(be
     assert await bench.settled() == []
 
 
+async def test_a_change_and_a_trial_have_to_say_whether_it_is_to_be_open_beside_all_the_rest(bench: Bench) -> None:
+    for asked in (bench.manager.put("depot", {}, "ada", agree), bench.manager.test({})):
+        with pytest.raises(OperationRefused) as refusal:
+            await asked
+        assert refusal.value.fault.status == 400
+        assert {it.path for it in refusal.value.problems} >= {"connectionType", "connectionStatus", "uri"}
+    assert bench.manager.ids() == []
+
+
 async def test_creating_says_nothing_about_the_broker(bench: Bench) -> None:
     bench.broker = None
     await bench.manager.create(document(id="depot"), "ada")

@@ -307,7 +307,6 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
         ({"connection": DOCUMENT, "sample": {"payload": "", "source": True}}, "sample.source"),
         ({"connection": DOCUMENT, "sample": {"payload": "", "source": -1}}, "sample.source"),
         ({"connection": DOCUMENT, "sample": {"payload": "", "address": 1}}, "sample.address"),
-        ({"connection": NEW | {"connectionStatus": None}}, "connectionStatus"),
     ],
 )
 async def test_a_trial_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
@@ -315,6 +314,14 @@ async def test_a_trial_that_cannot_be_understood_says_where(trial: Any, path: st
     answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
     assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
     assert desk.asked == []
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", ONE), ("POST", ALL + "?dry-run=true")], ids=["PUT", "dry run"])
+async def test_what_is_missing_is_named_all_at_once(method: str, path: str) -> None:
+    """Only where POST makes a connection may it be left open whether it is to be open."""
+    answer = await sends(Desk(), method, path, {"sources": []})
+    assert answer.status_code == 400
+    assert {it["path"] for it in answer.json()["problems"]} >= {"connectionType", "connectionStatus", "uri"}
 
 
 async def test_a_sample_without_a_dry_run_creates_nothing() -> None:
