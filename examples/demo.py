@@ -2,9 +2,9 @@
 
 Starts the brokers that this machine has and the service with the example connections, lets ten simulated devices report for
 a few seconds, and shows the conversations that follow: a back end on AMQP, one on Kafka, a client on MQTT 5 and the device
-itself replay the same twin, each at its own pace. In the end DuckDB reads the same history from the lake, and has to
-find what was replayed. Ends by itself, with 0 if everything was as it should be; whatever it has started ends with it, also
-at Ctrl-C.
+itself replay the same twin, each at its own pace. Then DuckDB reads the same history from the lake, and has to find what
+was replayed. In the end the service tells how its connections are, and what they have counted. Ends by itself, with 0 if
+everything was as it should be; whatever it has started ends with it, also at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from examples.conversation import (
 )
 from examples.kafka_party import KafkaParty
 from examples.lake import Replayed
+from examples.monitoring import look_at
 from examples.mqtt_party import MqttParty
 from examples.party import NoAnswer, Party, quiet
 from examples.prepare import NotPrepared, connections_at, prepare
@@ -46,6 +47,9 @@ ROUNDS = 60
 PAUSE = 0.05
 EVENTS = ROUNDS + 1
 """What a device's past consists of: the creation and its reports."""
+
+CONNECTIONS = {"devices": "mqtt", "back-end": "amqp-091", "analytics": "kafka"}
+"""Those that are looked at in the end, one for each broker."""
 
 NEXT_PAGE = 20
 FEW = 5
@@ -122,6 +126,7 @@ def play() -> Story:
                 read_the_lake(story, serving)
             else:
                 story.missing["the lake"] = without_lake
+            look_at_connections(story, serving)
     return story
 
 
@@ -258,6 +263,14 @@ def read_the_lake(story: Story, serving: Serving) -> None:
         raise NotAsPromised(f"{expected} events of {DEVICES} devices were expected in the lake, {count} are there")
     story.add("DuckDB: the same from the lake", f"{sum(len(it.revisions) for it in story.replayed)} events")
     story.add(f"DuckDB: all of {DEVICES} devices", f"{count} events")
+
+
+def look_at_connections(story: Story, serving: Serving) -> None:
+    """What an operator sees of it: status and metrics of the connection to each broker."""
+    shown.heading("what an operator sees: the connections, and the messages that they have taken and sent")
+    there = [name for name, broker in CONNECTIONS.items() if story.found.carrying(broker) is not None]
+    shown.connections([look_at(serving, name) for name in there])
+    shown.tell("failures are what was refused above, as it should be: somebody asked for what he may not read")
 
 
 if __name__ == "__main__":

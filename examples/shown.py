@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from examples.monitoring import Looked
 from examples.party import Party
 
 MOST_OF_A_VALUE = 48
@@ -99,4 +101,15 @@ def summary(rows: list[tuple[str, str]]) -> None:
     for row in rows:
         table.add_row(*map(escape, row))
     console.print()
+    console.print(table)
+
+
+def connections(looked: Sequence[Looked]) -> None:
+    table = Table("connection", "is", "since")
+    for title in ("taken", "sent", "failures"):
+        table.add_column(title, justify="right")
+    for it in looked:
+        # Of the time nobody needs the day.
+        cells = (it.connection, it.status, it.since.rpartition("T")[2], it.taken, it.sent, it.failures)
+        table.add_row(*(escape(str(cell)) for cell in cells))
     console.print(table)

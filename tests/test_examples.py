@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as paho
 import psutil
@@ -23,6 +25,7 @@ from examples import lake
 from examples.brokers import Broker, Found, NoBroker, brokers
 from examples.conversation import NotAsPromised
 from examples.lake import Replayed
+from examples.monitoring import Looked, look_at
 from examples.party import NoAnswer
 from examples.prepare import NotPrepared, connections_at, prepare
 from examples.processes import Interrupted, end, interruptible, start
@@ -306,3 +309,38 @@ class Told(Serving):
 def test_a_lake_that_nobody_fills_any_more_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer, match=r"\(7\); it is stopped: found no Java"):
         lake.wait_until_filled(Told(tmp_path, tmp_path), print)
+
+
+class Telling:
+    """A service that tells of a connection what it is given."""
+
+    def __init__(self, live_status: str, inbound: dict[str, Any], outbound: dict[str, Any]) -> None:
+        self._told = {
+            "/api/2/connections/back-end/status": {"liveStatus": live_status, "connectedSince": "2030-01-15T07:30:00Z"},
+            "/api/2/connections/back-end/metrics": {"connectionMetrics": {"inbound": inbound, "outbound": outbound}},
+        }
+
+    def get(self, path: str) -> str:
+        return json.dumps(self._told[path])
+
+
+def counted(**levels: int) -> dict[str, Any]:
+    return {level: {"PT1M": 0, "PT1H": count, "PT24H": 99} for level, count in levels.items()}
+
+
+def test_a_connection_is_looked_at_with_what_it_has_counted() -> None:
+    inbound = {"consumed": counted(success=7, failure=0), "mapped": counted(success=6, failure=1)}
+    outbound = {"published": counted(success=5), "dispatched": counted(failure=2)}
+    looked = look_at(Telling("open", inbound, outbound), "back-end")
+    assert looked == Looked("back-end", "open", "2030-01-15T07:30:00Z", taken=7, sent=5, failures=3)
+
+
+@pytest.mark.parametrize(
+    ("live_status", "taken", "sent"), [("failed", 1, 1), ("open", 0, 1), ("open", 1, 0)], ids=["failed", "deaf", "mute"]
+)
+def test_a_connection_that_is_not_open_and_in_use_is_not_as_promised(live_status: str, taken: int, sent: int) -> None:
+    told = Telling(
+        live_status, {"consumed": counted(success=taken)}, {"published": counted(success=sent)} if sent else {}
+    )
+    with pytest.raises(NotAsPromised, match="expected open and in use"):
+        look_at(told, "back-end")

@@ -39,7 +39,7 @@ DEADLINE = 420
 
 def cells(output: str) -> dict[str, str]:
     """The rows of the summary."""
-    return {name.strip(): value.strip() for name, value in re.findall(r"^│ (.+?) │ (.+?) │$", output, re.MULTILINE)}
+    return {name.strip(): value.strip() for name, value in re.findall(r"^│ ([^│]+) │ ([^│]+) │$", output, re.MULTILINE)}
 
 
 @pytest.fixture
@@ -88,6 +88,11 @@ def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
         "Kafka: two pages, then stop": "40 events",
         "MQTT: the device's own last three, two first": "3 events",
     }
+    looked = re.findall(
+        r"^│ (devices|back-end|analytics) +│ open +│ \S+Z +│ +(\d+) │ +(\d+) │ +\d+ │$", ended.stdout, re.MULTILINE
+    )
+    assert [name for name, *_ in looked] == ["devices", "back-end", "analytics"]
+    assert all(int(count) > 0 for _, *counts in looked for count in counts)
     said = re.findall(r"^ *(\S.*?) +(MQTT 5|MQTT|AMQP|Kafka) (->|<-) (\w+)", ended.stdout, re.MULTILINE)
     # Of ten devices one is shown, and of its reports the first.
     assert {name.rpartition("-")[2] for name, *_ in said if name.startswith("boiler")} == {"00"}
@@ -124,6 +129,9 @@ def test_the_demo_goes_on_without_a_broker_and_without_a_lake_and_says_what_brin
     left_out = {{RABBITMQ: "AMQP", KAFKA: "Kafka", MOSQUITTO: "MQTT 5"}[each] for each in missing}
     transports = {name.partition(":")[0] for name in cells(shown)} - {"seconds in all"}
     assert transports == {"MQTT", "MQTT 5", "AMQP", "Kafka"} - left_out
+    looked = re.findall(r"^│ (devices|back-end|analytics) +│ open", shown, re.MULTILINE)
+    of_missing = {{RABBITMQ: "back-end", KAFKA: "analytics"}.get(each) for each in missing}
+    assert looked == [name for name in ("devices", "back-end", "analytics") if name not in of_missing]
 
 
 def test_a_broker_that_does_not_start_ends_the_demo_with_1_and_its_last_words(
