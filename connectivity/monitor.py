@@ -7,13 +7,14 @@ subscriptions and of outstanding demand. A connection that never counted anythin
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from connectivity.monitoring.meter import Meter
@@ -140,14 +141,25 @@ class Monitor:
         self._looks.append(look)
 
     async def scrape(self, encode: Encode = generate_latest) -> bytes:
-        """`exposition`, once everybody has looked."""
+        """`exposition`, once everybody has looked. Read at once, and written in a worker thread: that takes longer."""
         for look in self._looks:
             await look()
-        return self.exposition(encode)
+        return await asyncio.to_thread(encode, _Read(list(self.registry.collect())))
 
     def exposition(self, encode: Encode = generate_latest) -> bytes:
         """All metrics in the format that `encode` writes, Prometheus' text format by default."""
         return encode(self.registry)
+
+
+class _Read(CollectorRegistry):
+    """What a registry had when it was read."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)
 
 
 class _Connections(Collector):

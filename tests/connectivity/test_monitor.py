@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from connectivity.monitor import Monitor
+from tests.helpers import wait_until
 
 
 @dataclass
@@ -101,6 +105,27 @@ def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_
     for meter in (monitor.known("site"), monitor.meter("site")):
         report = meter.report([], ["out"])
         assert report["connectionMetrics"]["outbound"]["dispatched"]["success"]["PT24H"] == 3
+
+
+async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_its_beginning() -> None:
+    monitor = Monitor()
+    monitor.meter("site").inbound("refused")
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def encode(registry: CollectorRegistry) -> bytes:
+        begun.set()
+        assert may_go_on.wait(30), "nobody else had a turn"
+        return generate_latest(registry)
+
+    scraping = asyncio.create_task(monitor.scrape(encode))
+    await wait_until(begun.is_set)
+    monitor.meter("site").inbound("refused")
+    monitor.meter("other").inbound("refused")
+    may_go_on.set()
+    lines = (await scraping).decode().splitlines()
+    assert [line for line in lines if line.startswith("connectivity_deliveries_total")] == [
+        'connectivity_deliveries_total{connection="site",direction="in",outcome="refused"} 1.0'
+    ]
 
 
 @pytest.mark.parametrize("connection_id", ['a"b', "a\\b", "a\nb"])
