@@ -419,6 +419,9 @@ class Manager(Management):
     async def recover(self) -> None:
         """Call it about once a second: take up what was stored although the store could not say so."""
         for connection_id in list(self._doubtful):
+            if self._registry.is_taken(connection_id):
+                # Who has his turn with it may wait for long. The next round, or the next command, looks again.
+                continue
             async with self._registry.turn(connection_id):
                 await self._look_again(connection_id)
 

@@ -111,6 +111,11 @@ class Registry:
         async with lock:
             yield
 
+    def is_taken(self, connection_id: str) -> bool:
+        """Whether somebody has his turn with a connection."""
+        lock = self._locks.get(connection_id)
+        return lock is not None and lock.locked()
+
     @contextlib.contextmanager
     def claim(self, connection_id: str) -> Iterator[None]:
         """Keep files from taking an id that is being stored."""
