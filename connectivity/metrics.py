@@ -48,7 +48,7 @@ def example() -> Monitor:
     """A monitor in which every metric has a value."""
     monitor = Monitor()
     monitor.meter(_CONNECTION).inbound("settled")
-    monitor.skipped.labels(_CONNECTION, "0").inc()
+    monitor.skip(_CONNECTION, "0", 1)
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))

@@ -75,12 +75,14 @@ class Monitor:
             "Events that the journal has let go, because the lake has them.",
             registry=self.registry,
         )
-        self.skipped = Counter(
+        self._skipped = Counter(
             "connectivity_target_skipped",
             "Events that a target misses: the journal had let them go, or they cannot be made, or never be taken.",
             ["connection", "target"],
             registry=self.registry,
         )
+        self._skipping: dict[str, set[str]] = {}
+        """Targets with a number of their own there, by connection."""
         self.trimming = Gauge(
             "connectivity_journal_trimming_up",
             "0 while the journal cannot be trimmed, because it cannot be told whether the lake has its events.",
@@ -115,6 +117,13 @@ class Monitor:
         """There is no such connection any more, and it does not come back."""
         self._meters.pop(connection_id, None)
         self._gone.pop(connection_id, None)
+        for target in self._skipping.pop(connection_id, ()):
+            self._skipped.remove(connection_id, target)
+
+    def skip(self, connection_id: str, target: str, events: int) -> None:
+        """A target misses so many events."""
+        self._skipping.setdefault(connection_id, set()).add(target)
+        self._skipped.labels(connection_id, target).inc(events)
 
     def tick(self) -> None:
         """About once a second: what is counted from now on, is counted now."""

@@ -123,7 +123,7 @@ class Service:
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
         self.expiry = Expiry(self.store, self.dispatcher.announce, now)
         cursors = self.dispatcher.cursors
-        cursors.on_skip = lambda connection, target, events: self.monitor.skipped.labels(connection, target).inc(events)
+        cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
         self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
         vault = open_vault(settings)

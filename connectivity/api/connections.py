@@ -49,7 +49,6 @@ COMMANDS = (
     "connectivity.commands:resetConnectionLogs",
 )
 
-_LONGEST_COMMAND = 1_000
 
 ConnectionId = Annotated[
     str,

@@ -107,6 +107,19 @@ def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_
         assert report["connectionMetrics"]["outbound"]["dispatched"]["success"]["PT24H"] == 3
 
 
+def test_a_connection_that_is_deleted_has_no_number_left() -> None:
+    """Connections that are made and deleted all day cost nothing afterwards."""
+    monitor = Monitor()
+    for connection_id in ("site", "depot"):
+        monitor.meter(connection_id).inbound("refused")
+        monitor.skip(connection_id, "0", 2)
+        monitor.skip(connection_id, "1", 3)
+    monitor.forget("site")
+    monitor.erase("site")
+    assert not [line for line in shown(monitor) if "site" in line]
+    assert 'connectivity_target_skipped_total{connection="depot",target="1"} 3.0' in shown(monitor)
+
+
 async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_its_beginning() -> None:
     monitor = Monitor()
     monitor.meter("site").inbound("refused")
