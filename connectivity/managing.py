@@ -344,18 +344,15 @@ class Manager(Management):
         if override == wanted.override:
             await self._noted(entry)
             return wanted
-        revision, modified = wanted.revision + 1, self._now()
-        note = FileNote(wanted.id, revision, wanted.digest, modified.isoformat(), override)
-        with _stored():
+        revision = wanted.revision + 1
+        note = FileNote(wanted.id, revision, wanted.digest, self._time(), override)
+        with self._stored_for(wanted.id):
             await self._definitions.override(note, entry._replace(revision=revision))
         latest = self._registry.known.get(wanted.id)
         if latest is None or latest.digest != wanted.digest:
             # The file has changed meanwhile, and so ended this before it began.
             return self._wanted(wanted.id)
-        self._registry.notes[wanted.id] = note
-        found = replace(latest, revision=revision, modified=modified, override=override)
-        self._registry.put(found)
-        return found
+        return self._overrule(latest, note)
 
     async def _run(self, connection_id: str, *, anew: bool = False) -> None:
         """Make it run as it is wanted, and wait for its clients if it is to be open."""
@@ -407,14 +404,20 @@ class Manager(Management):
         modified = self._now()
         text = None if document is None else json.dumps(document, ensure_ascii=False)
         row = StoredRevision(connection_id, revision, text, modified.isoformat(), by, action)
+        with self._stored_for(connection_id):
+            await self._definitions.add(row, AuditEntry(row.modified, by, action, connection_id, revision))
+        self._last[connection_id] = revision
+        return revision, modified
+
+    @contextlib.contextmanager
+    def _stored_for(self, connection_id: str) -> Iterator[None]:
+        """What the store cannot do is refused, and looked for again."""
         with _stored():
             try:
-                await self._definitions.add(row, AuditEntry(row.modified, by, action, connection_id, revision))
+                yield
             except StoreError:
                 self._doubtful.add(connection_id)
                 raise
-        self._last[connection_id] = revision
-        return revision, modified
 
     async def recover(self) -> None:
         """Call it about once a second: take up what was stored although the store could not say so."""
@@ -429,6 +432,10 @@ class Manager(Management):
         """A commit that failed may have been carried out all the same."""
         if connection_id not in self._doubtful or not self._definitions.is_available:
             return
+        known = self._registry.known.get(connection_id)
+        if known is not None and known.owner is Owner.FILE:
+            await self._look_for_override(known)
+            return
         found = self._revisions(connection_id)
         self._doubtful.discard(connection_id)
         if not found or found[0].revision <= self._last.get(connection_id, 0):
@@ -441,6 +448,25 @@ class Manager(Management):
         else:
             self._registry.put(await asyncio.to_thread(self._read, newest))
         await self._registry.carry_out(connection_id)
+
+    async def _look_for_override(self, wanted: Wanted) -> None:
+        with _stored():
+            notes = {note.id: note for note in self._definitions.file_notes()}
+        self._doubtful.discard(wanted.id)
+        note = notes.get(wanted.id)
+        if note is None or note.revision <= wanted.revision or note.digest != wanted.digest:
+            return
+        log.warning("a change was stored that was said not to be", connection=wanted.id, revision=note.revision)
+        self._overrule(wanted, note)
+        await self._registry.carry_out(wanted.id)
+
+    def _overrule(self, wanted: Wanted, note: FileNote) -> Wanted:
+        """What an operator wants of a connection that a file owns counts from now on."""
+        self._registry.notes[wanted.id] = note
+        modified = datetime.fromisoformat(note.modified)
+        found = replace(wanted, revision=note.revision, modified=modified, override=note.override)
+        self._registry.put(found)
+        return found
 
     async def _staged(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Carry out a command in its turn, to its end, whether or not somebody waits for it."""

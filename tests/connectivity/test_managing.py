@@ -18,7 +18,7 @@ from connectivity.management import Moment, Owner
 from connectivity.uri import MASK
 from connectivity.vault import new_key
 from spark_store.errors import StoreUnavailable
-from spark_store.records import AuditEntry, StoredRevision
+from spark_store.records import AuditEntry, FileNote, StoredRevision
 from tests.connectivity.managed import NOW, Bench, agree, document, only, put, refused, said
 from tests.connectivity.site import pause
 from tests.fragile import Fragile
@@ -531,6 +531,27 @@ async def test_what_was_stored_in_spite_of_what_the_store_said_is_taken_up(
         assert bench.manager.ids() == ["depot"]
         assert (await bench.manager.definition("depot")).revision == 2
         assert sorted(bench.done()) == ["close annex", "close depot", "open depot"]
+
+
+async def test_what_was_stored_of_a_file_in_spite_of_what_the_store_said_is_taken_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.write("depot.json", document())
+    await bench.registry.refresh()
+    bench.done()
+    overriding = bench.definitions.override
+
+    async def override(note: FileNote, entry: AuditEntry) -> None:
+        await overriding(note, entry)
+        raise StoreUnavailable("the disk did not answer")
+
+    monkeypatch.setattr(bench.definitions, "override", override)
+    assert said(await refused(bench.manager.close("depot", "ada"))) == (503, "api:store.unavailable")
+    assert (bench.done(), (await bench.manager.definition("depot")).override) == ([], None)
+    await bench.manager.recover()
+    assert (bench.done(), (await bench.manager.definition("depot")).override) == (["close depot"], "closed")
+    await bench.manager.recover()
+    assert (bench.done(), (await bench.manager.definition("depot")).revision) == ([], 2)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out without saying so"])
