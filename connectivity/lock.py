@@ -32,13 +32,14 @@ class DataFolderLocked(ConnectivityError):
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[Path]:
-    """Hold the lock of `folder`, which is made if it is missing; yields the lock file.
+    """Hold the lock of `folder`, which is made, for its owner alone, if it is missing; yields the lock file.
 
     Raises DataFolderLocked if somebody else holds it, SettingsError if the folder cannot be made or written.
     """
     path = folder / "lock"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        # What every twin has ever said lies in it. Who wants others to read it makes the folder, or opens it to them.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"data_dir {folder}: expected a folder that can be written, found: {error}") from error

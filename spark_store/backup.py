@@ -76,6 +76,9 @@ def back_up(source: Lake, folder: Path, earlier: Path | None = None) -> Backup:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             undo.callback(_empty, folder, is_new)
+            with contextlib.suppress(PermissionError):
+                # Somebody else's folder is as private as they have made it.
+                folder.chmod(0o700)
             return _copy_all(source, folder, earlier, undo)
         except OSError as error:
             raise system_fault(error.filename or folder, error, "cannot be copied") from error
@@ -184,6 +187,8 @@ class _Copying:
         with Follower.open(self._source.journal):
             pass  # it is one, and of this version
         path = self._target.journal
+        # Before anything is in it: whoever has opened it meanwhile would go on reading.
+        path.touch(mode=0o600)
         try:
             with (
                 contextlib.closing(
@@ -198,7 +203,6 @@ class _Copying:
             raise sqlite_fault(path, error) from error
         if said != "ok":
             raise StoreUnavailable(f"{path}: the copy is damaged: {said}")
-        path.chmod(0o600)
         self.bytes += path.stat().st_size
 
 

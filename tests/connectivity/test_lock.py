@@ -37,6 +37,16 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return child
 
 
+def test_a_folder_that_is_made_is_for_its_owner_alone_and_one_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "new" / "data"):
+        assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o750)
+    with lock_folder(shared):
+        assert shared.stat().st_mode & 0o777 == 0o750
+
+
 def test_a_second_owner_is_refused_and_told_who_the_first_one_is(tmp_path: Path) -> None:
     child = holder(tmp_path)
     with pytest.raises(DataFolderLocked, match=f"process {child.pid}") as refused, lock_folder(tmp_path):

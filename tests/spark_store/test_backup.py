@@ -71,6 +71,9 @@ def test_a_copy_has_what_journal_and_lake_have(site: Site, tmp_path: Path) -> No
 
 
 def test_a_copy_is_for_its_owner_alone(site: Site, tmp_path: Path) -> None:
+    # An empty folder that others may look into is closed.
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy").chmod(0o755)
     back_up(site.lake, tmp_path / "copy")
     assert (tmp_path / "copy").stat().st_mode & 0o077 == 0
     assert (tmp_path / "copy" / "journal.db").stat().st_mode & 0o077 == 0
