@@ -44,6 +44,9 @@ Answer = TypeVar("Answer")
 OPEN_SECONDS = 55.0
 """How long an operator waits for the clients of a connection that is being opened."""
 
+TRIALS_AT_ONCE = 8
+"""So many connections are tried at the same time; each may have links, and processes for its scripts. The others wait."""
+
 _LISTED_AT_ONCE = 200
 """So many connections are listed before others have their turn on the loop."""
 
@@ -109,6 +112,7 @@ class Manager(Management):
         self._trial = trial
         self._now = now
         self._patience = patience
+        self._trying = asyncio.Semaphore(TRIALS_AT_ONCE)
         self._last: dict[str, int] = {}
         """The last revision of every id that the API owns or owned."""
         self._doubtful: set[str] = set()
@@ -494,7 +498,10 @@ class Manager(Management):
             former = None
         # What is masked in the document are the secrets of the stored one.
         connection, _ = await self._usable(named, former)
-        return {} if self._trial is None else await self._trial(connection, sample)
+        if self._trial is None:
+            return {}
+        async with self._trying:
+            return await self._trial(connection, sample)
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
         return self._observer.status(self._wanted(connection_id), self._registry.get(connection_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from connectivity.management import Sample
+from connectivity.managing import TRIALS_AT_ONCE
 from connectivity.model import Connection
 from connectivity.vault import new_key
 from tests.connectivity.test_managing import Bench, document, refused, said
+from tests.helpers import wait_until
 
 
 @pytest.fixture
@@ -73,3 +76,23 @@ async def test_case_44_45_labels_are_judged_before_anybody_is_asked(
     ]
     assert said(await refused(bench.manager.test(document(targets=given, id="depot-7")))) == (status, code)
     assert tried.connections == []
+
+
+async def test_few_are_tried_at_the_same_time_and_the_others_wait(bench: Bench) -> None:
+    at_once: list[int] = []
+    running, gate = 0, asyncio.Event()
+
+    async def trial(_connection: Connection, _sample: Sample | None) -> dict[str, Any]:
+        nonlocal running
+        running += 1
+        at_once.append(running)
+        await gate.wait()
+        running -= 1
+        return {}
+
+    bench.manager._trial = trial
+    trials = [asyncio.create_task(bench.manager.test(document())) for _ in range(3 * TRIALS_AT_ONCE)]
+    await wait_until(lambda: running == TRIALS_AT_ONCE)
+    gate.set()
+    await asyncio.gather(*trials)
+    assert (max(at_once), len(at_once)) == (TRIALS_AT_ONCE, 3 * TRIALS_AT_ONCE)
