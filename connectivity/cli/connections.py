@@ -66,7 +66,7 @@ def list_(
     elif not found:
         typer.echo("no connections")
     elif ids:
-        typer.echo("\n".join(map(str, found)))
+        typer.echo("\n".join(printable(str(each)) for each in found))
     else:
         print_table(tables.connections(found))
 

@@ -37,13 +37,19 @@ def printable(text: str, *, keep: str = "") -> str:
     return _CONTROL.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON in which no character does anything to a terminal; it says the same."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
 def print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(json_text(value, indent=2))
 
 
 def print_json_line(value: object) -> None:
     """One object of many, on a line of its own, at once."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(json_text(value))
     sys.stdout.flush()
 
 
@@ -128,7 +134,7 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
         )
         return
     for problem in problems:
-        typer.echo(str(problem))
+        typer.echo(printable(str(problem)))
 
 
 def print_notes(loaded: LoadedFolder) -> None:
@@ -137,7 +143,7 @@ def print_notes(loaded: LoadedFolder) -> None:
 
     for connection_id, connection in loaded.connections.items():
         for note in notes(connection):
-            typer.echo(f"{loaded.files[connection_id]}: {note}")
+            typer.echo(printable(f"{loaded.files[connection_id]}: {note}"))
 
 
 def counted(number: int, what: str) -> str:

@@ -19,6 +19,7 @@ from connectivity.rotating import ACTION, NotRotated, Rotated, rotate_here
 from connectivity.settings import Settings
 from connectivity.vault import Vault, key_id
 from spark_store import definitions
+from spark_store.errors import StoreUnavailable
 from spark_store.journal import SqliteJournal
 from spark_store.records import AuditEntry, StoredRevision
 from tests.fragile import Fragile
@@ -106,6 +107,20 @@ def test_everything_is_under_the_newest_key_and_the_old_one_opens_nothing(folder
     assert key_id(OLD).encode() not in b"".join(
         file.read_bytes() for file in folder.iterdir() if "journal" in file.name
     )
+
+
+def test_what_is_done_is_told_as_done_though_the_log_cannot_be_emptied(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_journal: SqliteJournal) -> bool:
+        raise StoreUnavailable("the disk is full")
+
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    add_key(folder / OWN_FILE, NEW)
+    monkeypatch.setattr(SqliteJournal, "scrub", refuse)
+    assert rotate_here(settings, "ada").secrets == SECRETS
+    assert opened(folder, NEW) == SECRETS
 
 
 def test_who_did_it_stands_in_the_audit_log_once(folder: Path) -> None:

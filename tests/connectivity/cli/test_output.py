@@ -11,6 +11,7 @@ from connectivity.cli.output import (
     coloured,
     complain,
     print_fields,
+    print_json,
     print_json_line,
     print_problems,
     print_table,
@@ -47,6 +48,17 @@ def test_what_would_work_upon_a_terminal_is_shown_as_an_escape(capsys: pytest.Ca
     out, err = capsys.readouterr()
     assert not {"\x1b", "\x9b", "\r", "\u202e", "\x00"} & set(out + err)
     assert err == "first\nsecond \\x1b[2\n"
+
+
+def test_json_says_what_would_work_upon_a_terminal_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = {"a\x9b": "a\x1b[2J\x9b31m\x7f\r\n\u202eb\u2028ä"}
+    print_json(odd)
+    print_json_line(odd)
+    print_problems([FileProblem(Path("a.yaml"), Problem("uri", "\x9b31m", "a port", None))], as_json=False)
+    out = capsys.readouterr().out
+    assert not {"\x1b", "\x9b", "\x7f", "\r", "\u202e", "\u2028"} & set(out)
+    assert json.loads("".join(out.splitlines()[:3])) == json.loads(out.splitlines()[3]) == odd
+    assert "ä" in out
 
 
 def test_a_table_that_is_no_terminals_is_as_wide_as_it_must_be(capsys: pytest.CaptureFixture[str]) -> None:
