@@ -1,7 +1,8 @@
 """`connectivity connections …`: what an operator does with the connections of a running service, over its HTTP API.
 
 What is wanted of a connection (`connectionStatus`) and what it does (`liveStatus`) are two things: `list` shows the one,
-`status` the other. `--json` prints what the API answered, and nothing else.
+`status` the other. `--json` prints what the API answered, and nothing else; where that is nothing, what was done:
+`[{"id": "depot", "done": "closed"}]`.
 
 Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was given cannot be used; 3 a plan has changes;
 4 the token is missing, wrong, or has not the right; 5 no service was reached; 130 interrupted.
@@ -10,7 +11,7 @@ Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was gi
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,10 +64,11 @@ def list_(
     found = service.items("connections", **query)
     if as_json:
         print_json(found)
+    elif ids:
+        for each in found:
+            typer.echo(printable(str(each)))
     elif not found:
         typer.echo("no connections")
-    elif ids:
-        typer.echo("\n".join(printable(str(each)) for each in found))
     else:
         print_table(tables.connections(found))
 
@@ -219,30 +221,24 @@ def _print_trial(report: object, *, as_json: bool) -> None:
 
 @app.command()
 @reaching
-def delete(service: Service, connections: ConnectionIds, yes: Yes = False) -> None:
+def delete(service: Service, connections: ConnectionIds, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete connections of the API; those of a file are its own."""
     confirm(f"Delete {', '.join(connections)}?", yes=yes)
-    for connection in connections:
-        service.ask("DELETE", "connections", connection)
-        typer.echo(f"{connection}: deleted")
+    _do_each(connections, lambda it: service.ask("DELETE", "connections", it), "deleted", as_json=as_json)
 
 
 @app.command("open")
 @reaching
-def open_(service: Service, connections: ConnectionIds) -> None:
+def open_(service: Service, connections: ConnectionIds, as_json: AsJson = False) -> None:
     """Want connections open, and wait until they are."""
-    for connection in connections:
-        _command(service, connection, "openConnection")
-        typer.echo(f"{connection}: {coloured('open')}")
+    _do_each(connections, lambda it: _command(service, it, "openConnection"), "open", as_json=as_json)
 
 
 @app.command()
 @reaching
-def close(service: Service, connections: ConnectionIds) -> None:
+def close(service: Service, connections: ConnectionIds, as_json: AsJson = False) -> None:
     """Want connections closed, and wait until they are."""
-    for connection in connections:
-        _command(service, connection, "closeConnection")
-        typer.echo(f"{connection}: closed")
+    _do_each(connections, lambda it: _command(service, it, "closeConnection"), "closed", as_json=as_json)
 
 
 @app.command()
@@ -281,8 +277,9 @@ def metrics(
     """Say what a connection has counted in the last minute, hour and day."""
     if reset:
         _command(service, connection, "resetConnectionMetrics")
-        typer.echo(f"{connection}: counts from zero")
-        return
+        if not as_json:
+            typer.echo(f"{connection}: counts from zero")
+            return
     found = service.get("connections", connection, "metrics")
     if as_json:
         print_json(found)
@@ -345,6 +342,20 @@ def revisions(service: Service, connection: ConnectionId, as_json: AsJson = Fals
         print_table(tables.same_names(found))
     else:
         typer.echo(f"{connection}: no revisions")
+
+
+def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str, *, as_json: bool) -> None:
+    """Act on each in turn, and say of each that it is done: what was done before another failed is done."""
+    finished = []
+    try:
+        for connection in connections:
+            act(connection)
+            finished.append({"id": connection, "done": done})
+            if not as_json:
+                typer.echo(f"{connection}: {coloured(done)}")
+    finally:
+        if as_json:
+            print_json(finished)
 
 
 def _command(service: Service, connection: str, name: str) -> None:

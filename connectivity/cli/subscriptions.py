@@ -43,8 +43,13 @@ def list_(
 @app.command()
 @reaching
 def cancel(
-    service: Service, prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="How its id begins.")]
+    service: Service,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="How its id begins.")],
+    as_json: AsJson = False,
 ) -> None:
     """End the one subscription whose id begins so; its client is told that it failed."""
     service.ask("DELETE", "connectivity", "subscriptions", prefix)
-    typer.echo(f"{prefix}: cancelled")
+    if as_json:
+        print_json([{"id": prefix, "done": "cancelled"}])
+    else:
+        typer.echo(f"{prefix}: cancelled")

@@ -107,6 +107,11 @@ AS_JSON: dict[str, Any] = {
     "logs depot": LOGS,
     "logs depot --level failure": LOGS | {"connectionLogs": [BAD]},
     "revisions depot": [{"revision": 3, "modified": "T", "by": "ops", "action": "modified"}],
+    "metrics depot --reset": METRICS,
+    "logs depot --reset": LOGS,
+    "open depot": [{"id": "depot", "done": "open"}],
+    "close depot depot": [{"id": "depot", "done": "closed"}] * 2,
+    "delete depot --yes": [{"id": "depot", "done": "deleted"}],
 }
 
 
@@ -167,6 +172,7 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
         f"GET {DEPOT}/revisions": Says([]),
     }
     assert run("list").stdout == run("status").stdout == "no connections\n"
+    assert run("list", "--ids").stdout == "", "whoever reads ids line by line finds none"
     assert run("metrics", "depot").stdout == "depot: nothing counted\n"
     server.table[f"GET {DEPOT}/logs"] = Says(LOGS | {"connectionLogs": []})
     assert run("logs", "depot").stdout == "depot: no entries\n"
@@ -184,6 +190,8 @@ def test_what_belongs_to_a_file_is_refused_with_its_name(server: Canned) -> None
     result = run("delete", "depot", "owned", "--yes")
     assert (result.exit_code, result.stdout) == (1, "depot: deleted\n")
     assert "connections/owned.yaml" in result.stderr
+    result = run("delete", "depot", "owned", "--yes", "--json")
+    assert (result.exit_code, json.loads(result.stdout)) == (1, [{"id": "depot", "done": "deleted"}])
 
 
 def test_who_may_not_ask_hears_where_a_token_goes(server: Canned) -> None:
