@@ -25,7 +25,7 @@ Answers = dict[int | str, dict[str, Any]]
 ALWAYS = ("api:parameter.invalid", "api:token.misplaced", "internalerror")
 GUARDED = ("api:unauthorized", "api:forbidden", "api:host.foreign", "api:requests.toomany")
 CHANGING = ("api:origin.foreign",)
-WITH_BODY = ("api:body.toolarge", "api:body.timeout", "api:contenttype.unsupported")
+WITH_BODY = ("api:request.invalid", "api:body.toolarge", "api:body.timeout", "api:contenttype.unsupported")
 WITH_JSON = ("json.invalid",)
 EVERYWHERE = frozenset({*ALWAYS, *GUARDED, *CHANGING, *WITH_BODY, *WITH_JSON})
 """What operations may be answered without saying so themselves: always, unless they are probes, where they change

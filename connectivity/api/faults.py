@@ -34,7 +34,7 @@ CODES: Final[Mapping[str, Code]] = {
     "api:origin.foreign": Code(403, "a change that a page of another origin asks for"),
     "api:parameter.invalid": Code(400, "a parameter of the query that is unknown or does not fit"),
     "api:path.notfound": Code(404, "there is no such path"),
-    "api:request.invalid": Code(400, "what came is no HTTP/1.1"),
+    "api:request.invalid": Code(400, "what came is no HTTP/1.1, or has two lengths"),
     "api:requests.toomany": Code(429, "too many wrong tokens from one address wait for their answer"),
     "api:store.unavailable": Code(503, "the store cannot be used now"),
     "connectivity:subscription.conflict": Code(409, "several subscriptions begin so"),

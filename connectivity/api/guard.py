@@ -1,10 +1,11 @@
 """Who may: what stands between a stranger and the API.
 
-A request is looked at in this order. A token in the query is refused whatever else the request says, since queries end up
-in the logs of whatever lies in between. Without any token in the settings it is the loopback interface that keeps others
-out, and a browser on this machine reaches that too: a page whose name is made to resolve to it sends its own name as
-`Host`, any page sends its `Origin`; neither gets at anything but probes. With tokens, everything but probes wants one, as a
-bearer token; its role says what its bearer may do. All tokens are compared, each in constant time.
+A request is looked at in this order. One whose body ends at two places may hold another's, and is refused. So is a token in
+the query, whatever else the request says, since queries end up in the logs of whatever lies in between. Without any token in
+the settings it is the loopback interface that keeps others out, and a browser on this machine reaches that too: a page whose
+name is made to resolve to it sends its own name as `Host`, any page sends its `Origin`; neither gets at anything but probes.
+With tokens, everything but probes wants one, as a bearer token; its role says what its bearer may do. All tokens are
+compared, each in constant time.
 
 Who brings a wrong token waits for the answer: a tenth of a second at first, twice as long each time, four seconds at most,
 counted by address, and the log says so. A right token never waits. An address that keeps several wrong ones waiting is
@@ -153,7 +154,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers, is_probe = Headers(scope=scope), scope["path"] in PROBES
-        found: Caller | Fault | None = misplaced_token(scope["query_string"])
+        found: Caller | Fault | None = two_lengths(headers) or misplaced_token(scope["query_string"])
         if found is None:
             foreign = foreign_page(headers, scope["method"], self._host, self._keys.are_needed)
             found = foreign or await self._caller(headers, address_of(scope))
@@ -210,6 +211,15 @@ def not_enough(caller: Caller, needed: Role) -> Fault:
     return fault("api:forbidden", f"The role '{caller.role.value}' may not do this; it takes '{needed.value}'.")
 
 
+def two_lengths(headers: Headers) -> Fault | None:
+    """The refusal of a body that is said to end at two places: to a proxy before us the rest may be another's request."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        return fault(
+            "api:request.invalid", "Found both 'transfer-encoding' and 'content-length', expected one of them."
+        )
+    return None
+
+
 def misplaced_token(query: bytes) -> Fault | None:
     """The refusal of a query that has a parameter with the name of a token; its value is not looked at."""
     if not query:
@@ -258,6 +268,9 @@ def _role_of(method: str) -> Role:
 
 def _extra_headers(found: Fault) -> dict[str, str]:
     match found.status:
+        case 400 if found.error == "api:request.invalid":
+            # Whatever follows on this connection is not looked at.
+            return {"connection": "close"}
         case 401:
             return {"www-authenticate": "Bearer"}
         case 429:

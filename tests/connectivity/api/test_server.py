@@ -92,6 +92,16 @@ async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
         assert reading.done(), "it was closed"
 
 
+async def test_what_follows_a_body_with_two_lengths_is_nobodys_request() -> None:
+    head = b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(head + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + GET)
+        said = await told(reader)
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"api:request.invalid" in said
+    assert said.count(b"HTTP/1.1 ") == 1
+
+
 async def test_a_body_that_trickles_is_answered_with_408() -> None:
     head = b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
