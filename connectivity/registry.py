@@ -71,7 +71,8 @@ class Registry:
         self._settling: set[asyncio.Task[None]] = set()
         self.has_looked = False
         """Whether the folder has been looked at: until then there are connections that nobody knows of."""
-        self._is_gone = False
+        self.gone = ""
+        """The folder and why it cannot be read, as long as that is so."""
         self._is_stale = False
         """Whether files may own an id now that they could not at the last look."""
         self._may_hide = True
@@ -215,10 +216,10 @@ class Registry:
             reading = await asyncio.to_thread(self._read, anew)
         except FolderGone as error:
             self.has_looked = True
-            if not self._is_gone:
+            if not self.gone:
                 hint = "make it, or set connections_dir"
                 log.error("the folder of connections cannot be read; what runs goes on", folder=str(error), hint=hint)
-            self._is_gone = True
+            self.gone = str(error)
             self._may_hide = True
         else:
             if reading is not None:
@@ -227,7 +228,7 @@ class Registry:
                 # Only of what could be read is anything known.
                 self._may_hide = bool(loaded.problems)
                 self.tell_known()
-            self._is_gone = False
+            self.gone = ""
             self.has_looked = True
         await self._write_notes()
 

@@ -204,9 +204,14 @@ class Service:
             "store": "writable" if self.store.is_available else f"unavailable: {self.store.reason}",
             "connections": {**shown, **unusable},
             "closed": len(known) - len(wanted) - len(unusable),
-            "files": [str(problem) for problem in self.registry.problems],
+            "files": self._wrong_with_files(),
             "lake": self.pipeline.details,
         }
+
+    def _wrong_with_files(self) -> list[str]:
+        """The folder that cannot be read first: what is said of files is from before."""
+        gone = [f"{gone}; what runs goes on"] if (gone := self.registry.gone) else []
+        return gone + [str(problem) for problem in self.registry.problems]
 
     async def sweep_forever(self) -> None:
         """About once a second: end idle subscriptions."""

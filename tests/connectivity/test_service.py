@@ -81,6 +81,19 @@ async def test_a_service_without_connections_is_ready(service: Service) -> None:
     )
 
 
+async def test_a_folder_of_connections_that_cannot_be_read_is_told_and_keeps_nobody_from_being_ready(
+    service: Service,
+) -> None:
+    folder = service.settings.connections_dir
+    folder.rmdir()
+    await service.registry.refresh()
+    is_ready, told = service.readiness()
+    assert (is_ready, told["files"]) == (True, [f"{folder}: No such file or directory; what runs goes on"])
+    folder.mkdir()
+    await service.registry.refresh()
+    assert service.readiness()[1]["files"] == []
+
+
 async def test_the_commits_of_the_journal_are_measured(service: Service) -> None:
     await create(service)
     assert b"connectivity_journal_commit_seconds_count 1.0" in service.monitor.exposition()
