@@ -158,6 +158,8 @@ class Cursors:
             if (place := self._places.get((connection.id, key))) is None:
                 continue
             opened.append(Cursor(targets[index], place, self.wake))
+            # So that the first one that is skipped is seen as one more.
+            self.on_skip(connection.id, str(index), 0)
         if opened:
             self._cursors[connection.id] = opened
             self.wake()

@@ -81,8 +81,8 @@ alerts, `deploy/prometheus/alerts.yml`, each of which is explained in [Alerts](a
 _NOTES = """
 `connectivity_lake_…` and `connectivity_pipeline_…` are there where there is a [lake](lake.md), those of the pipeline once it
 has said so; `connectivity_pipeline_up` where the service runs it itself. `connectivity_target_lag_…` are there for
-[targets](targets.md) that events go to, `connectivity_target_skipped_total` once one has missed an event: gone from the
-journal before the target could have it, of no use to its broker, or without the extra fields that it wants.
+[targets](targets.md) that events go to, and so is `connectivity_target_skipped_total`: events that a target has missed, gone
+from the journal before the target could have them, of no use to its broker, or without the extra fields that it wants.
 `connectivity_journal_trimming_up` is 0 while nothing can be let go: the lake cannot be read, or it has another past than the
 journal; the log says what (`the journal is not trimmed`). A connection is up while all its links stand.
 

@@ -121,7 +121,7 @@ class Monitor:
             self._skipped.remove(connection_id, target)
 
     def skip(self, connection_id: str, target: str, events: int) -> None:
-        """A target misses so many events."""
+        """A target misses so many events; with 0 of them it is counted from now on."""
         self._skipping.setdefault(connection_id, set()).add(target)
         self._skipped.labels(connection_id, target).inc(events)
 
@@ -171,6 +171,10 @@ class _Read(CollectorRegistry):
         return iter(self._metrics)
 
 
+_WATCHED: Mapping[tuple[str, str], int] = {("in", "failed"): 0, ("out", "failed"): 0}
+"""What alerts are about is there from the begin: of a number that was never 0, nobody sees that it has become 1."""
+
+
 class _Connections(Collector):
     def __init__(self, meters: Mapping[str, Meter], gone: Mapping[str, Meter]) -> None:
         self._meters = meters
@@ -187,7 +191,7 @@ class _Connections(Collector):
         )
         up = GaugeMetricFamily("connectivity_connection_up", "1 while the connection is open.", labels=["connection"])
         for connection_id, meter in {**self._gone, **self._meters}.items():
-            for outcome, number in meter.deliveries().items():
+            for outcome, number in {**_WATCHED, **meter.deliveries()}.items():
                 deliveries.add_metric([connection_id, *outcome], number)
             events.add_metric([connection_id], meter.events)
         for connection_id, meter in self._meters.items():

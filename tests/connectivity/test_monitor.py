@@ -35,6 +35,28 @@ def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome(
     assert 'connectivity_deliveries_total{connection="site",direction="out",outcome="published"} 1.0' in shown(monitor)
 
 
+def test_what_alerts_are_about_is_there_before_it_has_happened() -> None:
+    monitor = Monitor()
+    meter = monitor.meter("depot-7")
+    meter.inbound("settled")
+    assert [counted(monitor, direction, "failed") for direction in ("in", "out")] == [0, 0]
+    meter.inbound("failed")
+    assert [counted(monitor, direction, "failed") for direction in ("in", "out")] == [1, 0]
+    assert counted(monitor, "in", "malformed") is None
+
+
+def test_missed_events_are_counted_from_0() -> None:
+    monitor = Monitor()
+    for events, total in ((0, 0), (3, 3), (2, 5)):
+        monitor.skip("depot-7", "1", events)
+        assert 'connectivity_target_skipped_total{connection="depot-7",target="1"} ' + f"{total}.0" in shown(monitor)
+
+
+def counted(monitor: Monitor, direction: str, outcome: str) -> float | None:
+    labels = {"connection": "depot-7", "direction": direction, "outcome": outcome}
+    return monitor.registry.get_sample_value("connectivity_deliveries_total", labels)
+
+
 def test_design_8_21_events_and_links_are_counted_by_connection() -> None:
     monitor = Monitor()
     meter = monitor.meter("site")
@@ -136,7 +158,7 @@ async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_
     monitor.meter("other").inbound("refused")
     may_go_on.set()
     lines = (await scraping).decode().splitlines()
-    assert [line for line in lines if line.startswith("connectivity_deliveries_total")] == [
+    assert [line for line in lines if "deliveries_total" in line and 'outcome="refused"' in line] == [
         'connectivity_deliveries_total{connection="site",direction="in",outcome="refused"} 1.0'
     ]
 
