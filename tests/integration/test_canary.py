@@ -116,8 +116,8 @@ def documents(broker: Mosquitto, certificates: Certificates, folder: Path) -> li
 
 EXPECTED = {
     **dict.fromkeys(("right", "by-file", "by-variable"), "open"),
-    **dict.fromkeys(("wrong", "untrusted", "unreached", "unknown", "no-kafka"), "misconfigured"),
-    **dict.fromkeys(("no-tls", "not-amqp", "not-kafka"), "failed"),
+    **dict.fromkeys(("wrong", "untrusted", "unreached", "unknown"), "misconfigured"),
+    **dict.fromkeys(("no-tls", "not-amqp", "not-kafka", "no-kafka"), "failed"),
 }
 
 
