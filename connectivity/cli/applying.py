@@ -23,8 +23,6 @@ from connectivity.cli.plan import Action, Step, There, Wanted
 MAX_SAMPLE = 16 * 1024 * 1024
 
 TRIAL = "application/vnd.connectivity.trial+json"
-_STORED = "connectivity:connection.failed"
-"""Stored, and could not be opened: the service goes on trying."""
 
 
 def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, Wanted]:
@@ -68,9 +66,7 @@ def carry_out(service: Service, step: Step, wanted: Mapping[str, Wanted]) -> str
     except Refused as error:
         if error.answered == CHANGED_MEANWHILE:
             return "somebody has changed it meanwhile, and nothing was done; look at the plan again"
-        if error.code == _STORED:
-            return f"stored, and could not be opened; the service goes on trying: {error}"
-        return str(error)
+        return error.why
     return None
 
 

@@ -79,6 +79,12 @@ class Refused(AskingFailed):
         super().__init__("\n  ".join((text, *_problems(fault.get("problems")))))
         self.answered, self.code, self.fault = answered, code, fault
 
+    @property
+    def why(self) -> str:
+        """Why a change was refused; and that it is stored, where only the broker is in the way."""
+        is_stored = self.code == "connectivity:connection.failed"
+        return f"stored, and could not be opened; the service goes on trying: {self}" if is_stored else str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

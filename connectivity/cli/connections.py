@@ -345,17 +345,27 @@ def revisions(service: Service, connection: ConnectionId, as_json: AsJson = Fals
 
 
 def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str, *, as_json: bool) -> None:
-    """Act on each in turn, and say of each that it is done: what was done before another failed is done."""
-    finished = []
+    """Act on each in turn, whatever the service says of others, and say of each that it is done, or why not.
+
+    Ends the command with 1 if one was refused. Raises AskingFailed where the others would fail, too.
+    """
+    finished, refused = [], False
     try:
         for connection in connections:
-            act(connection)
+            try:
+                act(connection)
+            except Refused as error:
+                refused = True
+                complain(f"{connection}: {error.why}")
+                continue
             finished.append({"id": connection, "done": done})
             if not as_json:
                 typer.echo(f"{connection}: {coloured(done)}")
     finally:
         if as_json:
             print_json(finished)
+    if refused:
+        raise typer.Exit(1)
 
 
 def _command(service: Service, connection: str, name: str) -> None:

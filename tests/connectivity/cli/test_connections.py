@@ -194,6 +194,28 @@ def test_what_belongs_to_a_file_is_refused_with_its_name(server: Canned) -> None
     assert (result.exit_code, json.loads(result.stdout)) == (1, [{"id": "depot", "done": "deleted"}])
 
 
+@pytest.mark.parametrize(
+    ("command", "method", "path", "done"),
+    [
+        ("open", "POST", "/api/2/connections/{}/command", "open"),
+        ("close", "POST", "/api/2/connections/{}/command", "closed"),
+        ("delete --yes", "DELETE", "/api/2/connections/{}", "deleted"),
+    ],
+)
+def test_one_that_is_refused_keeps_nobody_from_the_others(
+    command: str, method: str, path: str, done: str, server: Canned
+) -> None:
+    server.table[f"{method} {path.format('away')}"] = fault(504, "connectivity:connection.failed", "Nobody listens.")
+    server.table[f"{method} {path.format('depto')}"] = fault(
+        404, "connectivity:connection.notfound", "It is not there."
+    )
+    result = run(*command.split(), "away", "depto", "depot")
+    assert (result.exit_code, result.stdout) == (1, f"depot: {done}\n")
+    away, missing = result.stderr.splitlines()
+    assert away.startswith("away: stored, and could not be opened; the service goes on trying: ")
+    assert missing.startswith("depto: connectivity:connection.notfound: It is not there.")
+
+
 def test_who_may_not_ask_hears_where_a_token_goes(server: Canned) -> None:
     server.table[LISTED] = fault(401, "api:unauthorized", "A bearer token is needed.")
     result = run("list")
