@@ -13,8 +13,9 @@ What the journal has trimmed is read in the lake by worker threads of their own,
 commit ever waits for a file of the lake.
 
 If the journal cannot write, everything that is not durable is forgotten, whoever waits gets StoreUnavailable, and so does
-every later change at once; a probe with growing pauses finds out when writing works again. Nothing is tried again here:
-deliveries are held, and taken up anew, by those who have them.
+every later change at once; a probe with growing pauses finds out when writing works again. The next commit is half as large
+then, so that a little room is used. Nothing is tried again here: deliveries are held, and taken up anew, by those who have
+them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import msgspec
 import structlog
 
 from connectivity.cache import SnapshotCache
+from connectivity.decided import Decided
 from connectivity.tail import Tail
 from mappings.ids import EntityId
 from mappings.signals import HistoryQuery
@@ -40,7 +42,7 @@ from spark_store import history
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import HistoryPage, HistoryRange, Trimmed
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
-from spark_store.records import Answer, Change, DeliveryName, Due, Numbered, Place, Snapshot
+from spark_store.records import Change, DeliveryName, Due, Numbered, Place, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.cold import Cold
@@ -103,13 +105,15 @@ class Store:
         self._trimming: _Trimming | None = None
         self._queue: deque[_Submitted] = deque()
         self._written: list[_Submitted] = []
-        self._decided = _Decided()
+        self._decided = Decided()
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
         self.tail = Tail(journal)
         """The newest durable events, for those who follow all of them."""
         self._last: int | None = None
         """The number of the newest event in the commit that is on its way, while somebody follows."""
         self._answers = 0
+        self._most = self._options.commit_changes
+        """The most changes in the next commit: fewer after one that failed, more and more again with each that succeeds."""
         self._is_busy = False
         self._is_closed = False
         self._pause = self._options.probe_min
@@ -346,7 +350,7 @@ class Store:
         if self._is_aside_next and not self._written:
             self._step_aside(self._queue.popleft())
             return
-        while self._queue and size < _WRITE_CHANGES and self._queue[0].step is None:
+        while self._queue and size < min(_WRITE_CHANGES, self._most) and self._queue[0].step is None:
             batch.append(submitted := self._queue.popleft())
             size += len(submitted.changes)
         try:
@@ -363,7 +367,7 @@ class Store:
             if (
                 self._queue
                 and not self._is_aside_next
-                and sum(len(submitted.changes) for submitted in self._written) < self._options.commit_changes
+                and sum(len(submitted.changes) for submitted in self._written) < self._most
             ):
                 asyncio.get_running_loop().call_soon(self._write)
                 return
@@ -445,6 +449,7 @@ class Store:
             self._break(error)
             return
         self._pause = self._options.probe_min
+        self._most = min(2 * self._most, self._options.commit_changes)
         seconds, trimming, trimmed = commit.result()
         if trimming is not None:
             self._trimming = None
@@ -474,6 +479,8 @@ class Store:
     def _break(self, error: BaseException) -> None:
         """Nothing that was not durable ever happened; probe until writing works again."""
         lost = [*self._written, *self._queue]
+        # There may be room for some of them.
+        self._most = max(1, sum(len(submitted.changes) for submitted in self._written) // 2)
         self._written.clear()
         self._queue.clear()
         self._decided.clear()
@@ -560,41 +567,3 @@ class _Submitted:
             self.durable.set_exception(error)
             # Whoever does not wait any more has left; that is no reason for a complaint.
             self.durable.exception()
-
-
-class _Decided:
-    """What has been decided and is not durable yet."""
-
-    __slots__ = ("answers", "snapshots")
-
-    def __init__(self) -> None:
-        self.snapshots: dict[EntityId, Snapshot] = {}
-        self.answers: dict[tuple[str, int, str], Answer] = {}
-
-    def add(self, change: Change) -> None:
-        for snapshot in change.snapshots:
-            self.snapshots[snapshot.entity] = snapshot
-        if change.answer is not None:
-            self.answers[change.answer.delivery.place] = change.answer
-
-    def settle(self, changes: Sequence[Change]) -> None:
-        """These are durable. What was decided upon them stays."""
-        for change in changes:
-            for snapshot in change.snapshots:
-                self.drop(snapshot)
-            if change.answer is not None:
-                self.forget(change.answer)
-
-    def drop(self, snapshot: Snapshot) -> None:
-        """This state is durable. One that was decided upon it stays."""
-        if self.snapshots.get(snapshot.entity) is snapshot:
-            del self.snapshots[snapshot.entity]
-
-    def forget(self, answer: Answer) -> None:
-        """This answer is durable, or will never be."""
-        if self.answers.get(answer.delivery.place) is answer:
-            del self.answers[answer.delivery.place]
-
-    def clear(self) -> None:
-        self.snapshots.clear()
-        self.answers.clear()

@@ -49,6 +49,8 @@ class Gate(MemoryJournal):
         self.commits: list[list[int]] = []
         self.threads: set[str] = set()
         self.probes = 0
+        self.room = 1_000_000
+        """How many events a commit may have, or it fails."""
         self._batch: list[int] = []
 
     def write(self, changes: Sequence[Change]) -> None:
@@ -60,9 +62,9 @@ class Gate(MemoryJournal):
         self.threads.add(threading.current_thread().name)
         assert self.is_open.wait(10)
         batch, self._batch = self._batch, []
-        if self.trouble is not None:
+        if self.trouble is not None or len(batch) > self.room:
             self.rollback()
-            raise self.trouble
+            raise self.trouble or StoreUnavailable("no room for so many")
         super().commit()
         self.commits.append(batch)
 
@@ -372,6 +374,24 @@ async def test_a_probe_finds_out_when_writing_works_again(store: Store, gate: Ga
     assert store.reason is None
     await store.submit([change(LAMP, 1)])
     assert gate.latest(LAMP) == 1
+
+
+async def test_what_does_not_fit_together_is_stored_in_parts(store: Store, gate: Gate) -> None:
+    """Whoever was told that nothing was stored comes again with all of it, until it is."""
+    gate.room = 3
+    first = 1
+    while first <= 20:
+        await store.wait_available()
+        waiting = [store.submit([change(LAMP, revision)]) for revision in range(first, 21)]
+        done = await asyncio.gather(*waiting, return_exceptions=True)
+        first += sum(it is None for it in done)
+    assert [revision for commit in gate.commits for revision in commit] == list(range(1, 21))
+    assert max(map(len, gate.commits)) <= 3
+    gate.room = 1_000_000
+    for number in range(12):
+        await store.submit([change(LAMP, 21 + number)])
+    await asyncio.gather(*(store.submit([change(LAMP, revision)]) for revision in range(33, 133)))
+    assert max(map(len, gate.commits)) > 64, "as many as ever go together again"
 
 
 async def test_failures_nobody_waits_for_make_no_noise(
