@@ -288,6 +288,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "targets-judged": judging.judged,
     "api": operating.under_load,
     "many": operating.many_connections,
+    "monitoring-served": operating.monitored,
     "scrape-served": operating.scrape,
     "lake-fill": lake.filled,
     "monitoring": monitoring.costs,

@@ -1,10 +1,11 @@
 """The load of commands: modifies, or retrieves, over MQTT QoS 1 with responses, as fast as they are answered or at a rate.
 
-    python -m tests.bench.modify HOST PORT COUNT BYTES RATE [VERB [FIRST [HEARD]]]
+    python -m tests.bench.modify HOST PORT COUNT BYTES RATE [VERB [FIRST [HEARD [ASKED]]]]
 
 The commands go round fifty things, from the one with the number FIRST on. RATE 0 keeps 200 commands unanswered; otherwise
 commands leave at their time, answered or not, and a latency counts from that time on. HEARD is where the answers come, or
-the events at a target that are measured instead of them. Prints one JSON line: seconds, and latencies in milliseconds.
+the events at a target that are measured instead of them; ASKED is where the commands go. Prints one JSON line: seconds, and
+latencies in milliseconds.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def main(
     verb: str = "modify",
     first: int = 0,
     heard: str = "bench/answers",
+    asked: str = "bench/ask",
 ) -> int:
     client = Client(CallbackAPIVersion.VERSION2, "modify")
     client.max_inflight_messages_set(1000)
@@ -80,7 +82,7 @@ def main(
         due[number] = begun + number / rate if rate else time.perf_counter()
         if (early := due[number] - time.perf_counter()) > 0:
             time.sleep(early)
-        client.publish("bench/ask", payload, 1)
+        client.publish(asked, payload, 1)
     ended.wait(120)
     seconds = time.perf_counter() - begun
     client.disconnect()
@@ -95,5 +97,5 @@ def main(
 
 if __name__ == "__main__":
     host, port, count, size, rate, *rest = sys.argv[1:]
-    verb, first, heard = (*rest, *("modify", "0", "bench/answers")[len(rest) :])
-    sys.exit(main(host, int(port), int(count), int(size), float(rate), verb, int(first), heard))
+    verb, first, heard, asked = (*rest, *("modify", "0", "bench/answers", "bench/ask")[len(rest) :])
+    sys.exit(main(host, int(port), int(count), int(size), float(rate), verb, int(first), heard, asked))
