@@ -412,6 +412,9 @@ class SqliteJournal(Journal):
     def probe(self) -> None:
         self.rollback()
         with self._writing():
+            # The room that the log has is used again; otherwise probes alone would use up what little there is.
+            with contextlib.suppress(sqlite3.OperationalError):
+                self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
             for statement in (_PROBE, _PROBED):
                 self._begin()
                 self._writer.execute(statement)

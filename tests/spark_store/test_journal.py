@@ -134,6 +134,17 @@ def test_a_full_file_stores_nothing_of_the_batch_and_goes_on_when_there_is_room(
     journal.close()
 
 
+def test_probes_use_the_same_room_again_and_again(tmp_path: Path) -> None:
+    """On a disk that is nearly full they would otherwise take what is left for those who wait for it."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append(history(LAMP, 2))
+    for _ in range(30):
+        journal.probe()
+    assert (tmp_path / "journal.db-wal").stat().st_size < 300_000
+    assert journal.latest(LAMP) == 2
+    journal.close()
+
+
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     journal = SqliteJournal.open(tmp_path / "journal.db")
     journal._writer.execute("PRAGMA query_only = ON")

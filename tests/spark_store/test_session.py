@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import subprocess
-import sys
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -27,6 +23,7 @@ from spark_store.session import (
     find_java,
     pass_on,
 )
+from tests.terminal import at_terminal
 
 
 def java(folder: Path, version: str) -> Path:
@@ -136,7 +133,7 @@ exit 1
 """A Java that greets, says what matters, and does not run."""
 
 
-def test_at_a_real_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_path: Path) -> None:
+def test_at_a_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_text(SPEAKING)
@@ -145,31 +142,15 @@ def test_at_a_real_terminal_the_pipeline_shows_what_java_says_but_its_greeting(t
     jars.mkdir()
     for name in ("delta-storage-1.jar", "delta-spark_2-1.jar"):
         (jars / name).touch()
-    command = [sys.executable, "-m", "spark_store.pipeline", "optimize"]
-    ours, terminal = pty.openpty()
-    with (
-        open(ours, "rb", buffering=0) as shown,
-        subprocess.Popen(
-            [*command, "--data-dir", str(tmp_path / "data"), "--jars", str(jars)],
-            env={**os.environ, "JAVA_HOME": str(tmp_path)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=terminal,
-        ) as process,
-    ):
-        os.close(terminal)
-        said = process.communicate(timeout=60)[0].decode()
-        text = read_terminal(shown).decode()
-    assert process.returncode == EXIT_MISSING, said + text
+    process = subprocess.run(
+        [*at_terminal("spark_store.pipeline"), "optimize", "--data-dir", str(tmp_path / "data"), "--jars", str(jars)],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    text = process.stderr.decode()
+    assert process.returncode == EXIT_MISSING, process.stdout.decode() + text
     assert "ERROR Disk: it is full" in text
     assert "incubator" not in text
-
-
-def read_terminal(shown: IO[bytes]) -> bytes:
-    """What was written to a terminal that nobody has open any more."""
-    found = b""
-    # Linux tells the end of a terminal as an error.
-    with contextlib.suppress(OSError):
-        while words := shown.read(4096):
-            found += words
-    return found

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +18,7 @@ from connectivity.cli.console import app
 from tests.brokers import free_port
 from tests.connectivity.cli.canned import HTML, PROGRAM, Answers, Canned, Says, canned, fault
 from tests.connectivity.cli.test_tables import METRICS, STATUS
+from tests.terminal import at_terminal
 
 TOKEN = "t0ken-nobody-else-has"
 LISTED = "GET /api/2/connections?fields=" + "%2C".join(
@@ -347,27 +346,16 @@ def test_following_prints_an_object_a_line_as_it_comes_and_ends_with_130(server:
 
 def on_terminal(server: Canned, *arguments: str, columns: int, **variables: str) -> str:
     """What a program prints whose output is a terminal of this width."""
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "connectivity", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment(server, COLUMNS=str(columns), **variables),
-        )
-        os.close(theirs)
-        found = b""
-        try:
-            while chunk := os.read(ours, 65_536):
-                found += chunk
-        except OSError:
-            # The other end is closed.
-            pass
-        assert process.wait(60) == 0
-        return found.decode()
-    finally:
-        os.close(ours)
+    process = subprocess.run(
+        [*at_terminal("connectivity"), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment(server, COLUMNS=str(columns), **variables),
+        timeout=60,
+        check=True,
+    )
+    return process.stdout.decode()
 
 
 def test_colours_are_for_terminals_and_no_color_is_respected(server: Canned) -> None:
