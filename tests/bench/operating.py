@@ -28,11 +28,11 @@ from tests.service import ServiceProcess
 RATE = 2_000
 """Commands a second, over three brokers together."""
 
-REQUESTS = 3_000
+REQUESTS = 1_000
 PAUSE = 0.005
 MANY, OPEN_OF_MANY = 10_000, 100
 SCRAPED = 1_000
-TURNS, COMMANDS = 12, 6_000
+TURNS, COMMANDS = 8, 4_000
 
 
 def closed(number: int) -> dict[str, Any]:
