@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from connectivity import documents
 from connectivity.documents import MAX_BYTES, MAX_DEPTH, is_reasonable, read_document
+from tests.effort import at_most
 
 SECRET = "s3cr3t"
 
@@ -120,10 +120,9 @@ def test_several_objects_may_be_merged_and_the_first_counts(tmp_path: Path) -> N
 def test_many_names_with_one_twice_take_no_time(tmp_path: Path) -> None:
     """Comparing each with each would take most of a minute."""
     pairs = ", ".join(f'"n{index}": 1' for index in range(50_000))
-    begun = time.process_time()
-    _, problems = read(tmp_path, "a.json", f'{{{pairs}, "n0": 2}}')
-    assert problems == ['n0: the name "n0" more than once']
-    assert time.process_time() - begun < 10
+    with at_most(10):
+        _, problems = read(tmp_path, "a.json", f'{{{pairs}, "n0": 2}}')
+        assert problems == ['n0: the name "n0" more than once']
 
 
 def test_a_pipe_is_a_problem_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:

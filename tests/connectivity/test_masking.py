@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import threading
-import time
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -17,6 +16,7 @@ from connectivity.errors import Detail, NotConnected, PublishFailed
 from connectivity.masking import REMEMBERED, Secrets
 from connectivity.spec import parse
 from connectivity.uri import MASK
+from tests.effort import at_most
 
 CANARY = 'kanarien/vo+gel "8" é'
 BODY = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49\nAwEHBG0wawIBAQQgkan4rien0vogel"
@@ -116,18 +116,16 @@ def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:
     for number in range(10_000):
         known.remember(f"connection-{number}", [f"{number:05}-kanarienvogel"])
     line = "connection lost " * 20 + "00042-kanarienvogel"
-    begun = time.perf_counter()
-    for _ in range(100):
-        hidden = known.hide(line)
-    assert hidden.endswith(MASK)
-    assert time.perf_counter() - begun < 2, "20 ms for a line, a hundred times what it takes"
+    with at_most(2):  # 20 ms for a line, a hundred times what it takes
+        for _ in range(100):
+            hidden = known.hide(line)
+        assert hidden.endswith(MASK)
 
 
 @pytest.mark.parametrize("written", ["%3a", "%3A:", "a:", "://", "://a", "://a:"])
 def test_a_text_that_is_meant_to_wear_us_out_is_hidden_in_no_time(written: str) -> None:
-    begun = time.perf_counter()
-    Secrets().hide("found mqtt://" + written * 100_000)
-    assert time.perf_counter() - begun < 5, "hours, where each of its colons may be the end of the user's name"
+    with at_most(5):  # hours, where each of its colons may be the end of the user's name
+        Secrets().hide("found mqtt://" + written * 100_000)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from spark_store.rql.ast import (
     Or,
     Predicate,
 )
+from tests.effort import at_most
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 IDS = {"thingId": "acme.site:lamp-7", "policyId": "acme.site:pol-7"}
@@ -158,9 +158,8 @@ def test_the_value_of_a_path_through_an_array_is_an_array() -> None:
 
 @pytest.mark.parametrize("text", ["9" * 500_000 + "x", "9" * 500_000, "." * 500_000, "1e" + "9" * 500_000])
 def test_no_text_that_begins_as_a_number_takes_long(text: str) -> None:
-    begin = time.perf_counter()
-    evaluate(parse("gt(attributes/x,5)"), {"attributes": {"x": text}})
-    assert time.perf_counter() - begin < 0.5
+    with at_most(0.5):
+        evaluate(parse("gt(attributes/x,5)"), {"attributes": {"x": text}})
 
 
 # -- any predicate over any document
@@ -298,9 +297,8 @@ def test_many_literals_are_compared_as_one_is(value: Any, literal: str, equal: b
 def test_the_longest_filter_on_a_long_array_takes_no_long_time(text: str, seconds: float) -> None:
     document = {"attributes": {"x": list(range(20_000))}}
     predicate = parse(text)
-    begin = time.perf_counter()
-    assert evaluate(predicate, document) is False
-    assert time.perf_counter() - begin < seconds
+    with at_most(seconds):
+        assert evaluate(predicate, document) is False
 
 
 @pytest.mark.parametrize(

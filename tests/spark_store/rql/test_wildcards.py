@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.rql import wildcards
 from spark_store.rql.wildcards import fold_ascii, matches
+from tests.effort import at_most
 
 
 def slow_matches(text: str, pattern: str) -> bool:
@@ -76,9 +75,8 @@ def test_only_the_letters_a_to_z_are_folded(text: str, folded: str) -> None:
     ids=["stars", "stars and gaps", "long part", "long part with gaps", "long gap", "only stars"],
 )
 def test_no_pattern_takes_long(pattern: str) -> None:
-    begin = time.perf_counter()
-    assert matches("a" * 100_000, pattern) is False
-    assert time.perf_counter() - begin < 2
+    with at_most(2):
+        assert matches("a" * 100_000, pattern) is False
 
 
 def test_the_tables_of_a_long_part_are_not_kept() -> None:
@@ -92,8 +90,7 @@ def test_the_tables_of_a_long_part_are_not_kept() -> None:
 
 def test_a_pattern_that_is_longer_than_the_text_takes_no_time() -> None:
     """As it is held against each of many short values."""
-    begin = time.perf_counter()
-    for pattern in ("*" + "a?" * 500 + "b*", "*" * 1024, "*a" * 512):
-        for _ in range(20_000):
-            matches("1", pattern)
-    assert time.perf_counter() - begin < 0.5
+    with at_most(0.5):
+        for pattern in ("*" + "a?" * 500 + "b*", "*" * 1024, "*a" * 512):
+            for _ in range(20_000):
+                matches("1", pattern)
