@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 
 class Then(Enum):
@@ -20,17 +20,21 @@ class Then(Enum):
     END = "that was all"
 
 
+Position: TypeAlias = Any
+"""Where a page begins; 0 is the beginning of every feed. What else it can be is the feed's own business: a number, a key."""
+
+
 class Page(NamedTuple):
     """Elements in order, the position behind them, and what follows. A page that scanned without a match is empty."""
 
     elements: Sequence[Any]
-    position: int
+    position: Position
     then: Then
 
 
 class Feed(Protocol):
-    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
-        """At most `limit` elements and about `max_bytes` from `position` on; position 0 is the beginning."""
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        """At most `limit` elements and about `max_bytes` from `position` on."""
 
     def wake(self, ready: Callable[[], None]) -> None:
         """Call `ready` once, when a feed that said WAIT has more."""

@@ -23,7 +23,7 @@ import structlog
 
 from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.feeds import Feed, Then
+from connectivity.feeds import Feed, Position, Then
 from connectivity.lanes import Ended, Posting
 from connectivity.subscription import Emitted, Output, Subscription
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -118,7 +118,7 @@ class Live(Subscription):
         self.peer = peer
         self.subjects = peer.subjects
         self.feed: Feed | None = None
-        self.position = 0
+        self.position: Position = 0
         self.posting: Posting | None = None
         self.pump: asyncio.Task[None] | None = None
         self.touched = now

@@ -85,6 +85,21 @@ class UnknownProperty(QueryError):
         self.name = name
 
 
+class BudgetExceeded(StoreError):
+    """A search looked at more than it may; `fault` says so to the client."""
+
+    status = 503
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"found no further thing within {seconds:g} s of looking, which is all that a search may take")
+        self.fault = Fault(
+            503,
+            "thing-search:budget.exceeded",
+            f"The search found no further thing within {seconds:g} s of looking.",
+            "Ask for less: compare a path for equality or a range, name namespaces, or let an operator index the path.",
+        )
+
+
 class Unstorable(StoreError):
     """A change that cannot be stored as it is: its parts contradict each other, or a value is no JSON.
 

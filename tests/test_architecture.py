@@ -65,7 +65,14 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.tables",
             "spark_store.whole",
         ),
-        ("spark_store.replay", "spark_store.partial", "spark_store.rql", "spark_store.rql.*", "spark_store.session"),
+        (
+            "spark_store.asking",
+            "spark_store.replay",
+            "spark_store.partial",
+            "spark_store.rql",
+            "spark_store.rql.*",
+            "spark_store.session",
+        ),
         (
             "spark_store.faults",
             "spark_store.migrations",
@@ -309,6 +316,7 @@ STORE_OPENERS = (
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
 
 STORE_NOUNS = (
+    "spark_store.asking",
     "spark_store.errors",
     "spark_store.records",
     "spark_store.replay",
@@ -327,6 +335,7 @@ SHAPES = (
     "mappings/envelope.py",
     "mappings/errors.py",
     "mappings/signals.py",
+    "spark_store/asking.py",
     "spark_store/errors.py",
     "spark_store/records.py",
 )

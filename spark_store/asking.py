@@ -1,0 +1,113 @@
+"""What a search asks and what it is answered: the words that the index, the lake and whoever serves a search share.
+
+A `Question` is a filter that was read and bound, an order and the namespaces it is about. It is answered in pages by key:
+nothing stays open between two of them, and a page is asked for with the `Place` behind the last thing of the one before.
+Who asks has `Rights`: what of a thing he may read is a matter of its policy, so this package is told by whoever knows
+policies. A field that he may not read takes part neither in the filter nor in the order (Ditto search, permissions).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from spark_store.rql.ast import Field, Predicate
+
+Thing: TypeAlias = Mapping[str, Any]
+"""A thing as JSON values, with `_revision`, `_created`, `_modified` and, where it has any, `_metadata`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """One field that orders the answer."""
+
+    field: Field
+    is_descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which things are wanted, and in which order.
+
+    `predicate` of None matches every thing; its `time:` literals have been resolved. `order` ends with the id of the thing,
+    always. No `namespaces` means all of them.
+    """
+
+    predicate: Predicate | None
+    order: Sequence[Sorting]
+    namespaces: frozenset[str] = frozenset()
+
+
+class Value(NamedTuple):
+    """A place in the total order of values: the rank of its type, and what is compared within it (None for a null)."""
+
+    rank: int
+    value: Any
+
+
+Place: TypeAlias = tuple[Value, ...]
+"""Behind which thing a page begins: its values of `Question.order`, as whoever asks may see them."""
+
+
+class Access(Protocol):
+    """What somebody may read of the things of one policy in one namespace."""
+
+    is_whole: bool
+    """Whether he may read everything, whatever such a thing holds."""
+
+    def may(self, path: Sequence[str]) -> bool:
+        """Whether he may read the place itself, such as `("attributes", "room")`."""
+
+    def view(self, thing: Thing) -> Thing | None:
+        """The thing as far as he may read it; None for one that does not exist for him."""
+
+
+class Rights(Protocol):
+    """What somebody may read."""
+
+    subjects: frozenset[str]
+
+    def access(self, policy: str, namespace: str) -> Access | None:
+        """What he may read of the things of a policy; None for nothing at all."""
+
+
+class Hit(NamedTuple):
+    """One thing of an answer: as the requester may see it, with the fields beside the document."""
+
+    thing_id: str
+    thing: Thing
+
+
+class Found(NamedTuple):
+    """A page: things in order, the place behind them, and whether nothing follows.
+
+    A page may be empty although more follows, when looking took its time: ask again from its place.
+    """
+
+    hits: Sequence[Hit]
+    place: Place | None
+    is_last: bool
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one search may cost: seconds of looking, in all its pages since the last one that found something."""
+
+    seconds: float = 5.0
+    spent: float = field(default=0.0)
+
+    def left(self) -> float:
+        return self.seconds - self.spent
+
+    def spend(self, since: float) -> None:
+        """`since`: `time.perf_counter()` when the looking began."""
+        self.spent += time.perf_counter() - since
+
+
+class Search(Protocol):
+    """Whoever answers questions. Synchronous: not for an event loop."""
+
+    def page(self, question: Question, rights: Rights, after: Place | None, limit: int, budget: Budget) -> Found:
+        """Up to `limit` things behind `after`. Raises BudgetExceeded, StoreUnavailable."""
