@@ -90,11 +90,6 @@ def stamp_of(status: os.stat_result) -> object:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def load_folder(path: Path) -> LoadedFolder:
-    """The connections of a folder. Never raises: a folder that cannot be read is a problem like any other."""
-    return load([path])
-
-
 def load(paths: Iterable[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
     """The connections of files and folders together, so that an `id` in two of them is seen. Never raises.
 

@@ -275,7 +275,7 @@ class Manager(Management):
             former = self._registry.known.get(connection_id)
             if former is not None:
                 _refuse_file(former)
-            if (named := document.get("id")) is not None and named != connection_id:
+            if (named := document.get("id", connection_id)) != connection_id:
                 raise OperationRefused(refusals.other_id(connection_id, named))
             wanted = await self._checked({**document, "id": connection_id}, former)
             if former is None:

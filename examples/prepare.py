@@ -19,7 +19,7 @@ import yaml
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectivity.files import load_folder
+from connectivity.files import load
 from connectivity.model import Connection
 from examples.brokers import Found
 from examples.programs import HERE, HOST
@@ -47,7 +47,7 @@ def connections_at(found: Found, folder: Path) -> Path:
 
 def prepare(folder: Path) -> list[str]:
     """Make what the connections of the folder need, and return what that is. Raises NotPrepared."""
-    loaded = load_folder(folder)
+    loaded = load([folder])
     if loaded.problems:
         raise NotPrepared("\n".join(map(str, loaded.problems)))
     made: list[str] = []

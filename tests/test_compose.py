@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from connectivity.files import load_folder
+from connectivity.files import load
 from connectivity.uri import parse_uri
 from examples.brokers import WANTED
 from tests.brokers import kafka, mosquitto, rabbitmq
@@ -126,7 +126,7 @@ def test_an_api_for_everybody_has_a_token() -> None:
 
 
 def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_examples() -> None:
-    there, here = load_folder(ROOT / "examples" / "compose"), load_folder(ROOT / "examples" / "connections")
+    there, here = load([ROOT / "examples" / "compose"]), load([ROOT / "examples" / "connections"])
     assert (there.problems, here.problems) == ([], [])
     assert set(there.connections) == set(here.connections)
     for name, connection in there.connections.items():
@@ -142,7 +142,7 @@ def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_exam
 def test_kafka_sends_clients_to_where_they_come_from() -> None:
     environment = SERVICES["kafka"]["environment"]
     advertised = dict(it.split("://") for it in environment["KAFKA_ADVERTISED_LISTENERS"].split(","))
-    uri = load_folder(ROOT / "examples" / "compose").connections["analytics"].broker_uri
+    uri = load([ROOT / "examples" / "compose"]).connections["analytics"].broker_uri
     assert advertised["INSIDE"] == f"{uri.host}:{uri.port}"
     outside = advertised["OUTSIDE"].replace("${KAFKA_PORT:-9092}", "9092")
     assert parse_uri(f"tcp://{outside}").port == 9092

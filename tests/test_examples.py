@@ -19,7 +19,7 @@ import yaml
 from deltalake import write_deltalake
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from connectivity.files import load_folder
+from connectivity.files import load
 from examples import brokers as module
 from examples import lake
 from examples.brokers import Broker, Found, NoBroker, brokers
@@ -201,7 +201,7 @@ def test_without_an_engine_the_command_alone_is_not_enough(docker: Path, monkeyp
 def test_the_example_connections_lead_to_the_brokers_that_were_found(tmp_path: Path) -> None:
     folder = connections_at(found_at(4711, "mosquitto", "rabbitmq", "kafka"), tmp_path / "all")
     assert {file.name for file in folder.iterdir()} == ALL
-    loaded = load_folder(folder)
+    loaded = load([folder])
     assert loaded.problems == []
     assert {connection.broker_uri.port for connection in loaded.connections.values()} == {4711}
     assert loaded.connections["analytics"].own_options["bootstrapServers"] == "127.0.0.1:4711"

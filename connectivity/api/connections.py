@@ -184,13 +184,6 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
         expect_media_type(request, JSON)
         judge = conditions.judge_of(request.headers)
         document = await json_object(request, bounds)
-        named = document.get("id", connection_id)
-        if named != connection_id:
-            raise refused(
-                "connectivity:id.notsettable",
-                f"The body names the connection {show(named)}, the path '{connection_id}'.",
-            )
-        document = {**document, "id": connection_id}
         found, is_new = await management.put(connection_id, document, caller_of(request).name, judge)
         return _created(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
 

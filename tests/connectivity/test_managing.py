@@ -104,8 +104,9 @@ async def test_case_46_putting_an_unknown_id_creates_it(bench: Bench) -> None:
     assert bench.done() == ["open depot", "close depot", "open depot"]
 
 
-async def test_a_document_with_another_id_than_its_address_is_refused(bench: Bench) -> None:
-    fault = await refused(bench.manager.put("depot", document(id="other"), "ada", agree))
+@pytest.mark.parametrize("named", ["other", None, 7])
+async def test_a_document_with_another_id_than_its_address_is_refused(bench: Bench, named: object) -> None:
+    fault = await refused(bench.manager.put("depot", document(id=named), "ada", agree))
     assert said(fault) == (400, "connectivity:id.notsettable")
 
 

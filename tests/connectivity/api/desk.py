@@ -111,7 +111,7 @@ class Desk:
         judge(None if is_new else self._known(connection_id).revision)
         if not is_new and self._known(connection_id).owner is Owner.FILE:
             raise owned_by_file(connection_id)
-        return self._store(document), is_new
+        return self._store({**document, "id": connection_id}), is_new
 
     async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
         self._do("delete", connection_id, by)
