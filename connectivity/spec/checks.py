@@ -39,6 +39,7 @@ from mappings.ids import LIVE_RESPONSE, is_label
 from mappings.options import FAILED, OptionsRefused
 from mappings.placeholders import Scope, is_operand
 from mappings.selection import SelectorRefused, parse_pointers
+from mappings.texts import shortened
 from spark_store import rql
 from spark_store.errors import QueryError, RqlSyntaxError, UnknownProperty
 
@@ -56,6 +57,9 @@ _PROPERTY = "a property such as attributes/load, or one of the signal such as to
 
 _CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
 _FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IGNORECASE)
+
+_LONGEST_NAME, _MOST_NAMES = 60, 20
+"""Of the mappings that a document defines: how much of a name a problem shows, and of how many."""
 
 
 def check(connection: Connection, mended: Iterable[str] = ()) -> Iterator[Problem]:
@@ -221,7 +225,9 @@ def _codec(name: str) -> Codec | None:
 
 
 def _unknown_mapper(path: str, name: str, definitions: Sequence[str] = ()) -> Problem:
-    known = [*definitions, *mapper_names()]
+    # However many a document defines, and however long their names are: the answer shows what a line can.
+    own = [shortened(it, _LONGEST_NAME) for it in sorted(definitions)[:_MOST_NAMES]]
+    known = [*own, *(["…"] if len(definitions) > _MOST_NAMES else []), *mapper_names()]
     return Problem(path, show(name), f"one of: {', '.join(known)}", did_you_mean(name, known), MAPPER_INVALID)
 
 

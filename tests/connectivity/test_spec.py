@@ -129,6 +129,15 @@ def test_a_problem_of_one_field_does_not_hide_another_in_the_same_part(document:
     }
 
 
+def test_a_problem_names_no_more_mappings_than_a_line_can_show(document: dict[str, Any]) -> None:
+    names = ["a" * 5_000, *(f"m{number:03}" for number in range(300))]
+    document["mappingDefinitions"] = {name: {"mappingEngine": "Ditto", "options": {}} for name in names}
+    document["sources"][0]["payloadMapping"] = ["slim"]
+    found = only(lint(document))
+    assert found.expected.startswith(f"one of: {'a' * 60}…, m000, ")
+    assert "m018, …, CloudEvents" in found.expected
+
+
 def test_a_faulty_id_brings_no_faulty_labels(document: dict[str, Any]) -> None:
     document |= {"id": "depot 7"}
     document["sources"][0]["declaredAcks"] = ["depot 7:done"]
