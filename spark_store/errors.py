@@ -4,7 +4,8 @@ StoreError
 ├── RevisionConflict     another entry has this entity and revision: expected, found
 ├── QueryError
 │   ├── RqlSyntaxError   text, position
-│   └── UnknownProperty
+│   ├── UnknownProperty
+│   └── InvalidOption
 ├── Unstorable           a change that no journal can hold; trying again does not help
 ├── SchemaTooNew         the file was written by a later version of this service
 ├── SparkMissing         there is no Java, or there are no jars: no pipeline on this machine
@@ -33,6 +34,15 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 
 _RQL_HINT = "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid."
+
+
+def _marked(introduction: str, text: str, position: int, expected: str) -> str:
+    """The text, or the part of it that matters, with a mark under the position."""
+    shown, mark = text, position
+    if len(text) > 120:
+        start = max(0, position - 60)
+        shown, mark = text[start : start + 120], position - start
+    return f"{introduction}{shown}\n{' ' * (len(introduction) + mark)}^ position {position}: expected {expected}"
 
 
 class StoreError(Exception):
@@ -66,14 +76,7 @@ class RqlSyntaxError(QueryError):
     """Text that is no RQL. The message shows the text with a mark under `position` (0-based, in characters)."""
 
     def __init__(self, text: str, position: int, expected: str) -> None:
-        shown, mark = text, position
-        if len(text) > 120:
-            start = max(0, position - 60)
-            shown, mark = text[start : start + 120], position - start
-        super().__init__(
-            f"Invalid filter expression: {shown}\n{' ' * (len('Invalid filter expression: ') + mark)}^ "
-            f"position {position}: expected {expected}"
-        )
+        super().__init__(_marked("Invalid filter expression: ", text, position, expected))
         self.text, self.position, self.expected = text, position, expected
 
 
@@ -83,6 +86,19 @@ class UnknownProperty(QueryError):
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown property name: {name}")
         self.name = name
+
+
+class InvalidOption(QueryError):
+    """Options of a search that cannot be followed; `fault` says so to the client."""
+
+    def __init__(self, message: str, description: str) -> None:
+        super().__init__(message)
+        self.fault = Fault(400, "thing-search:search.option.invalid", message, description)
+
+    @classmethod
+    def at(cls, text: str, position: int, expected: str) -> InvalidOption:
+        """Text that is no list of options; the message shows it with a mark under `position`."""
+        return cls(_marked("Invalid options: ", text, position, expected), "At least one provided option is invalid.")
 
 
 class BudgetExceeded(StoreError):

@@ -84,6 +84,11 @@ class Field:
     kind: FieldKind
     path: tuple[str, ...]
 
+    @property
+    def is_in_any_feature(self) -> bool:
+        """Whether a search takes it for a place in any feature; to a history filter `*` is an id like any other."""
+        return self.path[:2] == ("features", "*")
+
 
 class LiteralKind(Enum):
     """What a literal was written as."""

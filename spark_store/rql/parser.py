@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NoReturn
 
 from spark_store.errors import RqlSyntaxError
 from spark_store.rql.ast import (
@@ -46,6 +45,7 @@ from spark_store.rql.ast import (
     Rule,
 )
 from spark_store.rql.bind import Operands, bind, fit
+from spark_store.rql.reading import Reader
 
 MAX_BYTES = 64 * 1024
 """The longest text, in bytes of UTF-8."""
@@ -59,13 +59,10 @@ MAX_PARTS = 500
 MAX_PATTERN = 1024
 """The longest pattern of `like` and `ilike`, in characters."""
 
-_BLANKS = re.compile(r"[ \t\n\r\f]*")
 _NAME = re.compile(r"[A-Za-z]*")
-_PROPERTY_RUN = re.compile(r'[^,)"\\]*')
 _TIME = re.compile(r"[A-Za-z0-9_+\-.:\[\]]*")
 _DOUBLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)\.[0-9]+")
 _LONG = re.compile(r"[+-]?[1-9][0-9]*|\+?0")
-_HEX = re.compile(r"[0-9A-Fa-f]{4}")
 _STRING_RUN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
 
 _OPERATORS = {operator.value: operator for operator in Operator}
@@ -74,7 +71,6 @@ _CONSTANTS = {
     "false": Literal(LiteralKind.BOOLEAN, False),
     "null": Literal(LiteralKind.NULL, None),
 }
-_ESCAPES = {"\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _MAX_LONG_DIGITS = 19
 
 
@@ -96,13 +92,12 @@ def _check_size(text: str) -> None:
         raise RqlSyntaxError(text, position, f"at most {MAX_BYTES} bytes")
 
 
-class _Parser:
-    """A text and how far it has been read."""
+class _Parser(Reader):
+    """A filter and how far it has been read."""
 
     def __init__(self, text: str, operands: Operands | None) -> None:
-        self.text = text
+        super().__init__(text)
         self.operands = operands
-        self.position = 0
         self.level = 0
         self.parts = 0
 
@@ -174,12 +169,6 @@ class _Parser:
         field = self.bind(name, Operator.IN)
         return In(field, tuple(fit(field, literal) for literal in literals))
 
-    def property(self) -> str:
-        name = self.characters(_PROPERTY_RUN, '"')
-        if not name:
-            self.fail("a property such as attributes/counter")
-        return name
-
     def literal(self) -> Literal:
         start = self.position
         literal = self.double() or self.long() or self.string() or self.constant()
@@ -230,39 +219,8 @@ class _Parser:
             self.position = start
         return literal
 
-    def escape(self, quote: str) -> str:
-        """The character that an escape stands for; its backslash has been read."""
-        start = self.position - 1
-        letter = self.text[self.position : self.position + 1]
-        self.position += 1
-        if letter == "u":
-            return self.code_point(start)
-        if letter and letter == quote:
-            return letter
-        if letter not in _ESCAPES:
-            self.fail(f"one of the escapes \\{quote} \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX", start)
-        return _ESCAPES[letter]
-
-    def code_point(self, start: int) -> str:
-        """The character of `\\uXXXX`, or of two of them that make a surrogate pair."""
-        unit = self.hexadecimal(start)
-        if not 0xD800 <= unit < 0xE000:
-            return chr(unit)
-        low = self.hexadecimal(start) if unit < 0xDC00 and self.take("\\u") else 0
-        if not 0xDC00 <= low < 0xE000:
-            self.fail("both halves of a surrogate pair", start)
-        return chr(0x10000 + (unit - 0xD800) * 0x400 + low - 0xDC00)
-
-    def hexadecimal(self, start: int) -> int:
-        digits = self.run(_HEX)
-        if not digits:
-            self.fail("four hexadecimal digits after \\u", start)
-        return int(digits, 16)
-
     def bind(self, name: str, operator: Operator) -> Field:
         return bind(name, operator, self.operands)
-
-    # -- reading
 
     def count(self, start: int) -> None:
         """One more operator or literal, which begins at `start`."""
@@ -270,34 +228,5 @@ class _Parser:
         if self.parts > MAX_PARTS:
             self.fail(f"at most {MAX_PARTS} operators and literals", start)
 
-    def characters(self, plain: re.Pattern[str], quote: str) -> str:
-        """Plain characters and escapes, up to what is neither."""
-        parts = [self.run(plain)]
-        while self.take("\\"):
-            parts.append(self.escape(quote))
-            parts.append(self.run(plain))
-        return "".join(parts)
-
-    def blanks(self) -> None:
-        self.run(_BLANKS)
-
-    def run(self, pattern: re.Pattern[str]) -> str:
-        """What `pattern` matches here, which may be nothing."""
-        found = pattern.match(self.text, self.position)
-        if found is None:
-            return ""
-        self.position = found.end()
-        return found[0]
-
-    def take(self, character: str) -> bool:
-        if not self.text.startswith(character, self.position):
-            return False
-        self.position += len(character)
-        return True
-
-    def expect(self, character: str) -> None:
-        if not self.take(character):
-            self.fail(f"'{character}'")
-
-    def fail(self, expected: str, position: int | None = None) -> NoReturn:
-        raise RqlSyntaxError(self.text, self.position if position is None else position, expected)
+    def refuse(self, position: int, expected: str) -> RqlSyntaxError:
+        return RqlSyntaxError(self.text, position, expected)

@@ -1,8 +1,9 @@
 """Texts and patterns: `*` stands for any run of characters, `?` for one; nothing else has a meaning.
 
 A pattern covers the whole text. Neither wildcard stands for a line feed, so a text of many lines and a pattern are held
-against each other line by line. Between its stars a pattern is a row of fixed parts, and taking each part at the first
-place where it fits is right, so nothing is ever tried twice: time grows with the length of the text, whatever the pattern.
+against each other line by line; to a search (`covers`), stars at either end of a pattern stand for any text at all.
+Between its stars a pattern is a row of fixed parts, and taking each part at the first place where it fits is right, so
+nothing is ever tried twice: time grows with the length of the text, whatever the pattern.
 """
 
 from __future__ import annotations
@@ -29,6 +30,56 @@ def matches(text: str, pattern: str) -> bool:
 def fold_ascii(text: str) -> str:
     """The text with the letters A to Z in lower case, and no others."""
     return text.lower() if text.isascii() else text.translate(_ASCII_LOWER)
+
+
+def covers(text: str, pattern: str) -> bool:
+    """As `matches`, but stars at the beginning and at the end of the pattern take line feeds too."""
+    if "\n" not in text:
+        return "\n" not in pattern and _line_matches(text, pattern)
+    begins, ends = pattern.startswith("*"), pattern.endswith("*")
+    core = pattern.strip("*")
+    if "\n" in core:
+        return _lines_match(text, core, begins, ends)
+    if begins and ends:
+        return any(_line_matches(line, f"*{core}*") for line in text.split("\n"))
+    if begins:
+        return _line_matches(text[text.rindex("\n") + 1 :], f"*{core}")
+    return ends and _line_matches(text[: text.index("\n")], f"{core}*")
+
+
+def fold(text: str) -> str:
+    """The text in lower case, each code point by itself: as many of them as before, whatever stands beside them."""
+    if text.isascii():
+        return text.lower()
+    # The two for which Python looks further: one becomes two code points, one is another letter at the end of a word.
+    return text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
+
+
+def _lines_match(text: str, core: str, begins: bool, ends: bool) -> bool:
+    """Whether a pattern of many lines fits somewhere in the text: from its beginning on, up to its end, or neither.
+
+    One pass that keeps all beginnings in the bits of a number: bit n says that the characters read last fit the first n of
+    the pattern, stars left out. A star before the next one lets its bit stand until the line ends.
+    """
+    parts = core.split("*")
+    fixed = "".join(parts)
+    anything, places = _places(fixed)
+    # No wildcard takes a line feed.
+    places.setdefault("\n", 0)
+    places["\n"] &= ~anything
+    staying, position = 0, 0
+    for part in parts[:-1]:
+        position += len(part)
+        staying |= 1 << position
+    complete = 1 << len(fixed)
+    start = 1 if begins else 0
+    begun = 1
+    for character in text:
+        stayed = begun & staying if character != "\n" else 0
+        begun = (begun & places.get(character, anything)) << 1 | stayed | start
+        if ends and begun & complete:
+            return True
+    return bool(begun & complete)
 
 
 def _line_matches(text: str, pattern: str) -> bool:

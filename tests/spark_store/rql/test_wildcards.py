@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.rql import wildcards
-from spark_store.rql.wildcards import fold_ascii, matches
+from spark_store.rql.wildcards import covers, fold, fold_ascii, matches
 from tests.effort import at_most
 
 
@@ -94,3 +97,84 @@ def test_a_pattern_that_is_longer_than_the_text_takes_no_time() -> None:
         for pattern in ("*" + "a?" * 500 + "b*", "*" * 1024, "*a" * 512):
             for _ in range(20_000):
                 matches("1", pattern)
+
+
+# -- as a search takes stars at the ends of a pattern
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "is_covered"),
+    [
+        ("a\nb", "*", True),
+        ("a\nb", "**", True),
+        ("a\nb", "a*", True),
+        ("a\nb", "*b", True),
+        ("a\nb", "a*b", False),
+        ("a\nb", "*a*b*", False),
+        ("a\nab", "*a*b*", True),
+        ("a\nab", "*a*b", True),
+        ("ab\na", "a*b*", True),
+        ("a\nab", "a*b*", False),
+        ("a\nb", "a?b", False),
+        ("a\nb", "?b", False),
+        ("a\nb", "*?b", False),
+        ("a\nxb", "*?b", True),
+        ("a\nb", "a\nb", True),
+        ("a\nb", "a\n*", True),
+        ("a\nb\nc", "a\n*", True),
+        ("a\nb\nc", "*\nc", True),
+        ("a\nb\nc", "*\n*c", True),
+        ("a\nb\nc", "*a\n*c*", False),
+        ("a\nb\nc", "a\n*\nc", True),
+        ("a\nb\nc", "a\n?\n?", True),
+        ("a\n\nc", "a\n?\n?", False),
+        ("a\nab\nc", "*b\n*", True),
+        ("a", "*\n*", False),
+        ("\n", "", False),
+        ("\n", "\n", True),
+        ("ab", "a*b", True),
+    ],
+)
+def test_stars_at_the_ends_of_a_pattern_stand_for_lines_too(text: str, pattern: str, is_covered: bool) -> None:
+    assert covers(text, pattern) is is_covered
+
+
+def plainly(text: str, pattern: str) -> bool:
+    """The definition, letter by letter."""
+    start, end = pattern.startswith("*"), pattern.endswith("*")
+    core = pattern.strip("*")
+    inner = "".join("[^\n]*" if letter == "*" else "[^\n]" if letter == "?" else re.escape(letter) for letter in core)
+    any_text = r"[\s\S]*"
+    return re.fullmatch(f"{any_text if start else ''}{inner}{any_text if end else ''}", text) is not None
+
+
+@given(st.text("ab\n", max_size=8), st.text("ab\n*?", max_size=6))
+def test_a_search_pattern_covers_what_its_definition_says(text: str, pattern: str) -> None:
+    assert covers(text, pattern) is plainly(text, pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("a" * 1_000_000 + "\n", "*a" * 500 + "b*"),
+        ("\n" * 500_000, "*" + "\n" * 1000 + "a*"),
+        ("\n" * 500_000, "*" + "\n*" * 500 + "a*"),
+        ("a?\n" * 300_000, "*" + "a?\n" * 300 + "b"),
+    ],
+    ids=["stars", "lines", "stars and lines", "any"],
+)
+def test_no_search_pattern_takes_long(text: str, pattern: str) -> None:
+    with at_most(5):
+        assert covers(text, pattern) is False
+
+
+def test_each_code_point_is_folded_by_itself() -> None:
+    """As the tables of Unicode have it for one code point: neither its length nor its neighbours matter."""
+    for code in range(sys.maxunicode + 1):
+        letter = chr(code)
+        lower = letter.lower()
+        expected = "i" if letter == "\u0130" else lower
+        assert fold(letter) == expected
+        assert len(expected) == 1
+    assert fold("ΑΣ") == fold("Α") + fold("Σ") == "ας".replace("ς", "σ")
+    assert fold("İSTANBUL") == "istanbul"

@@ -1,0 +1,156 @@
+"""The options of a search: how many things a page has, and what orders them.
+
+    options   = *WS option *( "," option )               ; and nothing after it
+    option    = "size" "(" 1*DIGIT ")" / "sort" "(" sorting *( "," sorting ) ")"
+              / "limit" "(" long "," long ")" / "cursor" "(" property ")"
+    sorting   = ( "+" / "-" ) property
+
+The grammar is the HTTP API's of Ditto, so `limit` and `cursor` are known here and refused: a subscription has its demand
+instead. Blanks stand at the beginning only. Of several sizes the first counts; there is at most one `sort`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spark_store.asking import Sorting
+from spark_store.errors import InvalidOption, UnknownProperty
+from spark_store.rql.ast import Field, FieldKind, Operator
+from spark_store.rql.bind import bind
+from spark_store.rql.reading import Reader
+
+SIZE = 25
+"""How many things a page has if nothing is said."""
+
+MAX_SIZE = 200
+"""How many things a page may have."""
+
+MAX_SORTED = 32
+"""How many properties may order an answer: each of them is read for every thing that is compared."""
+
+BY_ID = Sorting(Field(FieldKind.DOCUMENT, ("thingId",)))
+"""What every order ends with."""
+
+_NAME = re.compile(r"[a-z]*")
+_DIGITS = re.compile(r"[0-9]+")
+_LONG = re.compile(r"[+-]?[0-9]+")
+_NAMES = "sort, size, limit or cursor"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for. `order` ends with the id of the thing, always."""
+
+    size: int = SIZE
+    order: tuple[Sorting, ...] = (BY_ID,)
+
+
+def read_options(text: str | None) -> Options:
+    """The options that a text means; no text and an empty one ask for nothing. Raises InvalidOption."""
+    return _Options(text).root() if text else Options()
+
+
+def bind_sorting(name: str) -> Field:
+    """The field that a property names as one to sort by. Raises UnknownProperty."""
+    field = bind(name, Operator.EQ)
+    match field.path:
+        case ("thingId" | "policyId" | "definition" | "_revision" | "_created" | "_modified",):
+            is_sortable = field.kind is not FieldKind.NAMESPACE
+        case ("attributes", *_):
+            is_sortable = True
+        case ("features", name_of_feature, part, *_):
+            is_sortable = name_of_feature != "*" and part != "definition"
+        case _:
+            is_sortable = False
+    if not is_sortable:
+        raise UnknownProperty(name)
+    return field
+
+
+def order_by(wanted: tuple[Sorting, ...]) -> tuple[Sorting, ...]:
+    """The same order with the id of the thing at its end, and without what can make no difference."""
+    order: list[Sorting] = []
+    for sorting in (*wanted, BY_ID):
+        if any(earlier.field == sorting.field for earlier in order):
+            continue
+        order.append(sorting)
+        if sorting.field == BY_ID.field:
+            break
+    return tuple(order)
+
+
+class _Options(Reader):
+    """Options and how far they have been read."""
+
+    def root(self) -> Options:
+        self.blanks()
+        sizes: list[int] = []
+        orders: list[tuple[Sorting, ...]] = []
+        unsupported: list[str] = []
+        self.option(sizes, orders, unsupported)
+        while self.take(","):
+            self.option(sizes, orders, unsupported)
+        if self.position < len(self.text):
+            self.fail("a comma, or the end of the text")
+        if unsupported:
+            raise InvalidOption(
+                f"The option {unsupported[0]} is not supported at this endpoint.",
+                "A subscription asks for pages by its demand; size(n) says how many things each of them has.",
+            )
+        if len(orders) > 1:
+            raise InvalidOption("Too many sort options.", "0 or 1 sort option is expected.")
+        return Options(sizes[0] if sizes else SIZE, order_by(orders[0] if orders else ()))
+
+    def option(self, sizes: list[int], orders: list[tuple[Sorting, ...]], unsupported: list[str]) -> None:
+        start = self.position
+        name = self.run(_NAME)
+        if name not in ("sort", "size", "limit", "cursor"):
+            self.fail(_NAMES, start)
+        self.expect("(")
+        if name == "size":
+            sizes.append(self.size())
+        elif name == "sort":
+            orders.append(self.sort())
+        elif name == "limit":
+            self.some(_LONG, "a whole number")
+            self.expect(",")
+            self.some(_LONG, "a whole number")
+        else:
+            self.property()
+        self.expect(")")
+        if name in ("limit", "cursor"):
+            unsupported.append(self.text[start : self.position][:120])
+
+    def size(self) -> int:
+        digits = self.some(_DIGITS, "a whole number").lstrip("0")
+        size = int(digits or "0") if len(digits) <= len(str(MAX_SIZE)) else MAX_SIZE + 1
+        if not 1 <= size <= MAX_SIZE:
+            raise InvalidOption(
+                f"Invalid option: 'size({digits[:20] or '0'})'", f"size(n) -- n must be between 1 and {MAX_SIZE}"
+            )
+        return size
+
+    def sort(self) -> tuple[Sorting, ...]:
+        wanted = [self.sorting()]
+        while self.take(","):
+            if len(wanted) == MAX_SORTED:
+                self.fail(f"at most {MAX_SORTED} properties to sort by")
+            wanted.append(self.sorting())
+        return tuple(wanted)
+
+    def sorting(self) -> Sorting:
+        is_descending = self.take("-")
+        if not is_descending and not self.take("+"):
+            self.fail("'+' or '-' before a property")
+        name = self.property()
+        try:
+            return Sorting(bind_sorting(name), is_descending)
+        except UnknownProperty as error:
+            raise InvalidOption(str(error), "The sort option is invalid.") from error
+
+    def some(self, pattern: re.Pattern[str], expected: str) -> str:
+        return self.run(pattern) or self.fail(expected)
+
+    def refuse(self, position: int, expected: str) -> InvalidOption:
+        return InvalidOption.at(self.text, position, expected)
