@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from spark_store import index
+
 STEP_ENTRIES = 50
 """How many events one step takes away: less than a millisecond, if they are of ordinary size."""
 
@@ -98,6 +100,7 @@ def begin(
     (last,) = connection.execute(_LAST_NUMBER).fetchone()
     number = max(int(last), lake_erased) + 1
     connection.execute(_INSERT, (number, entity_type, entity, at, by))
+    index.forget(connection, entity_type, entity)
     connection.execute(_ENTOMB, (at, at, entity_type, entity))
     return records(connection, number - 1)[0]
 

@@ -30,9 +30,10 @@ import msgspec
 
 from mappings.ids import EntityId
 from mappings.signals import Event
-from spark_store import due, following, migrations
+from spark_store import due, following, index, migrations
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
+from spark_store.index import Head, Index
 from spark_store.records import Change, DeliveryName, Due, Followed, Numbered, Place, Snapshot, entity_of
 
 T = TypeVar("T")
@@ -211,7 +212,6 @@ def _encode(snapshot: Snapshot) -> bytes | None:
 _SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 _LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
 _ERASED = "SELECT erased FROM entities WHERE type = ? AND id = ?"
-_HEAD = "SELECT key, revision FROM entities WHERE type = ? AND id = ?"
 _INSERT_ENTITY = """
     INSERT INTO entities (type, id, revision, created, modified, state, policy, newest_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
@@ -332,11 +332,11 @@ class SqliteJournal(Journal):
     def write(self, changes: Sequence[Change]) -> None:
         with self._writing():
             self._begin()
-            keys: dict[EntityId, int] = {}
-            states = plan(changes, lambda entity: self._head(entity, keys))
+            heads: dict[EntityId, Head] = {}
+            states = plan(changes, lambda entity: self._head(entity, heads))
             self._writer.execute("SAVEPOINT batch")
             try:
-                self._store(changes, states, keys)
+                self._store(changes, states, heads)
             except BaseException as error:
                 # A full disk makes SQLite end the transaction by itself, and the savepoint with it.
                 if self._writer.in_transaction:
@@ -432,30 +432,33 @@ class SqliteJournal(Journal):
         if not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
 
-    def _head(self, entity: EntityId, keys: dict[EntityId, int]) -> int:
-        """The newest revision as the open transaction sees it; notes the entity's key."""
-        row = self._writer.execute(_HEAD, (entity.type.value, entity.id)).fetchone()
+    def _head(self, entity: EntityId, heads: dict[EntityId, Head]) -> int:
+        """The newest revision as the open transaction sees it; notes the entity's row."""
+        row = self._writer.execute(index.HEAD, (entity.type.value, entity.id)).fetchone()
         if row is None:
             return 0
-        keys[entity] = row[0]
-        revision: int = row[1]
-        return revision
+        heads[entity] = head = Head._make(row)
+        return head.revision
 
-    def _store(self, changes: Sequence[Change], states: dict[EntityId, Planned], keys: dict[EntityId, int]) -> None:
+    def _store(self, changes: Sequence[Change], states: dict[EntityId, Planned], heads: dict[EntityId, Head]) -> None:
         events = [event for change in changes for event in change.events]
         causes = [following.columns(change.cause) for change in changes for _ in change.events]
         if events:
             (seq,) = self._writer.execute(_SEQ).fetchone()
             newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
-        known = []
+        known, keys, indexing = [], {}, Index(self._writer)
         for entity, (snapshot, text) in states.items():
             row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
-            if (key := keys.get(entity)) is not None:
-                known.append((*row, key))
+            named = (entity.type.value, entity.id)
+            if (head := heads.get(entity)) is not None:
+                known.append((*row, key := head.key))
             else:
-                inserted = self._writer.execute(_INSERT_ENTITY, (entity.type.value, entity.id, *row)).lastrowid
+                inserted = self._writer.execute(_INSERT_ENTITY, (*named, *row)).lastrowid
                 assert inserted is not None
-                keys[entity] = inserted
+                key = inserted
+            keys[entity] = key
+            indexing.change(*named, key, head, snapshot.created, text, snapshot.state)
+        indexing.end()
         if known:
             self._writer.executemany(_UPDATE_ENTITY, known)
         if events:

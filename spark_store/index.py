@@ -1,0 +1,325 @@
+"""The search index: which values stand where in the current things, kept beside their states and in the same transaction.
+
+It narrows a search down to candidates. Whether one of them is an answer is decided on its state, so the index may say too
+much, and never too little. What lies in it (Ditto search; how properties are resolved, and the order of values):
+
+- `search_paths`: every place that some thing has or had, as the segments of its pointer, escaped, joined by `/`, without the
+  leading one: `attributes/room`, `features/lamp/properties/on`. `wildcard` is the same with `*` instead of a feature's id.
+- `search_values`: one row for every JSON value below `attributes`, `features` and `_metadata`, and for `policyId`,
+  `definition` and `_created`: path, rank, value, and the thing, which is `entities.key`. `Rank` is that of the total order,
+  so the table is sorted by it. A path leads through arrays: what an array holds, at any depth, has rows under the array's
+  own path, or, if that is an object, under the paths of its members. Objects and arrays have a row too, whose value says
+  whether something is in them. What changes with every event, `_revision` and `_modified`, is asked of `entities`.
+- `search_large`: things whose state has more than `LARGE` bytes. They have no rows: each of them is always a candidate. So
+  one enormous thing keeps nobody waiting while its rows are written.
+- `search_subjects`, `search_imports`: whom the entries of a policy name, and which policies it imports. Whoever is named
+  nowhere can see nothing; whether he can see something is for the policies themselves to say.
+
+Texts have at most their first `TEXT` characters in a row, whole numbers beyond 64 bits the nearest double: such a row says
+only where to look.
+
+What changes is found by comparing the state with the one before, so that a command on one value writes one row. A file from
+before there was an index gets it step by step, in the order of keys: entities up to `search_progress.indexed` are in it, and
+those behind it are not, whatever happens to them meanwhile. `COMPLETE` says that it has come to the end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from mappings.ids import EntityType
+from spark_store.rql.bind import fixed_width
+
+
+class Rank(IntEnum):
+    """The types of values in their total order. A missing value counts as null."""
+
+    EMPTY_ARRAY = 0
+    NULL = 1
+    NUMBER = 2
+    TEXT = 3
+    OBJECT = 4
+    ARRAY = 5
+    BOOLEAN = 6
+
+
+LARGE = 32768
+"""Things with longer states, in bytes of JSON, have no rows."""
+
+TEXT = 200
+"""So many characters of a text are in its row."""
+
+COMPLETE = 2**63 - 1
+"""What `search_progress.indexed` is once every entity is in the index."""
+
+Row: TypeAlias = tuple[str, int, Any]
+"""Path, rank and value."""
+
+_EMPTY_ARRAY, _NULL, _NUMBER, _TEXT, _OBJECT, _ARRAY, _BOOLEAN = map(int, Rank)
+_THING, _POLICY = EntityType.THING.value, EntityType.POLICY.value
+_PARTS = ("attributes", "features", "_metadata")
+_LEAVES = ("policyId", "definition")
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_NOTHING: dict[str, Any] = {}
+_MISSING = object()
+
+_INDEXED = "SELECT indexed FROM search_progress"
+_PATH = "SELECT id FROM search_paths WHERE path = ?"
+_INSERT_PATH = "INSERT INTO search_paths (path, wildcard) VALUES (?, ?)"
+_INSERT = "INSERT OR IGNORE INTO search_values (path, rank, value, thing) VALUES (?, ?, ?, ?)"
+_DELETE = "DELETE FROM search_values WHERE path = ? AND rank = ? AND value = ? AND thing = ?"
+_INSERT_LARGE = "INSERT OR IGNORE INTO search_large (thing) VALUES (?)"
+_DELETE_LARGE = "DELETE FROM search_large WHERE thing = ?"
+_INSERT_SUBJECT = "INSERT OR IGNORE INTO search_subjects (subject, policy) VALUES (?, ?)"
+_DELETE_SUBJECT = "DELETE FROM search_subjects WHERE subject = ? AND policy = ?"
+_INSERT_IMPORT = "INSERT OR IGNORE INTO search_imports (importer, imported) VALUES (?, ?)"
+_DELETE_IMPORT = "DELETE FROM search_imports WHERE importer = ? AND imported = ?"
+
+# The state of a large one is not asked for.
+HEAD = f"""
+    SELECT key, revision, created, length(state), CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END
+    FROM entities WHERE type = ? AND id = ?
+"""
+"""An entity's row as the index needs it before it is changed: see `Head`."""
+
+
+class Head(NamedTuple):
+    """An entity before a change. `size` and `state` are None where it was gone; the state of a large thing is not read."""
+
+    key: int
+    revision: int
+    created: str
+    size: int | None
+    state: bytes | str | None
+
+
+class Index:
+    """The index in an open transaction. It is made for one batch, and forgotten with it; `end` writes what was collected."""
+
+    __slots__ = ("_come", "_connection", "_gone", "_ids", "indexed")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._ids: dict[str, int] = {}
+        self._gone: list[tuple[int, int, Any, int]] = []
+        self._come: list[tuple[int, int, Any, int]] = []
+        (self.indexed,) = connection.execute(_INDEXED).fetchone()
+
+    def change(
+        self, type: str, id: str, key: int, head: Head | None, created: str, text: bytes | None, state: Any
+    ) -> None:
+        """An entity has another state: `text` as it is stored, `state` as a value, both None where it is gone.
+
+        `head` is None where there was none before.
+        """
+        if key > self.indexed:
+            return
+        if type == _THING:
+            self._change_thing(key, head, created, text, state)
+        elif type == _POLICY:
+            self._change_policy(id, _parsed(head), _NOTHING if state is None else state)
+
+    def _change_thing(self, key: int, head: Head | None, created: str, text: bytes | None, state: Any) -> None:
+        was_large = head is not None and head.size is not None and head.size > LARGE
+        is_large = text is not None and len(text) > LARGE
+        if was_large != is_large:
+            self._connection.execute(_INSERT_LARGE if is_large else _DELETE_LARGE, (key,))
+        before: Mapping[str, Any] = _NOTHING
+        after: Mapping[str, Any] = _NOTHING
+        since = until = ""
+        if head is not None and head.state is not None and not was_large:
+            before, since = _parsed(head), head.created
+        if state is not None and not is_large:
+            after, until = state, created
+        gone: list[Row] = []
+        come: list[Row] = []
+        differing(before, after, gone, come)
+        if since != until:
+            gone += _created(since)
+            come += _created(until)
+        if gone:
+            self._gone += [(self._id(path), rank, value, key) for path, rank, value in gone]
+        if come:
+            self._come += [(self._id(path), rank, value, key) for path, rank, value in come]
+
+    def _change_policy(self, id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        for named, delete, insert in (
+            (subjects, _DELETE_SUBJECT, _INSERT_SUBJECT),
+            (imports, _DELETE_IMPORT, _INSERT_IMPORT),
+        ):
+            known, wanted = named(before), named(after)
+            is_importer = named is imports
+            for statement, found in ((delete, known - wanted), (insert, wanted - known)):
+                if found:
+                    rows = [(id, it) if is_importer else (it, id) for it in sorted(found)]
+                    self._connection.executemany(statement, rows)
+
+    def end(self) -> None:
+        """Write what was collected."""
+        if self._gone:
+            self._connection.executemany(_DELETE, self._gone)
+            self._gone = []
+        if self._come:
+            self._connection.executemany(_INSERT, self._come)
+            self._come = []
+
+    def _id(self, path: str) -> int:
+        found = self._ids.get(path)
+        if found is None:
+            row = self._connection.execute(_PATH, (path,)).fetchone()
+            if row is None:
+                cursor = self._connection.execute(_INSERT_PATH, (path, wildcard(path)))
+                found = cursor.lastrowid
+                assert found is not None
+            else:
+                found = int(row[0])
+            self._ids[path] = found
+        return found
+
+
+def _parsed(head: Head | None) -> Mapping[str, Any]:
+    """The state before a change. Of one that is damaged nothing is taken away: what is in the index stays."""
+    try:
+        found = msgspec.json.decode(head.state) if head is not None and head.state is not None else _NOTHING
+    except msgspec.DecodeError:
+        return _NOTHING
+    return found if isinstance(found, Mapping) else _NOTHING
+
+
+def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
+    """Take an entity out of the index, which still has its state."""
+    row = connection.execute(HEAD, (type, id)).fetchone()
+    if row is not None:
+        head = Head._make(row)
+        index = Index(connection)
+        index.change(type, id, head.key, head, "", None, None)
+        index.end()
+
+
+# -- what rows a state has
+
+
+def rows_of(state: Mapping[str, Any], created: str) -> set[Row]:
+    """Every row of a thing that is not large."""
+    come: list[Row] = []
+    differing(_NOTHING, state, [], come)
+    return {*come, *_created(created)}
+
+
+def subjects(policy: Mapping[str, Any]) -> set[str]:
+    """Whom the entries of a policy name."""
+    entries = policy.get("entries")
+    if not isinstance(entries, Mapping):
+        return set()
+    found = [entry.get("subjects") for entry in entries.values() if isinstance(entry, Mapping)]
+    return {subject for named in found if isinstance(named, Mapping) for subject in named}
+
+
+def imports(policy: Mapping[str, Any]) -> set[str]:
+    """Which policies a policy imports."""
+    found = policy.get("imports")
+    return set(found) if isinstance(found, Mapping) else set()
+
+
+def path_of(segments: Sequence[str]) -> str:
+    """The path under which the rows of a place stand."""
+    return "/".join(map(_escaped, segments))
+
+
+def wildcard(path: str) -> str | None:
+    """A path with `*` instead of the id of a feature; None for one that leads to none."""
+    if not path.startswith("features/"):
+        return None
+    _, _, rest = path.partition("/")
+    _, slash, rest = rest.partition("/")
+    return f"features/*{slash}{rest}"
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]) -> None:
+    """Collect the rows that a thing loses and gains with its state. What is the same is not gone into."""
+    for part in _PARTS:
+        old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            _members(f"{part}/", old, new, gone, come)
+        else:
+            _value(part, old, new, gone, come)
+    for leaf in _LEAVES:
+        old, new = before.get(leaf, _MISSING), after.get(leaf, _MISSING)
+        if old is not new:
+            _value(leaf, old, new, gone, come)
+
+
+def _members(
+    prefix: str, before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]
+) -> None:
+    for key, new in after.items():
+        old = before.get(key, _MISSING)
+        # Python takes True for 1, and the index does not.
+        if old is new or (type(old) is type(new) and type(new) is not dict and type(new) is not list and old == new):
+            continue
+        _value(f"{prefix}{_escaped(key)}", old, new, gone, come)
+    for key in before.keys() - after.keys():
+        _value(f"{prefix}{_escaped(key)}", before[key], _MISSING, gone, come)
+
+
+def _value(path: str, old: Any, new: Any, gone: list[Row], come: list[Row]) -> None:
+    if type(old) is dict and type(new) is dict:
+        if bool(old) != bool(new):
+            gone.append((path, _OBJECT, int(bool(old))))
+            come.append((path, _OBJECT, int(bool(new))))
+        _members(f"{path}/", old, new, gone, come)
+        return
+    if type(old) is list and type(new) is list and msgspec.json.encode(old) == msgspec.json.encode(new):
+        return
+    # What an array holds may come to the same rows more than once.
+    were: set[Row] = set()
+    are: set[Row] = set()
+    if old is not _MISSING:
+        _collect(path, old, were)
+    if new is not _MISSING:
+        _collect(path, new, are)
+    gone += were - are
+    come += are - were
+
+
+def _collect(path: str, value: Any, rows: set[Row]) -> None:
+    """Every row of a value at a path."""
+    kind = type(value)
+    if kind is str:
+        rows.add((path, _TEXT, value if len(value) <= TEXT else value[:TEXT]))
+    elif kind is int:
+        rows.add((path, _NUMBER, value if _SMALLEST <= value <= _LARGEST else _double(value)))
+    elif kind is float:
+        rows.add((path, _NUMBER, value))
+    elif kind is bool:
+        rows.add((path, _BOOLEAN, int(value)))
+    elif value is None:
+        rows.add((path, _NULL, 0))
+    elif kind is list:
+        rows.add((path, _ARRAY, 1) if value else (path, _EMPTY_ARRAY, 0))
+        for element in value:
+            _collect(path, element, rows)
+    else:
+        rows.add((path, _OBJECT, int(bool(value))))
+        for key, member in value.items():
+            _collect(f"{path}/{_escaped(key)}", member, rows)
+
+
+def _double(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
+
+
+def _created(created: str) -> Iterable[Row]:
+    return [("_created", _TEXT, fixed_width(created))] if created else []

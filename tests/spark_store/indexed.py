@@ -1,0 +1,109 @@
+"""The search index of a journal's file, and what it has to be: worked out from the states, slowly and plainly."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spark_store.index import LARGE, TEXT, Rank
+from spark_store.rql.bind import fixed_width
+
+
+class Indexed(NamedTuple):
+    """Values as path, rank, value and thing; large things; subjects and imports of policies."""
+
+    values: set[tuple[str, int, Any, int]]
+    large: set[int]
+    subjects: set[tuple[str, str]]
+    imports: set[tuple[str, str]]
+
+
+def found(file: sqlite3.Connection | Path) -> Indexed:
+    """What is in the index. No path has a row twice, and wildcards are as they should be."""
+    if isinstance(file, Path):
+        with closing(sqlite3.connect(file)) as connection:
+            return found(connection)
+    rows = file.execute("""
+        SELECT search_paths.path, rank, value, thing FROM search_values LEFT JOIN search_paths ON id = search_values.path
+    """).fetchall()
+    for path, star in file.execute("SELECT path, wildcard FROM search_paths"):
+        segments = path.split("/")
+        is_inside = segments[0] == "features" and len(segments) > 1
+        assert star == ("/".join(["features", "*", *segments[2:]]) if is_inside else None)
+    assert len(set(rows)) == len(rows)
+    return Indexed(
+        set(rows),
+        {thing for (thing,) in file.execute("SELECT thing FROM search_large")},
+        set(file.execute("SELECT subject, policy FROM search_subjects").fetchall()),
+        set(file.execute("SELECT importer, imported FROM search_imports").fetchall()),
+    )
+
+
+def expected(file: sqlite3.Connection | Path) -> Indexed:
+    """What has to be in the index, as far as it has been built."""
+    if isinstance(file, Path):
+        with closing(sqlite3.connect(file)) as connection:
+            return expected(connection)
+    (progress,) = file.execute("SELECT indexed FROM search_progress").fetchone()
+    wanted = Indexed(set(), set(), set(), set())
+    states = file.execute("SELECT key, type, id, created, state FROM entities WHERE key <= ?", (progress,))
+    for key, type, id, created, text in states:
+        if text is None:
+            continue
+        state = json.loads(text)
+        if type == "policy":
+            for entry in state.get("entries", {}).values():
+                wanted.subjects.update((subject, id) for subject in entry["subjects"])
+            wanted.imports.update((id, imported) for imported in state.get("imports", {}))
+        elif len(text) > LARGE:
+            wanted.large.add(key)
+        else:
+            for path, value in places(state, created):
+                wanted.values.add((path, *ranked(value), key))
+    return wanted
+
+
+def places(state: dict[str, Any], created: str) -> Iterator[tuple[str, Any]]:
+    yield "_created", fixed_width(created)
+    for name in ("policyId", "definition"):
+        if name in state:
+            yield from nodes(name, state[name])
+    for name in ("attributes", "features", "_metadata"):
+        for key, value in state.get(name, {}).items():
+            yield from nodes(f"{name}/{escaped(key)}", value)
+
+
+def nodes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield path, value
+    if isinstance(value, dict):
+        for key, member in value.items():
+            yield from nodes(f"{path}/{escaped(key)}", member)
+    if isinstance(value, list):
+        for element in value:
+            yield from nodes(path, element)
+
+
+def escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def ranked(value: Any) -> tuple[int, Any]:
+    match value:
+        case None:
+            return Rank.NULL, 0
+        case bool():
+            return Rank.BOOLEAN, int(value)
+        case int():
+            return Rank.NUMBER, value if -(2**63) <= value < 2**63 else float(value)
+        case float():
+            return Rank.NUMBER, value
+        case str():
+            return Rank.TEXT, value[:TEXT]
+        case list():
+            return (Rank.ARRAY, 1) if value else (Rank.EMPTY_ARRAY, 0)
+        case _:
+            return Rank.OBJECT, 1 if value else 0
