@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from spark_store.rql.ast import Field, Predicate
 
@@ -83,7 +83,8 @@ class Hit(NamedTuple):
 class Found(NamedTuple):
     """A page: things in order, the place behind them, and whether nothing follows.
 
-    A page may be empty although more follows, when looking took its time: ask again from its place.
+    A page may have fewer things than were asked for, or none, although more follows, when looking took its time or their
+    bytes were enough: ask again from its place.
     """
 
     hits: Sequence[Hit]
@@ -106,8 +107,23 @@ class Budget:
         self.spent += time.perf_counter() - since
 
 
+PAGE_BYTES: Final = 1 << 20
+"""How many bytes of JSON a page has at most if nobody says otherwise."""
+
+
 class Search(Protocol):
     """Whoever answers questions. Synchronous: not for an event loop."""
 
-    def page(self, question: Question, rights: Rights, after: Place | None, limit: int, budget: Budget) -> Found:
-        """Up to `limit` things behind `after`. Raises BudgetExceeded, StoreUnavailable."""
+    def page(
+        self,
+        question: Question,
+        rights: Rights,
+        after: Place | None,
+        limit: int,
+        budget: Budget,
+        max_bytes: int = PAGE_BYTES,
+    ) -> Found:
+        """Up to `limit` things behind `after`, whose states have up to `max_bytes` of JSON together, but at least one.
+
+        Raises BudgetExceeded, StoreUnavailable.
+        """
