@@ -5,7 +5,9 @@ StoreError
 ├── QueryError
 │   ├── RqlSyntaxError   text, position
 │   ├── UnknownProperty
-│   └── InvalidOption
+│   ├── InvalidOption
+│   ├── AggregationInvalid
+│   └── TooManyGroups
 ├── Unstorable           a change that no journal can hold; trying again does not help
 ├── SchemaTooNew         the file was written by a later version of this service
 ├── SparkMissing         there is no Java, or there are no jars: no pipeline on this machine
@@ -99,6 +101,34 @@ class InvalidOption(QueryError):
     def at(cls, text: str, position: int, expected: str) -> InvalidOption:
         """Text that is no list of options; the message shows it with a mark under `position`."""
         return cls(_marked("Invalid options: ", text, position, expected), "At least one provided option is invalid.")
+
+
+class AggregationInvalid(QueryError):
+    """An aggregation whose specification cannot be understood; the text says what was found and what was expected."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"Invalid aggregation: {message}")
+        self.fault = Fault(
+            400,
+            "thing-search:aggregation.invalid",
+            f"Invalid aggregation: {message}.",
+            'Write it like {"groupBy": {"room": "attributes/room"}, "measures": {"largest": {"max": "attributes/size"}}}.',
+        )
+
+
+class TooManyGroups(QueryError):
+    """An aggregation that told more groups apart than it may."""
+
+    status = 413
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"found {found}")
+        self.fault = Fault(
+            413,
+            "thing-search:aggregation.toolarge",
+            f"The aggregation has {found}, which is more than one may have.",
+            "Group by a path with fewer values, or narrow the filter.",
+        )
 
 
 class BudgetExceeded(StoreError):

@@ -73,6 +73,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.rql.*",
             "spark_store.session",
         ),
+        ("spark_store.aggregation",),
         (
             "spark_store.faults",
             "spark_store.migrations",
@@ -316,6 +317,7 @@ STORE_OPENERS = (
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
 
 STORE_NOUNS = (
+    "spark_store.aggregation",
     "spark_store.asking",
     "spark_store.errors",
     "spark_store.records",
