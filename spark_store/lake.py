@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -18,8 +18,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_store.faults import damaged, lake_fault
-from spark_store.tables import APP, EVENTS, Lake, Table
+from spark_store.tables import APP, EVENTS, MOMENTS, Lake, Table
 from spark_store.watermark import TableSize
+
+_CUT = timedelta(milliseconds=1)
+_OF_MOMENTS = ("partition.moment", "max.modified")
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
@@ -39,6 +42,30 @@ def position(lake: Lake) -> Position:
     """Where `events` is now. Raises StoreUnavailable."""
     with opened(lake, EVENTS) as delta:
         return Position(delta.version(), delta.transaction_version(APP) or 0)
+
+
+class Moment(NamedTuple):
+    """A version of `moments`, and one of those that it holds; 0 for none."""
+
+    version: int
+    seq: int
+
+
+def moment_before(lake: Lake, before: datetime) -> Moment:
+    """The newest moment all of whose rows are from before an instant (`spark_store.pipeline.moments`): no row of it is
+    read for that. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, MOMENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        names, version = actions.schema.names, delta.version()
+        newest: dict[int, datetime] = {}
+        if "max.modified" in names:
+            for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_MOMENTS), strict=True):
+                # Where a file says nothing about its rows, nothing is known of them.
+                at = modified or datetime.max.replace(tzinfo=UTC)
+                newest[seq] = max(at, newest.get(seq, at))
+    # What files say of times is cut to milliseconds.
+    found = [seq for seq, at in newest.items() if at < before - _CUT]
+    return Moment(version, max(found, default=0))
 
 
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:
@@ -71,6 +98,12 @@ def size(lake: Lake, table: Table) -> TableSize:
     with opened(lake, table) as delta:
         actions = delta.get_add_actions(flatten=True)
         return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
+
+
+def rows(lake: Lake, table: Table) -> int:
+    """How many rows a table has now. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, table) as delta:
+        return sum(delta.get_add_actions(flatten=True)["num_records"].to_pylist())
 
 
 def files(lake: Lake, table: Table) -> dict[str, int]:

@@ -1,17 +1,20 @@
 """The lake's layout: which folder holds what, which columns a table has, how its files are cut.
 
-The one place that knows it; whoever writes or reads a table asks here. Three Delta tables:
+The one place that knows it; whoever writes or reads a table asks here. Four Delta tables:
 
 - `events`: one row per event of the journal, never changed. `seq` is the event's running number in the journal.
 - `latest`: one row per entity, the state after its newest event; a deleted entity keeps its row, without state.
 - `snapshots`: some earlier rows of `latest`, each the whole state right after its revision, so that a state of the past is
   found by replaying the events after the nearest one. Several per entity or none; never two with one revision.
+- `moments`: all things at some moments, rows of `latest` too, so that a search of the past folds only what came after one.
+  Each moment is a partition, complete in itself, and is never changed.
 
 The names and types of the columns are a promise to analysts: columns may be added, none is renamed or changes its type.
 `value`, `headers` and `state` are JSON texts, byte for byte as the journal has them.
 
 The tables are to be read by every Delta reader. So they have neither deletion vectors nor column mapping: reader version
-1 suffices. They are clustered by entity, which asks more of writers, not of readers.
+1 suffices. They are clustered by entity, which asks more of writers, not of readers; but for `moments`, where it is files
+of one moment that are read.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 APP = "journal"
-"""Whose transactions the appends to `events` are, as Delta's log names them; their numbers are those of the journal."""
+"""Whose transactions the appends to `events` and `moments` are, as Delta's log names them; their numbers are those of the
+journal."""
 
 
 class Column(NamedTuple):
@@ -36,12 +40,16 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its columns in order, what its rows are found by, and the properties it is made with."""
+    """A table: its columns in order, what its rows are found by, and the properties it is made with.
+
+    Its files are clustered by some columns, or each has rows of one partition.
+    """
 
     name: str
     columns: tuple[Column, ...]
     clustered_by: tuple[str, ...]
     properties: Mapping[str, str]
+    partitioned_by: tuple[str, ...] = ()
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -51,6 +59,13 @@ class Table:
     def ddl(self) -> str:
         """The columns as a CREATE TABLE or a schema has them."""
         return ", ".join(f"{column.name} {column.type.upper()}" for column in self.columns)
+
+    @property
+    def layout(self) -> str:
+        """How its files are cut, as a CREATE TABLE has it."""
+        if self.partitioned_by:
+            return f"PARTITIONED BY ({', '.join(self.partitioned_by)})"
+        return f"CLUSTER BY ({', '.join(self.clustered_by)})"
 
 
 _COMMON = {
@@ -122,7 +137,22 @@ SNAPSHOTS = Table(
     },
 )
 
-TABLES = (EVENTS, LATEST, SNAPSHOTS)
+MOMENTS = Table(
+    "moments",
+    (
+        Column("moment", "long", "the number of an event of the journal: no event up to it is missing in the row"),
+        *_STATE,
+    ),
+    (),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity,revision,seq,modified",
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    },
+    partitioned_by=("moment",),
+)
+
+TABLES = (EVENTS, LATEST, SNAPSHOTS, MOMENTS)
 
 
 @dataclass(frozen=True, slots=True)

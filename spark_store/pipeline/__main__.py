@@ -130,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-rows", type=int, default=500_000, help="the most events in one batch")
     parser.add_argument("--optimize-batches", type=int, default=64, help="after so many batches tables are compacted")
     parser.add_argument("--optimize-files", type=int, default=256, help="after so many new files, likewise")
+    parser.add_argument("--moment-events", type=int, default=200_000, help="after so many events a moment is kept")
     parser.add_argument(
         "--optimize-every", type=_seconds, default=_seconds("600"), help="after so many seconds, likewise"
     )
@@ -169,6 +170,7 @@ def _run(given: argparse.Namespace) -> int:
         batches=given.optimize_batches,
         files=given.optimize_files,
         optimize_every=given.optimize_every,
+        moment_events=given.moment_events,
         vacuum_every=given.vacuum_every,
         forget_every=given.retention_every,
         retention=_retention(given),

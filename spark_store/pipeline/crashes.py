@@ -1,4 +1,4 @@
-"""Six points at which a test may have the pipeline killed, to see that nothing is lost and nothing comes twice.
+"""Seven points at which a test may have the pipeline killed, to see that nothing is lost and nothing comes twice.
 
 They do nothing unless the variable SPARK_STORE_CRASH says `POINT:VICTIM:FILE`: when the point is reached and the file
 exists, the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java` (the Java process
@@ -35,6 +35,7 @@ class Point(str, Enum):
     AFTER_MERGE = "after-merge"
     BEFORE_WATERMARK = "before-watermark"
     DURING_COMPACTION = "during-compaction"
+    DURING_MOMENT = "during-moment"
 
 
 def reach(point: Point, spark: SparkSession) -> None:
@@ -49,11 +50,11 @@ def during(point: Point, spark: SparkSession, folder: Path) -> Iterator[None]:
     if (planned := _planned(point)) is None:
         yield
         return
-    before, is_over = set(folder.glob("*.parquet")), threading.Event()
+    before, is_over = set(folder.rglob("*.parquet")), threading.Event()
 
     def watch() -> None:
         while not is_over.wait(_LOOK_SECONDS):
-            if set(folder.glob("*.parquet")) - before:
+            if set(folder.rglob("*.parquet")) - before:
                 _kill(*planned, spark)
                 return
 

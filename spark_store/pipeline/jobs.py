@@ -82,7 +82,7 @@ def _prepare(target: Target, table: Table) -> bool:
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         target.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {target.name(table)} ({table.ddl}) USING delta "
-            f"CLUSTER BY ({', '.join(table.clustered_by)}) TBLPROPERTIES ({properties})"
+            f"{table.layout} TBLPROPERTIES ({properties})"
         )
         return False
     lake.check_log(target.lake, table)

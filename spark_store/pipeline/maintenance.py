@@ -26,24 +26,28 @@ from spark_store.tables import TABLES
 @dataclass(frozen=True, slots=True)
 class Upkeep:
     """When what is done. Tables are compacted after `batches` of them, or so many new `files`, or `optimize_every` if
-    there was a batch."""
+    there was a batch. A moment is kept after `moment_events`, or twice as many as there are entities."""
 
     batches: int = 64
     files: int = 256
     optimize_every: timedelta = timedelta(minutes=10)
     vacuum_every: timedelta = timedelta(minutes=10)
     forget_every: timedelta = timedelta(hours=1)
+    moment_events: int = 200_000
     retention: Retention = field(default_factory=Retention)
 
 
 class Done(NamedTuple):
-    """When each kind of upkeep was done last, and how many batches and new files there were since the last compaction."""
+    """When each kind of upkeep was done last, how many batches and new files there were since the last compaction, how many
+    events since the last moment that was kept, and how many entities there are."""
 
     optimized: datetime
     vacuumed: datetime
     forgotten: datetime
     batches: int
     files: int
+    events: int = 0
+    entities: int = 0
 
 
 class Due(NamedTuple):
@@ -52,6 +56,7 @@ class Due(NamedTuple):
     optimize: bool
     vacuum: bool
     forget: bool
+    keep: bool = False
 
 
 def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
@@ -61,6 +66,8 @@ def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
         optimize=done.batches >= upkeep.batches or done.files >= upkeep.files or waited,
         vacuum=_has_passed(upkeep.vacuum_every, done.vacuumed, now),
         forget=not upkeep.retention.is_forever and _has_passed(upkeep.forget_every, done.forgotten, now),
+        # A moment costs a row for each thing, so there are at most half as many of them as events.
+        keep=done.events >= max(upkeep.moment_events, 2 * done.entities),
     )
 
 
@@ -70,8 +77,8 @@ def _has_passed(duration: timedelta, since: datetime, now: datetime) -> bool:
 
 
 def optimize(target: Target) -> None:
-    """Compact and cluster all tables."""
-    for table in TABLES:
+    """Compact and cluster all tables; what is partitioned was written as it stays."""
+    for table in (table for table in TABLES if table.clustered_by):
         with crashes.during(Point.DURING_COMPACTION, target.spark, Path(target.lake.path(table))):
             target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()
 

@@ -3,7 +3,8 @@
 A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
 goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
 lake where the clock is later: a clock that jumps ahead must not empty it. Whatever is left must still be replayed into
-states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too.
+states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too,
+also out of the moments.
 
 Nothing but the lake is concerned: the journal keeps its hot window, and what it still has can be replayed from there.
 
@@ -32,7 +33,7 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.snapshots import KEY
 from spark_store.records import Snapshot, entity_of, namespace_of
 from spark_store.sql import literal
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
 
 _ARROW = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.string(), "boolean": pa.bool_()}
 _FOLDED_SCHEMA = pa.schema([(column.name, _ARROW[column.type]) for column in SNAPSHOTS.columns])
@@ -159,6 +160,8 @@ def forget(target: Target, retention: Retention, now: datetime) -> int:
         # Events may not be gone after a power cut, and the snapshots that stand for them neither there.
         durable.sync(target.lake)
         _delete(target, SNAPSHOTS, borders, "kept.revision < gone.border")
+        if lake.size(target.lake, MOMENTS).files:
+            _delete(target, MOMENTS, borders, "kept.revision < gone.border")
         _delete(target, EVENTS, borders, "kept.revision <= gone.border")
     finally:
         borders.unpersist()

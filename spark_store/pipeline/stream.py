@@ -32,14 +32,14 @@ from spark_store.failure import forget_failure
 from spark_store.faults import spark_fault
 from spark_store.follower import Follower
 from spark_store.instants import now_text
-from spark_store.pipeline import crashes, erasing, jobs, maintenance, retention, snapshots
+from spark_store.pipeline import crashes, erasing, jobs, maintenance, moments, retention, snapshots
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
 from spark_store.pipeline.progress import Found, plan
 from spark_store.pipeline.transforms import event_rows
 from spark_store.session import put_first
-from spark_store.tables import LATEST, TABLES
+from spark_store.tables import APP, LATEST, MOMENTS, TABLES
 from spark_store.watermark import Batch, Forgetting, Watermark, publish_watermark, read_watermark
 
 Say = Callable[..., None]
@@ -106,6 +106,8 @@ class Stream:
         now = datetime.now(UTC)
         self._done = Done(now, now, now, 0, 0)
         self._watermark = Watermark()
+        self._kept = 0
+        """The newest moment that is kept."""
         self._started = 0
         """Where the query began."""
 
@@ -134,6 +136,7 @@ class Stream:
             self._say("log mended", commits=[str(commit.relative_to(target.lake.folder)) for commit in mended])
         was_there = jobs.prepare(target)
         self._watermark = self._last_watermark()
+        self._kept = lake.last_transaction(target.lake, MOMENTS, APP)
         with Follower.open(target.lake.journal) as follower:
             found = Found(
                 oldest=follower.oldest_known(),
@@ -250,7 +253,7 @@ class Stream:
         )
         seconds = time.monotonic() - begun
         self._publish(last, Batch(last - first + 1, round(seconds, 3)))
-        self._done = self._done._replace(batches=self._done.batches + 1)
+        self._done = self._done._replace(batches=self._done.batches + 1, events=last - self._kept)
         if self._done.batches % _LOOK_BATCHES == 0:
             self._count_files()
         self._say(
@@ -319,7 +322,8 @@ class Stream:
         compacted = self._watermark.compacted
         added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in tables.items())
         self._watermark = msgspec.structs.replace(self._watermark, tables=tables)
-        self._done = self._done._replace(files=added)
+        entities = lake.rows(self._target.lake, LATEST)
+        self._done = self._done._replace(files=added, events=self._watermark.seq - self._kept, entities=entities)
 
     def _keep_up(self) -> None:
         """Upkeep that is due. No batch runs at the same time, so nothing can get into the way of anything."""
@@ -333,7 +337,8 @@ class Stream:
             except (PySparkException, Py4JJavaError, StoreError) as error:
                 # What is wrong with old files must not keep new events out of the lake; it is tried again later.
                 now = datetime.now(UTC)
-                self._done = self._done._replace(optimized=now, vacuumed=now, forgotten=now, batches=0)
+                self._kept = self._watermark.seq
+                self._done = self._done._replace(optimized=now, vacuumed=now, forgotten=now, batches=0, events=0)
                 self._say("upkeep failed", reason=str(translated(error)))
 
     def _do(self, todo: Due) -> None:
@@ -344,6 +349,10 @@ class Stream:
             self._say("forgotten", events=events)
             self._done = self._done._replace(forgotten=now)
             self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(now_text(), events))
+        if todo.keep:
+            self._say("moment", seq=self._watermark.seq, things=moments.keep(target, self._watermark.seq))
+            self._kept = self._watermark.seq
+            self._done = self._done._replace(events=0)
         if todo.optimize:
             self._say("snapshots", taken=snapshots.take(target))
             maintenance.optimize(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, TABLES, Lake
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
 
 
 def test_design_8_20_the_promised_columns_keep_their_names_and_types() -> None:
@@ -20,15 +20,18 @@ def test_design_8_20_the_promised_columns_keep_their_names_and_types() -> None:
         "deleted": "boolean", "state": "string",
     }.items()  # fmt: skip
     assert SNAPSHOTS.columns == LATEST.columns
+    assert MOMENTS.columns[1:] == LATEST.columns
 
 
 def test_design_8_19_the_tables_lie_in_the_data_folder() -> None:
     lake = Lake(Path("/data"))
-    assert [lake.path(table) for table in TABLES] == [f"/data/lake/{it}" for it in ("events", "latest", "snapshots")]
+    names = ("events", "latest", "snapshots", "moments")
+    assert [lake.path(table) for table in TABLES] == [f"/data/lake/{it}" for it in names]
 
 
 def test_every_reader_can_read_them() -> None:
     for table in TABLES:
         assert table.properties["delta.enableDeletionVectors"] == "false"
         assert table.properties["delta.columnMapping.mode"] == "none"
-        assert set(table.clustered_by) <= set(table.column_names)
+        assert {*table.clustered_by, *table.partitioned_by} <= set(table.column_names)
+        assert bool(table.clustered_by) != bool(table.partitioned_by)

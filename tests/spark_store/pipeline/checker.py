@@ -6,7 +6,7 @@ It reads the journal's file with SQLite and the tables with deltalake, prints wh
 if anything is. After everything has been moved, `events` holds each event of the journal exactly once and `latest` each
 entity's state. `--amid`, right after a kill, asks for less: `events` is the journal's beginning, at least as far as the
 watermark says, without a hole and without a repeat, and `latest` is nowhere older than the watermark, nor newer than the
-journal.
+journal. In either case every moment of `moments` has each thing once that was there by its event, as old as that or newer.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ def check(data_dir: Path, *, amid: bool = False) -> list[str]:
         journal.close()
     watermark = _watermark(data_dir)
     events, latest = _events(data_dir), _latest(data_dir)
+    moments = list(_moments_wrong(data_dir, entries))
     if amid:
         found = [*_events_wrong(entries[: len(events)], events), *_behind(entries, watermark, events, latest, states)]
     else:
         found = [*_events_wrong(entries, events), *_unequal("latest", states, latest)]
         if watermark != (newest := entries[-1][3] if entries else 0):
             found.append(f"watermark: expected {newest}, found {watermark}")
-    return found
+    return found + moments
 
 
 def _events_wrong(entries: list[Row], events: list[Row]) -> Iterator[str]:
@@ -78,6 +79,17 @@ def _behind(entries: list[Row], watermark: int, events: list[Row], latest: list[
     newest = {row[:2]: row[3] for row in states}
     found += [f"latest: {key[1]} is newer than the journal" for key, it in kept.items() if it > newest.get(key, 0)]
     return found[:20]
+
+
+def _moments_wrong(data_dir: Path, entries: list[Row]) -> Iterator[str]:
+    rows = _rows(data_dir / "lake" / "moments")
+    repeated = [key for key, times in Counter((row["moment"], row["entity"]) for row in rows).items() if times > 1]
+    yield from _first("moments: there more than once:", repeated)
+    for moment in sorted({row["moment"] for row in rows}):
+        kept = {row["entity"]: row["revision"] for row in rows if row["moment"] == moment}
+        known = {row[1]: row[2] for row in entries if row[0] == "thing" and row[3] <= moment}
+        late = [id for id, revision in known.items() if kept.get(id, 0) < revision]
+        yield from _first(f"moments: older than event {moment}, or not there:", late)
 
 
 def _unequal(table: str, expected: list[Row], found: list[Row]) -> Iterator[str]:

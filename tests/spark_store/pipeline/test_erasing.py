@@ -14,7 +14,7 @@ from mappings.ids import EntityId, EntityType, parse_entity_id
 from spark_store.erasure import Erasure
 from spark_store.errors import LakeUnfit
 from spark_store.lag import read_status
-from spark_store.pipeline import erasing, maintenance, snapshots
+from spark_store.pipeline import erasing, maintenance, moments, snapshots
 from spark_store.pipeline.erasing import condition, ready
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.rebuild import Progress
@@ -90,6 +90,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             site.write(6, entities=3)
             take_all(spark, site)
             assert snapshots.take(target, 4) >= 1
+            assert moments.keep(target, read_watermark(site.lake.watermark).seq) >= 4
         maintenance.optimize(target)
         interrupted_rebuild(site)
         assert any("rebuild" in name for name in marked(site)), "the search goes over all of the folder"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.records import Change, Snapshot
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Table
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
 from tests.spark_store.pipeline.site import Site, lamp, take_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "lake.md"
@@ -44,6 +44,15 @@ def test_the_page_tells_the_columns_of_a_table_as_they_are(table: Table) -> None
 def test_snapshots_have_the_columns_of_latest() -> None:
     assert SNAPSHOTS.columns == LATEST.columns
     assert "`snapshots`, clustered by entity and revision, has the columns of `latest`." in TEXT
+
+
+def test_moments_have_one_column_more() -> None:
+    moment, *others = MOMENTS.columns
+    assert tuple(others) == LATEST.columns
+    assert (
+        "`moments`, partitioned by moment, has the columns of `latest`, of things alone, and one before them:" in TEXT
+    )
+    assert f"| `{moment.name}` | {moment.type} | {moment.meaning} |" in TEXT
 
 
 def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:

@@ -28,6 +28,11 @@ DAY = timedelta(days=1)
         # Nothing was written: there is nothing to compact, however long ago the last time was.
         (FRESH._replace(optimized=LONG_AGO), Due(optimize=False, vacuum=False, forget=False)),
         (FRESH._replace(vacuumed=LONG_AGO, forgotten=LONG_AGO), Due(optimize=False, vacuum=True, forget=True)),
+        (FRESH._replace(events=200_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
+        (FRESH._replace(events=199_999), Due(optimize=False, vacuum=False, forget=False)),
+        # A moment has a row for each of them.
+        (FRESH._replace(events=599_999, entities=300_000), Due(optimize=False, vacuum=False, forget=False)),
+        (FRESH._replace(events=600_000, entities=300_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
     ],
 )
 def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:

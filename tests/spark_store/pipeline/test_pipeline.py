@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +14,14 @@ from pyspark.sql import SparkSession
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import LakeUnfit
-from spark_store.pipeline import maintenance, snapshots
+from spark_store.lake import moment_before
+from spark_store.pipeline import maintenance, moments, snapshots
 from spark_store.pipeline.columns import short_events
 from spark_store.pipeline.jobs import Target, append_events, merge_latest
+from spark_store.pipeline.maintenance import Upkeep
 from spark_store.pipeline.transforms import event_rows
 from spark_store.records import Change, Snapshot
-from spark_store.tables import APP, EVENTS, LATEST, SNAPSHOTS, TABLES
+from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.behaviours.journal import change, timestamp
 from tests.spark_store.pipeline.site import Said, Site, counted, differences, lamp, take_all
@@ -161,6 +164,35 @@ def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark
         assert ("catching up", {"first": 1, "last": 10}) in take_all(spark, site)
         site.assert_equal()
     assert [event for event, _ in take_all(spark, site)] == ["following"]
+
+
+def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: Site) -> None:
+    target = Target.of(spark, site.folder)
+    policy = EntityId(EntityType.POLICY, "acme.site", "owner")
+    site.append([change(policy, 1, b'{"entries":{}}')])
+    site.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
+    gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
+    site.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
+    after = datetime.fromisoformat(timestamp(9))
+    assert ("moment", {"seq": 8, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=8))
+    assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=8))]
+    assert moments.keep(target, 8) == 0, "Delta knows that this one is there"
+    site.append([counted(lamp(0), 3)])
+    assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=2))]
+    # Twice as many events as there are entities, at least.
+    site.append([counted(lamp(0), revision) for revision in range(4, 13)])
+    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2))
+    kept = [row for row in site.table(MOMENTS) if row.pop("moment") == 18]
+    assert sorted(kept, key=str) == sorted(
+        (row for row in site.table(LATEST) if row["entity_type"] == "thing"), key=str
+    )
+    maintenance.optimize(target)
+    site.assert_equal()
+    # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
+    for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):
+        assert moment_before(site.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, since
+    shutil.rmtree(site.lake.path(MOMENTS))
+    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2)), "made anew"
 
 
 def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: Site) -> None:

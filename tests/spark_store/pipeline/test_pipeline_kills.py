@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store.pipeline.crashes import VARIABLE, Point
+from spark_store.pipeline.maintenance import Upkeep
 from tests.helpers import wait_until_sync
 from tests.service import ServiceProcess
 from tests.spark_store.pipeline.checker import assert_whole
@@ -28,8 +29,10 @@ SHORT = [(point, VICTIMS[number % 3]) for number, point in enumerate(Point)]
 
 
 def options(point: Point) -> list[str]:
-    """Small batches, so that a crash is amid others; a compaction where that is the point."""
-    return ["--batch-rows", "20", "--optimize-batches", "2" if point is Point.DURING_COMPACTION else "1000"]
+    """Small batches, so that a crash is amid others; a compaction or a moment where that is the point."""
+    compacting, keeping = point is Point.DURING_COMPACTION, point is Point.DURING_MOMENT
+    batches, events = "2" if compacting else "1000", "1" if keeping else "1000000"
+    return ["--batch-rows", "20", "--optimize-batches", batches, "--moment-events", events]
 
 
 class SmallBatches(ServiceProcess):
@@ -106,7 +109,7 @@ def series(spark: SparkSession, site: Site, kills: list[tuple[Point, str]], monk
         site.write(50)
         die(site, point, victim, monkeypatch)
         assert_whole(site.folder, amid=True)
-    take_all(spark, site)
+    take_all(spark, site, upkeep=Upkeep(moment_events=1))
     assert_whole(site.folder)
 
 

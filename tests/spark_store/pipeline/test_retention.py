@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store.pipeline import moments, snapshots
 from spark_store.pipeline import retention as module
-from spark_store.pipeline import snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.retention import Forgotten, Retention, Rule, believed, fold, forget, preview
 from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
 from spark_store.verify import VerifyOptions, verify
 from tests.behaviours.journal import timestamp
 from tests.spark_store.pipeline.site import Site, take_all
@@ -130,6 +130,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     lamps.write(lamp("old", "still"), 1, 2)
     take_all(spark, site)
     assert snapshots.take(target, 4) == 4
+    assert moments.keep(target, 18) == 5
     lamps.write(counted, *range(5, 9))
     lamps.write(both, *range(5, 9))
     lamps.write(old, *range(5, 9))
@@ -158,6 +159,8 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     assert found["counted:b", 6]["state"] == '{"attributes":{"n":6}}'
     assert (found["counted:b", 6]["seq"], found["old:a", 6]["seq"]) == (20, 28)
     assert found["counted:b", 6]["modified"].isoformat() == timestamp(6).replace("Z", "+00:00")
+    # What is before a border is not in a moment either.
+    assert sorted(it["entity"] for it in site.table(MOMENTS)) == ["both:d", "it's.kept:c", "old:still"]
     assert found["old:still", 2] == next(it for it in site.table(LATEST) if it["entity"] == "old:still")
     # Nothing more, and nothing that the journal has comes back or is missed.
     assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])
