@@ -19,18 +19,22 @@ Here are the specification, read and checked, and the folding; who walks over th
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from itertools import product
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from spark_store.asking import Thing
+from spark_store.asking import Thing, Value
 from spark_store.errors import AggregationInvalid, TooManyGroups, UnknownProperty
-from spark_store.rql.ast import Field, FieldKind, Operator
+from spark_store.rql.ast import Field, Operator
 from spark_store.rql.bind import bind
+from spark_store.rql.finding import comparable, features_of, find, walk
+from spark_store.rql.order import NOTHING, Rank, value_of
+from spark_store.rql.search import May, is_readable
 
 MOST_GROUPS: Final = 10_000
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -39,12 +43,9 @@ MOST_LEVELS: Final = 4
 MOST_MEASURES: Final = 16
 COUNT: Final = "count"
 
-May: TypeAlias = Callable[[Sequence[str]], bool]
-"""Whether a place of the thing at hand may be read; what is missing of the thing itself needs no asking."""
-
-_ID: Final = ("thingId",)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_INDEX: Final = re.compile(r"[0-9]{1,9}")
+_COMPARED: Final = frozenset({Rank.NULL, Rank.NUMBER, Rank.TEXT, Rank.BOOLEAN})
+_INFINITE: Final = (math.inf, -math.inf)
 _WHOLE: Final = 1 << 63
 _SCALE: Final = 1074
 """Every double is a multiple of 2 to the power of minus this."""
@@ -155,16 +156,6 @@ def _kind(value: Any) -> str:
 # -- the folding
 
 
-class _Key(NamedTuple):
-    """A group's value in the total order: the rank of its type keeps 1 and true apart."""
-
-    rank: int
-    value: Any
-
-
-_NULL: Final = _Key(0, 0)
-
-
 class Tally:
     """What was counted and measured so far. Things come in any order."""
 
@@ -172,7 +163,7 @@ class Tally:
         self._aggregation = aggregation
         self._most_groups, self._most_bytes = most_groups, most_bytes
         self._bytes = 0
-        self._groups: dict[tuple[_Key, ...], _Group] = {}
+        self._groups: dict[tuple[Value, ...], _Group] = {}
         if not aggregation.groups:
             self._groups[()] = _Group(len(aggregation.measures))
 
@@ -182,9 +173,7 @@ class Tally:
 
     def add(self, thing: Thing, may: May | None = None) -> None:
         """One more thing. Raises TooManyGroups; what was counted is of no use then."""
-        keys = [
-            sorted({_key(value) for value in _scalars(field, thing, may)}) or [_NULL] for _, field in self._groupings
-        ]
+        keys = [sorted(set(_values(field, thing, may))) or [NOTHING] for _, field in self._groupings]
         numbers = [_numbers(measure.field, thing, may) for measure in self._aggregation.measures]
         for key in product(*keys):
             self._group(key).add(numbers)
@@ -193,10 +182,10 @@ class Tally:
     def _groupings(self) -> Sequence[tuple[str, Field]]:
         return self._aggregation.groups
 
-    def _group(self, key: tuple[_Key, ...]) -> _Group:
+    def _group(self, key: tuple[Value, ...]) -> _Group:
         found = self._groups.get(key)
         if found is None:
-            self._bytes += sum(len(each.value) for each in key if isinstance(each.value, str))
+            self._bytes += sum(len(each.value) for each in key if each.rank is Rank.TEXT)
             if len(self._groups) >= self._most_groups:
                 raise TooManyGroups(f"more than {self._most_groups} groups")
             if self._bytes > self._most_bytes:
@@ -208,7 +197,7 @@ class Tally:
         """A row for each group, in the order of their values."""
         return [self._row(key, self._groups[key]) for key in sorted(self._groups)]
 
-    def _row(self, key: tuple[_Key, ...], group: _Group) -> dict[str, Any]:
+    def _row(self, key: tuple[Value, ...], group: _Group) -> dict[str, Any]:
         row: dict[str, Any] = {name: _shown(each) for (name, _), each in zip(self._groupings, key, strict=True)}
         row[COUNT] = group.count
         for measure, numbers in zip(self._aggregation.measures, group.numbers, strict=True):
@@ -246,6 +235,8 @@ class _Numbers:
         """The sum of all doubles, as a multiple of the smallest one there is."""
 
     def add(self, number: float) -> None:
+        # So that 0.0 and -0.0 are told apart nowhere.
+        number += 0
         self.count += 1
         if self.least is None or (number, isinstance(number, float)) < (self.least, isinstance(self.least, float)):
             self.least = number
@@ -282,67 +273,32 @@ def _nearest(exact: Fraction) -> int | float | None:
         return None
 
 
-def _key(value: Any) -> _Key:
-    match value:
-        case None:
-            return _NULL
-        case bool():
-            return _Key(5, value)
-        case str():
-            return _Key(2, value)
-        case _:
-            return _Key(1, value)
-
-
-def _shown(key: _Key) -> Any:
-    if key.rank == 0:
-        return None
-    return int(key.value) if key.rank == 1 and key.value == int(key.value) else key.value
-
-
-def _numbers(field: Field, thing: Thing, may: May | None) -> list[int | float]:
-    return [it for it in _scalars(field, thing, may) if isinstance(it, (int, float)) and not isinstance(it, bool)]
+def _shown(value: Value) -> Any:
+    """A group's value as JSON has it: 1 for what is 1 in one thing and 1.0 in another."""
+    found = value.value
+    return int(found) if value.rank is Rank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
 
 
 # -- the values of a field
 
 
-def _scalars(field: Field, thing: Thing, may: May | None) -> Iterator[Any]:
-    """What a comparison would look at: no objects, arrays by their elements."""
-    for value in _values(field, thing, may):
-        for element in value if isinstance(value, list) else (value,):
-            if not isinstance(element, (Mapping, list)):
-                yield element
+def _numbers(field: Field, thing: Thing, may: May | None) -> list[int | float]:
+    return [found.value for found in _values(field, thing, may) if found.rank is Rank.NUMBER]
 
 
-def _values(field: Field, thing: Thing, may: May | None) -> Iterator[Any]:
-    for path in _concrete(field, thing):
-        if may is None or field.path == _ID or may(path):
-            found = _reached(thing, path)
-            yield from (str(it).partition(":")[0] for it in found) if field.kind is FieldKind.NAMESPACE else found
+def _values(field: Field, thing: Thing, may: May | None) -> Iterator[Value]:
+    """What a comparison would look at and find something to compare with."""
+    for found in map(value_of, _comparable(field, thing, may)):
+        # No JSON has a number that is not finite.
+        if found.rank in _COMPARED and found.value not in _INFINITE:
+            yield found
 
 
-def _concrete(field: Field, thing: Thing) -> Iterator[tuple[str, ...]]:
-    """The field's path; one for each feature where it means any of them."""
-    match field.path:
-        case ("features", "*", *rest):
-            features = thing.get("features")
-            for feature in features if isinstance(features, Mapping) else ():
-                yield ("features", feature, *rest)
-        case path:
-            yield path
-
-
-def _reached(value: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """What lies at the path: through arrays, to every object of them, or to the element with that number."""
-    if not path:
-        yield value
-    elif isinstance(value, Mapping):
-        if path[0] in value:
-            yield from _reached(value[path[0]], path[1:])
-    elif isinstance(value, list):
-        for element in value:
-            if isinstance(element, Mapping):
-                yield from _reached(element, path)
-        if _INDEX.fullmatch(path[0]) and int(path[0]) < len(value):
-            yield from _reached(value[int(path[0])], path[1:])
+def _comparable(field: Field, thing: Thing, may: May | None) -> Iterator[Any]:
+    if not field.is_in_any_feature:
+        yield from comparable(find(thing, field)) if is_readable(field, may) else ()
+        return
+    path = field.path[2:]
+    for name, feature in features_of(thing).items():
+        if may is None or may(("features", name, *path)):
+            yield from comparable(walk(feature, path))
