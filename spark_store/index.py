@@ -67,6 +67,7 @@ _LEAVES = ("policyId", "definition")
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _NOTHING: dict[str, Any] = {}
 _MISSING = object()
+_encode = msgspec.json.encode
 
 _INDEXED = "SELECT indexed FROM search_progress"
 _PATH = "SELECT id FROM search_paths WHERE path = ?"
@@ -244,38 +245,46 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Ro
     """Collect the rows that a thing loses and gains with its state. What is the same is not gone into."""
     for part in _PARTS:
         old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            _members(f"{part}/", old, new, gone, come)
+        if type(old) is dict and type(new) is dict:
+            _members((part,), old, new, gone, come)
         else:
-            _value(part, old, new, gone, come)
+            _value((part,), old, new, gone, come)
     for leaf in _LEAVES:
         old, new = before.get(leaf, _MISSING), after.get(leaf, _MISSING)
-        if old is not new:
-            _value(leaf, old, new, gone, come)
+        if type(old) is not type(new) or old != new:
+            _value((leaf,), old, new, gone, come)
 
 
 def _members(
-    prefix: str, before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]
+    place: tuple[str, ...], before: dict[str, Any], after: dict[str, Any], gone: list[Row], come: list[Row]
 ) -> None:
+    """The members of an object: this runs over everything that a thing holds, with every change of it."""
+    kept = 0
     for key, new in after.items():
         old = before.get(key, _MISSING)
-        # Python takes True for 1, and the index does not.
-        if old is new or (type(old) is type(new) and type(new) is not dict and type(new) is not list and old == new):
+        if old is not _MISSING:
+            kept += 1
+        if old is new:
             continue
-        _value(f"{prefix}{_escaped(key)}", old, new, gone, come)
-    for key in before.keys() - after.keys():
-        _value(f"{prefix}{_escaped(key)}", before[key], _MISSING, gone, come)
+        kind = type(new)
+        # Python takes True for 1, and the index does not.
+        if kind is not type(old):
+            _value((*place, key), old, new, gone, come)
+        elif kind is dict:
+            if not old or not new:
+                _value((*place, key), old, new, gone, come)
+            else:
+                _members((*place, key), old, new, gone, come)
+        elif old != new or (kind is list and _encode(old) != _encode(new)):
+            _value((*place, key), old, new, gone, come)
+    if kept != len(before):
+        for key in before.keys() - after.keys():
+            _value((*place, key), before[key], _MISSING, gone, come)
 
 
-def _value(path: str, old: Any, new: Any, gone: list[Row], come: list[Row]) -> None:
-    if type(old) is dict and type(new) is dict:
-        if bool(old) != bool(new):
-            gone.append((path, _OBJECT, int(bool(old))))
-            come.append((path, _OBJECT, int(bool(new))))
-        _members(f"{path}/", old, new, gone, come)
-        return
-    if type(old) is list and type(new) is list and msgspec.json.encode(old) == msgspec.json.encode(new):
-        return
+def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[Row], come: list[Row]) -> None:
+    """All of a value is another one."""
+    path = path_of(place)
     # What an array holds may come to the same rows more than once.
     were: set[Row] = set()
     are: set[Row] = set()
