@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 from spark_store.rql.ast import Field, Predicate
 
 Thing: TypeAlias = Mapping[str, Any]
@@ -73,11 +75,54 @@ class Rights(Protocol):
         """What he may read of the things of a policy; None for nothing at all."""
 
 
-class Hit(NamedTuple):
-    """One thing of an answer: as the requester may see it, with the fields beside the document."""
+class Hidden(NamedTuple):
+    """What stands beside a thing's document: its revision, and when it was made and last changed (UTC text)."""
 
-    thing_id: str
-    thing: Thing
+    revision: int
+    created: str
+    modified: str
+
+
+class Hit:
+    """One thing of an answer, as the requester may see it.
+
+    `text` is the document as JSON, without the fields beside it, where that is at hand: it then need not be parsed and
+    written again for somebody who wants all of it.
+    """
+
+    __slots__ = ("_hidden", "_thing", "text", "thing_id")
+
+    def __init__(
+        self, thing_id: str, thing: Thing | None = None, *, text: bytes | None = None, hidden: Hidden | None = None
+    ) -> None:
+        """Either a `thing`, with the fields beside its document, or a `text` and what is `hidden` beside it."""
+        self.thing_id = thing_id
+        self.text = text
+        self._thing = thing
+        self._hidden = hidden
+
+    @property
+    def thing(self) -> Thing:
+        """The document with the fields beside it."""
+        if self._thing is None:
+            assert self.text is not None
+            assert self._hidden is not None
+            self._thing = with_hidden(msgspec.json.decode(self.text), self._hidden)
+        return self._thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hit) and self.thing_id == other.thing_id and self.thing == other.thing
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Hit({self.thing_id!r}, {self.thing!r})"
+
+
+def with_hidden(document: dict[str, Any], hidden: Hidden) -> dict[str, Any]:
+    """A document that was just parsed, with the fields beside it."""
+    document["_revision"], document["_created"], document["_modified"] = hidden
+    return document
 
 
 class Found(NamedTuple):
