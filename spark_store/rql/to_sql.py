@@ -1,0 +1,327 @@
+"""A filter as the rows of the search index that can say something about it (RQL, search column).
+
+`candidates(predicate)` is a tree of sets of things: each leaf is one look into the index, and the tree says how they are
+joined. Every thing that matches is in the set, whoever asks; whether one that is in it matches is for the reference
+evaluator to say. So what the index cannot know costs time and never an answer: what `not` leaves over, a field that may be
+absent, a text that is longer than its row, a segment that may be a number of an array's element, are not decided here.
+
+Values of a filter go into statements as parameters, never as text.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from spark_store.rql.ast import (
+    And,
+    Compare,
+    Exists,
+    Field,
+    FieldKind,
+    In,
+    Literal,
+    LiteralKind,
+    Operator,
+    Or,
+    Predicate,
+)
+
+TEXT: Final = 200
+"""So many characters of a text are in its row."""
+
+NULL, NUMBER, STRING, BOOLEAN = 1, 2, 3, 6
+"""The ranks of values in the index."""
+
+_RANKS: Final = {
+    LiteralKind.NULL: NULL,
+    LiteralKind.WHOLE: NUMBER,
+    LiteralKind.DOUBLE: NUMBER,
+    LiteralKind.TEXT: STRING,
+    LiteralKind.BOOLEAN: BOOLEAN,
+}
+_SIGNS: Final = {Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<="}
+_RELAXED: Final = {">": ">=", "<": "<="}
+_EXACT_BELOW: Final = 2**63
+"""Whole numbers from here on are in the index as the nearest double."""
+
+_ONE_PATH: Final = "path = (SELECT id FROM search_paths WHERE path = ?)"
+_ANY_FEATURE: Final = "path IN (SELECT id FROM search_paths WHERE wildcard = ?)"
+_VALUES: Final = "SELECT thing FROM search_values WHERE"
+_IDS: Final = "SELECT key FROM entities WHERE type = 'thing' AND"
+_LAST: Final = "\U0010ffff"
+
+Parameters: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The things of some rows, as a statement of one column, in which a thing may come more than once."""
+
+    sql: str
+    parameters: Parameters
+    says: str
+    """The same in the words of a filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """All things: the index says nothing about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """What is in all of the parts."""
+
+    parts: tuple[Candidates, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """What is in any of the parts; without parts, nothing."""
+
+    parts: tuple[Candidates, ...]
+
+
+Candidates: TypeAlias = Rows | Every | Both | Either
+
+NOTHING: Final = Either(())
+
+
+def candidates(predicate: Predicate | None) -> Candidates:
+    """What may match. `time:` literals must have been resolved: one that is left equals nothing."""
+    match predicate:
+        case And(parts):
+            return _both(list(map(candidates, parts)))
+        case Or(parts):
+            return _either(list(map(candidates, parts)))
+        case Compare() | In() | Exists():
+            return _rows(predicate)
+        case _:
+            # What is empty may be absent, and what is not something may be anything, also something that is not readable.
+            return Every()
+
+
+def _both(parts: Sequence[Candidates]) -> Candidates:
+    kept = tuple(part for part in parts if not isinstance(part, Every))
+    if NOTHING in kept:
+        return NOTHING
+    return kept[0] if len(kept) == 1 else Both(kept) if kept else Every()
+
+
+def _either(parts: Sequence[Candidates]) -> Candidates:
+    if any(isinstance(part, Every) for part in parts):
+        return Every()
+    kept = tuple(part for part in parts if part != NOTHING)
+    return kept[0] if len(kept) == 1 else Either(kept)
+
+
+def _rows(predicate: Compare | In | Exists) -> Candidates:
+    field = predicate.field
+    if field.path == ("thingId",):
+        return _by_id(predicate)
+    if field.kind is FieldKind.OPERAND or field.path in (("_revision",), ("_modified",)):
+        return Every()
+    if (outer := _before_number(field.path)) is not None:
+        # Where there is an array, the number may be that of an element; what the element is, its rows do not say.
+        return _found(Field(field.kind, outer), "", (), f"exists({'/'.join(outer)})")
+    name = "/".join(field.path)
+    match predicate:
+        case Exists():
+            return _found(field, "", (), f"exists({name})")
+        case In(_, literals):
+            return _in(field, literals, name)
+        case Compare(operator, _, literal):
+            return _compared(field, operator, literal, name)
+
+
+def _compared(field: Field, operator: Operator, literal: Literal, name: str) -> Candidates:
+    says = f"{operator.value}({name},{_shown(literal)})"
+    if operator is Operator.NE:
+        return _found(field, "", (), f"exists({name})")
+    if operator is Operator.EQ:
+        return _in(field, (literal,), name)
+    if operator in _SIGNS:
+        return _ordered(field, operator, literal, says)
+    condition, parameters = _alike(operator, str(literal.value))
+    return _found(field, f" AND rank = {STRING}{condition}", parameters, says)
+
+
+def _in(field: Field, literals: Sequence[Literal], name: str) -> Candidates:
+    by_rank: defaultdict[int, set[Any]] = defaultdict(set)
+    for literal in literals:
+        if literal.kind is not LiteralKind.TIME:
+            by_rank[_RANKS[literal.kind]].add(_kept(literal))
+    shown = ",".join(map(_shown, literals[:3])) + (",…" if len(literals) > 3 else "")
+    says = f"{'eq' if len(literals) == 1 else 'in'}({name},{shown})"
+    parts = []
+    for rank, wanted in by_rank.items():
+        values = tuple(wanted)
+        test = "= ?" if len(values) == 1 else f"IN ({','.join('?' * len(values))})"
+        parts.append(_found(field, f" AND rank = {rank} AND value {test}", values, says))
+    return _either(parts)
+
+
+def _ordered(field: Field, operator: Operator, literal: Literal, says: str) -> Candidates:
+    if literal.kind in (LiteralKind.NULL, LiteralKind.TIME):
+        return NOTHING
+    sign, value = _SIGNS[operator], _kept(literal)
+    if _is_near(literal):
+        sign = _RELAXED.get(sign, sign)
+    return _found(field, f" AND rank = {_RANKS[literal.kind]} AND value {sign} ?", (value,), says)
+
+
+def _is_near(literal: Literal) -> bool:
+    """Whether a row that equals the literal may stand for a value that does not."""
+    value = literal.value
+    if isinstance(value, str):
+        return len(value) >= TEXT
+    return isinstance(value, float) and abs(value) >= _EXACT_BELOW
+
+
+def _kept(literal: Literal) -> Any:
+    """A literal's value as it is in a row."""
+    match literal.kind:
+        case LiteralKind.NULL:
+            return 0
+        case LiteralKind.BOOLEAN:
+            return int(bool(literal.value))
+        case LiteralKind.TEXT:
+            return str(literal.value)[:TEXT]
+        case _:
+            return literal.value
+
+
+def _found(field: Field, condition: str, parameters: Parameters, says: str) -> Rows:
+    place = _ANY_FEATURE if field.is_in_any_feature else _ONE_PATH
+    return Rows(f"{_VALUES} {place}{condition}", (path_of(field), *parameters), says)
+
+
+def path_of(field: Field) -> str:
+    """A field as the index names its place."""
+    return "/".join(map(_escaped, field.path))
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _before_number(path: Sequence[str]) -> tuple[str, ...] | None:
+    """What stands before the first segment that may be the number of an array's element."""
+    first = 4 if path[0] == "features" else 2
+    for position in range(first, len(path)):
+        if path[position].isdecimal():
+            return tuple(path[:position])
+    return None
+
+
+# -- ids
+
+
+def _by_id(predicate: Compare | In | Exists) -> Candidates:
+    """A predicate about the id of the thing, or about its namespace."""
+    is_namespace = predicate.field.kind is FieldKind.NAMESPACE
+    match predicate:
+        case Compare(Operator.EQ, _, literal):
+            return _in_ids((literal,), is_namespace)
+        case In(_, literals):
+            return _in_ids(literals, is_namespace)
+        case Compare(operator, _, literal) if not is_namespace and operator in _SIGNS:
+            if literal.kind is not LiteralKind.TEXT:
+                return NOTHING
+            sign = _SIGNS[operator]
+            return Rows(f"{_IDS} id {sign} ?", (literal.value,), f"{operator.value}(thingId,{_shown(literal)})")
+        case Compare(Operator.LIKE, _, literal):
+            start = str(literal.value).partition("*")[0].partition("?")[0]
+            if not start:
+                return Every()
+            condition, parameters = _beginning(start, "id")
+            return Rows(f"{_IDS[:-4]}{condition}", parameters, f"like(thingId,{_shown(literal)})")
+        case _:
+            return Every()
+
+
+def _in_ids(literals: Sequence[Literal], is_namespace: bool) -> Candidates:
+    wanted = sorted({str(literal.value) for literal in literals if literal.kind is LiteralKind.TEXT})
+    if not is_namespace:
+        if not wanted:
+            return NOTHING
+        return Rows(f"{_IDS} id IN ({','.join('?' * len(wanted))})", tuple(wanted), f"{len(wanted)} ids")
+    return _either([namespace(name) for name in wanted])
+
+
+def namespace(name: str) -> Rows:
+    """The things of a namespace."""
+    return Rows(f"{_IDS} id >= ? AND id < ?", (f"{name}:", f"{name};"), f"eq(namespace,{_quoted(name)})")
+
+
+# -- patterns
+
+
+def _alike(operator: Operator, pattern: str) -> tuple[str, Parameters]:
+    """A condition that holds for every row whose text may be covered by the pattern."""
+    start = pattern.partition("*")[0].partition("?")[0]
+    condition, parameters = _beginning(start[:TEXT]) if operator is Operator.LIKE and start else ("", ())
+    if operator is Operator.LIKE and pattern.rstrip("*") == start:
+        if "*" not in pattern and not _is_long(pattern):
+            return " AND value = ?", (pattern,)
+        return condition, parameters
+    # SQLite's own matching stops at a zero character, and a row may not have the whole text.
+    whole = f"(value GLOB ? OR length(value) >= {TEXT} OR instr(value, char(0)) > 0)"
+    return f"{condition} AND {whole}", (*parameters, _glob(operator, pattern))
+
+
+def _is_long(text: str) -> bool:
+    return len(text) >= TEXT
+
+
+def _beginning(start: str, column: str = "value") -> tuple[str, Parameters]:
+    """A condition that holds for all texts that begin so."""
+    end = start.rstrip(_LAST)
+    if not end:
+        return f" AND {column} >= ?", (start,)
+    after = ord(end[-1]) + 1
+    return f" AND {column} >= ? AND {column} < ?", (start, end[:-1] + chr(0xE000 if after == 0xD800 else after))
+
+
+def _glob(operator: Operator, pattern: str) -> str:
+    """A pattern of SQLite's that matches at least what this one does."""
+    return "".join(map(_glob_folded if operator is Operator.ILIKE else _glob_character, pattern))
+
+
+def _glob_character(character: str) -> str:
+    return "[[]" if character == "[" else "?" if character == "\0" else character
+
+
+def _glob_folded(character: str) -> str:
+    """A character, or what becomes it in lower case; of those beyond ASCII, anything."""
+    if character in "*?":
+        return character
+    if not character.isascii() or character == "\0":
+        return "?"
+    if not character.isalpha():
+        return _glob_character(character)
+    # The sign for Kelvin and the capital I with a dot become letters of ASCII.
+    beyond = {"k": "\u212a", "i": "\u0130"}.get(character.lower(), "")
+    return f"[{character.lower()}{character.upper()}{beyond}]"
+
+
+# -- for people
+
+
+def _shown(literal: Literal) -> str:
+    match literal.kind:
+        case LiteralKind.TEXT:
+            return _quoted(str(literal.value))
+        case LiteralKind.NULL:
+            return "null"
+        case LiteralKind.BOOLEAN:
+            return "true" if literal.value else "false"
+        case _:
+            return str(literal.value)
+
+
+def _quoted(text: str) -> str:
+    return '"' + (text if len(text) <= 40 else f"{text[:40]}…") + '"'

@@ -1,0 +1,138 @@
+"""A file with things and its index, and what a search over it has to answer: worked out slowly and plainly."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spark_store import migrations
+from spark_store.asking import Access, Hit, Place, Question, Thing
+from spark_store.index import HEAD, Head, Index
+from spark_store.rql.order import key_of, place_of
+from spark_store.rql.search import holds
+
+_INSERT = """
+    INSERT INTO entities (type, id, revision, created, modified, state, policy) VALUES ('thing', ?, ?, ?, ?, ?, ?)
+"""
+HIDDEN = ("_revision", "_created", "_modified")
+
+
+class Shelf:
+    """A journal's file with current states only. It may lose them in a power cut, and is written fast."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = OFF")
+        migrations.migrate(self.connection, str(path))
+
+    def put(self, *things: Thing) -> None:
+        self._change([(thing["thingId"], thing) for thing in things])
+
+    def delete(self, *ids: str) -> None:
+        self._change([(id, None) for id in ids])
+
+    def clear(self) -> None:
+        """As if nothing had ever been there."""
+        self.connection.execute("BEGIN")
+        for table in ("entities", "search_paths", "search_values", "search_large", "search_subjects", "search_imports"):
+            self.connection.execute(f"DELETE FROM {table}")
+        self.connection.execute("COMMIT")
+
+    def name(self, subject: str, policies: Collection[str]) -> None:
+        """Let entries of these policies name a subject."""
+        self.connection.executemany(
+            "INSERT OR IGNORE INTO search_subjects (subject, policy) VALUES (?, ?)", [(subject, it) for it in policies]
+        )
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _change(self, changes: Sequence[tuple[str, Thing | None]]) -> None:
+        self.connection.execute("BEGIN")
+        index = Index(self.connection)
+        for id, thing in changes:
+            row = self.connection.execute(HEAD, ("thing", id)).fetchone()
+            head = None if row is None else Head._make(row)
+            state = None if thing is None else {name: value for name, value in thing.items() if name not in HIDDEN}
+            text = None if state is None else msgspec.json.encode(state)
+            created, modified, revision = (
+                ("", "", 9) if thing is None else (thing["_created"], thing["_modified"], thing["_revision"])
+            )
+            policy = None if thing is None else thing.get("policyId")
+            columns = (revision, created, modified, text, policy)
+            if head is None:
+                key = self.connection.execute(
+                    _INSERT,
+                    (id, *columns),
+                ).lastrowid
+                assert key is not None
+            else:
+                key = head.key
+                self.connection.execute(
+                    "UPDATE entities SET revision = ?, created = ?, modified = ?, state = ?, policy = ? WHERE key = ?",
+                    (*columns, key),
+                )
+            index.change("thing", id, key, head, created, text, state)
+        index.end()
+        self.connection.execute("COMMIT")
+
+
+class Partly:
+    """Somebody who may read the places that `allows` says."""
+
+    def __init__(self, allows: Callable[[Sequence[str]], bool], is_whole: bool) -> None:
+        self.is_whole = is_whole
+        self._allows = allows
+
+    def may(self, path: Sequence[str]) -> bool:
+        return self.is_whole or self._allows(path)
+
+    def view(self, thing: Thing) -> Thing | None:
+        if self.is_whole:
+            return thing
+        seen = {name: value for name, value in thing.items() if name not in HIDDEN and self._allows((name,))}
+        return {**seen, **{name: thing[name] for name in (*HIDDEN, "thingId")}} if seen else None
+
+
+class Given:
+    """The rights of the subject `reader`: some policies give him access."""
+
+    subjects = frozenset({"reader"})
+
+    def __init__(self, accesses: Mapping[str, Access]) -> None:
+        self._accesses = accesses
+
+    def access(self, policy: str, namespace: str) -> Access | None:
+        return self._accesses.get(policy)
+
+
+def answer(things: Collection[Thing], question: Question, rights: Given) -> list[tuple[Place, Hit]]:
+    """Everything that a question means, in order."""
+    found = []
+    for thing in things:
+        id = thing["thingId"]
+        if question.namespaces and id.partition(":")[0] not in question.namespaces:
+            continue
+        access = rights.access(thing["policyId"], id.partition(":")[0])
+        if access is None:
+            continue
+        may = None if access.is_whole else access.may
+        if question.predicate is not None and not holds(question.predicate, thing, may):
+            continue
+        seen = access.view(thing)
+        if seen is not None:
+            found.append((place_of(thing, question.order, may), Hit(id, seen)))
+    key = key_of(question.order)
+    return sorted(found, key=lambda each: key(each[0]))
+
+
+def with_rights(named: Mapping[str, Any], shelf: Shelf) -> Given:
+    """These accesses by policy, named in the shelf."""
+    shelf.name("reader", named)
+    return Given(named)
