@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from mappings.errors import Fault
+
 
 class Then(Enum):
     """What follows a page."""
@@ -32,9 +34,20 @@ class Page(NamedTuple):
     then: Then
 
 
+class FeedFailed(Exception):
+    """A feed has no more elements, for a reason that is its subscriber's to know: `fault` says it."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(f"{fault.error}: {fault.message}")
+        self.fault = fault
+
+
 class Feed(Protocol):
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        """At most `limit` elements and about `max_bytes` from `position` on."""
+        """At most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""
 
     def wake(self, ready: Callable[[], None]) -> None:
         """Call `ready` once, when a feed that said WAIT has more."""
+
+    def close(self) -> None:
+        """Nobody asks any more: what is looked for at this moment need not be found."""

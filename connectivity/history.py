@@ -31,3 +31,6 @@ class HistoryFeed(HistoryRange):
     def wake(self, ready: Callable[[], None]) -> None:
         """A history never waits."""
         ready()
+
+    def close(self) -> None:
+        """A page is read in a moment: nothing has to be stopped."""

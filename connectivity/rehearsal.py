@@ -135,7 +135,12 @@ async def _shown(heard: Heard) -> Shown:
 def _value(signal: Inbound) -> Any:
     match signal:
         case Subscribe(query=query):
-            return {name: value for name, value in asdict(query).items() if name != "entity" and value is not None}
+            members = {
+                name: value for name, value in asdict(query).items() if name != "entity" and value not in (None, ())
+            }
+            return {
+                name: payload_as_json(value) if isinstance(value, bytes) else value for name, value in members.items()
+            }
         case Request(key=key, demand=demand):
             return {"subscriptionId": key, "demand": demand}
         case Cancel(key=key):

@@ -44,6 +44,7 @@ from connectivity.monitor import Monitor
 from connectivity.observing import MonitorObserver
 from connectivity.pipeline import Pipeline
 from connectivity.registry import Registry
+from connectivity.searching import Searching, SearchOptions
 from connectivity.settings import Settings, SparkMode, TracingSettings
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
@@ -56,7 +57,7 @@ from connectivity.twins.streaming import may_stream
 from connectivity.watching import Watcher
 from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.signals import Subscribe
+from mappings.signals import Kind, SearchQuery, Subscribe
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
@@ -107,6 +108,12 @@ class Service:
             on_commit=self.monitor.commit.observe,
         )
         self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
+        self.searching = Searching(
+            self.store,
+            self.decider.world,
+            now,
+            options=SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
+        )
         subscriptions = settings.subscriptions
         self.streams = Streams(
             self._open_feed,
@@ -170,11 +177,13 @@ class Service:
         """Drain and stop: every connection at the same time, then the store. The pipeline ends its batch meanwhile."""
         self.pipeline.stop()
         self.registry.stop()
+        self.streams.abort(Kind.SEARCH)
         closing = [supervisor.close(DRAIN_SECONDS) for supervisor in self.registry]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("a connection did not close as it should", exc_info=outcome)
         await self.dispatcher.cursors.close()
+        await self.searching.close()
         await self.pipeline.close(PIPELINE_SECONDS)
         await self.store.close()
         if self.tracing is not None:
@@ -257,8 +266,10 @@ class Service:
         )
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        """The feed of a subscribe. Permission is judged once, with the subjects of the subscribe."""
+        """The feed of a subscribe. Permission to read a history is judged once, with the subjects of the subscribe."""
         query = subscribe.query
+        if isinstance(query, SearchQuery):
+            return self.searching.open(query, subscribe.headers, subjects)
         if (fault := may_stream(query.entity, subjects, self.decider.world)) is not None:
             return fault
         try:

@@ -224,6 +224,15 @@ class SubscriptionSettings(Section):
     )
 
 
+class SearchSettings(Section):
+    """What searches may take."""
+
+    budget: PositiveDuration = Field(
+        default=timedelta(seconds=5), description="For so long things are looked for to fill one page."
+    )
+    workers: Positive = Field(default=2, description="Searches that look for things at the same time.")
+
+
 class ReconnectSettings(Section):
     """Pauses between tries to connect: doubled each time, with jitter, from `min` to `max`."""
 
@@ -389,6 +398,7 @@ class Settings(BaseSettings):
     journal: JournalSettings = JournalSettings()
     lake: LakeSettings = LakeSettings()
     subscriptions: SubscriptionSettings = SubscriptionSettings()
+    search: SearchSettings = SearchSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
     limits: LimitSettings = LimitSettings()
     secrets: SecretSettings = SecretSettings()

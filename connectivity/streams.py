@@ -23,9 +23,9 @@ import structlog
 
 from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.feeds import Feed, Position, Then
+from connectivity.feeds import Feed, FeedFailed, Position, Then
 from connectivity.lanes import Ended, Posting
-from connectivity.subscription import Emitted, Output, Subscription
+from connectivity.subscription import Emitted, Output, State, Subscription
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, new_subscription_id
 from mappings.signals import (
@@ -157,8 +157,9 @@ class Streams:
         """Open a subscription and say so; whatever is wrong with its query is told at the first request."""
         connection = peer.reply.connection_id
         if self.open_by_connection[connection] >= self._bounds.max_per_connection:
-            group = signal.query.entity.type.group
-            peer.reply.post(ErrorResponse(signal.query.entity, group, self._limit_fault(), signal.headers))
+            entity, fault = signal.query.entity, self._limit_fault(signal.kind)
+            group = entity.type.group if entity is not None else "things"
+            peer.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
         scope = self._scopes[peer.scope, signal.kind]
         key = signal.key or new_subscription_id()
@@ -223,6 +224,12 @@ class Streams:
             self._send(live, live.fail(fault))
         return len(failed)
 
+    def abort(self, kind: Kind) -> None:
+        """The service stops: those of a kind that have been requested from are told so."""
+        for live in list(self):
+            if live.kind is kind and live.state is State.FLOWING:
+                self._send(live, live.revoke(Ending.ABORTED))
+
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed or deleted: its subscriptions end without a word."""
         for (scope, kind), lives in list(self._scopes.items()):
@@ -268,10 +275,10 @@ class Streams:
         peer.reply.post(Failed(signal.kind, signal.key, signal.entity, signal.headers, Ending.NOT_FOUND))
         return None
 
-    def _limit_fault(self) -> Fault:
+    def _limit_fault(self, kind: Kind) -> Fault:
         return Fault(
             429,
-            "streaming.subscription.limit",
+            "thing-search:subscription.limit" if kind is Kind.SEARCH else "streaming.subscription.limit",
             f"This connection has {self._bounds.max_per_connection} open subscriptions, the most it may have.",
             "Cancel subscriptions that are no longer needed, or let them end.",
         )
@@ -286,6 +293,9 @@ class Streams:
         then = Then.MORE
         try:
             then = await self._pump(live)
+        except FeedFailed as error:
+            log.warning("a feed ended early", reason=str(error), **_about(live))
+            self._send(live, live.fail(error.fault))
         except HistoryUnavailable as error:
             log.error("a history is not there", reason=str(error), **_about(live))
             self._send(live, live.fail(error.fault))
@@ -371,7 +381,9 @@ class Streams:
 
     def _retire(self, live: Live) -> None:
         """Let go of everything but what answers late commands during the after-life."""
-        live.feed = None
+        if live.feed is not None:
+            live.feed.close()
+            live.feed = None
         self.open_by_connection[live.connection_id] -= 1
         self._schedule(live, self._bounds.after_life)
 

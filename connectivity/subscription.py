@@ -117,9 +117,9 @@ class Subscription:
         """Nothing has happened for too long. No request has to precede this end."""
         return [] if self.state is State.CLOSED else self._close(Ended(Ending.IDLE))
 
-    def revoke(self, fault: Fault) -> list[Output]:
-        """An operator ends it. Nor has a request to precede this end."""
-        return [] if self.state is State.CLOSED else self._close(Ended(fault))
+    def revoke(self, reason: Fault | Ending) -> list[Output]:
+        """An operator ends it, or the service stops. Nor has a request to precede this end."""
+        return [] if self.state is State.CLOSED else self._close(Ended(reason))
 
     def _end(self, ended: Ended) -> list[Output]:
         if self.state is State.CLOSED or self._held:

@@ -19,18 +19,27 @@ import structlog
 from connectivity.errors import OperationRefused
 from connectivity.streams import Live, Streams
 from mappings.errors import Fault
+from mappings.signals import Kind
 
 log = structlog.get_logger(__name__)
 
 SHOWN = 8
 """So many characters of an id are shown."""
 
-CANCELLED = Fault(
-    410,
-    "streaming.subscription.cancelled",
-    "The subscription was cancelled by an operator.",
-    "Subscribe again, from the revision after the last one that came, if the events are still wanted.",
-)
+CANCELLED: Mapping[Kind, Fault] = {
+    Kind.HISTORY: Fault(
+        410,
+        "streaming.subscription.cancelled",
+        "The subscription was cancelled by an operator.",
+        "Subscribe again, from the revision after the last one that came, if the events are still wanted.",
+    ),
+    Kind.SEARCH: Fault(
+        410,
+        "thing-search:subscription.cancelled",
+        "The subscription was cancelled by an operator.",
+        "Subscribe again, for what is behind the last thing that came, if the things are still wanted.",
+    ),
+}
 
 
 class SubscriptionTable:
@@ -62,7 +71,7 @@ class SubscriptionTable:
         return found[0]
 
     def cancel(self, live: Live, by: str) -> None:
-        """End it, if it has not ended; its client is sent `failed` with `CANCELLED`."""
+        """End it, if it has not ended; its client is sent `failed` with `CANCELLED` of its kind."""
         log.info(
             "a subscription was cancelled",
             connection=live.connection_id,
@@ -70,7 +79,7 @@ class SubscriptionTable:
             entity=_entity(live),
             by=by,
         )
-        self._streams.revoke(live, CANCELLED)
+        self._streams.revoke(live, CANCELLED[live.kind])
 
     def _row(self, live: Live) -> Mapping[str, Any]:
         return {

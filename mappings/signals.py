@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -233,7 +233,25 @@ class HistoryQuery:
     filter: str | None = None
 
 
-Query: TypeAlias = HistoryQuery
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """Which things are wanted, as the client has written it; it is about no entity.
+
+    `filter` is RQL, `options` say the order and the size of pages, `fields` is a field selector that can be read. No
+    `namespaces` means all of them. `at` asks for the things as they were before an instant (nanoseconds since 1970),
+    `aggregation` for what is made of them, as a JSON value.
+    """
+
+    filter: str | None = None
+    options: str | None = None
+    namespaces: tuple[str, ...] = ()
+    fields: str | None = None
+    at: int | None = None
+    aggregation: bytes | None = None
+    entity: ClassVar[None] = None
+
+
+Query: TypeAlias = HistoryQuery | SearchQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +297,7 @@ class Ending(Enum):
     INVALID_DEMAND = "invalid demand"
     CANCELLED = "considered cancelled"
     IDLE = "lack of interaction"
+    ABORTED = "aborted by a restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +312,7 @@ class Created:
 class Next:
     """Elements in order: a protocol that sends them singly makes one message of each, one that packs may join them.
 
+    An element of a history is an `Event`; one of a search is a page: a JSON array of things, as text.
     `headers` are those of the client's latest command, `subscribed` those of its subscribe.
     """
 

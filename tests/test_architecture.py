@@ -67,6 +67,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         (
             "spark_store.asking",
+            "spark_store.named",
             "spark_store.replay",
             "spark_store.partial",
             "spark_store.rql",
@@ -171,7 +172,8 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.happening",
         ),
         ("connectivity.interest",),
-        ("connectivity.store", "connectivity.history", "connectivity.streams"),
+        ("connectivity.pages",),
+        ("connectivity.store", "connectivity.history", "connectivity.searching", "connectivity.streams"),
         ("connectivity.outbound", "connectivity.inbound", "connectivity.trimming", "connectivity.past"),
         ("connectivity.targets", "connectivity.arrivals", "connectivity.rehearsal", "connectivity.subscriptions"),
         (
@@ -302,6 +304,7 @@ LIBRARIES = {
 STORE_OPENERS = (
     "connectivity.store",
     "connectivity.history",
+    "connectivity.searching",
     "connectivity.trimming",
     "connectivity.past",
     "connectivity.service",

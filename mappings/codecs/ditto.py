@@ -2,11 +2,11 @@
 
 Decoding takes the steps in the order in which their mistakes are told: is it JSON with the members of a message
 (`mappings/ditto/document.py`), which topic and entity, are the headers of their types, which path, may this be done there.
-What a value has to be like, where that needs no more than the message, is checked for streaming commands alone; the value
+What a value has to be like, where that needs no more than the message, is checked for subscriptions alone; the value
 of a command on a thing or policy stays bytes, and those who carry it out look into it. A merge's content type is theirs to
 check too, since the source's header mapping may still fill it in.
 
-Served are commands on things and policies of the twin channel, streaming subscriptions, the live channel of things
+Served are commands on things and policies of the twin channel, streaming subscriptions, searches, the live channel of things
 (`mappings/ditto/live.py`) and acknowledgements about things. Errors that come in mean nothing here and are let pass unread,
 so that two services that answer each other come to rest; everything else is an unknown topic.
 """
@@ -21,6 +21,7 @@ from mappings.ditto import faults
 from mappings.ditto.document import Message, compact, parse_value, read_message, refuse_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.paths import resource
+from mappings.ditto.search import COMMANDS as SEARCH_COMMANDS
 from mappings.ditto.streaming import COMMANDS
 from mappings.ditto.topics import read_topic
 from mappings.ditto.writing import write
@@ -83,6 +84,8 @@ def _signals(message: Message, topic: TopicPath, entity: EntityId | None, header
             return read_acknowledgements(message, topic, entity, headers)
         if topic.channel == "live":
             return read_live(message, topic, entity, headers)
+    elif topic.criterion == "search" and topic.action in SEARCH_COMMANDS:
+        return (SEARCH_COMMANDS[topic.action](message, headers),)
     raise unknown_topic(message.topic)
 
 

@@ -37,6 +37,7 @@ class Message(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(Message).decode
 _decode_any = msgspec.json.Decoder().decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 """What the JSON library raises for bytes that it cannot read; half a character is a ValueError."""
@@ -70,6 +71,11 @@ def compact(value: msgspec.Raw) -> bytes:
 def parse_value(value: msgspec.Raw) -> Any:
     """The value of a message that was read, parsed; None where there is none."""
     return _decode_any(value) if value else None
+
+
+def parse_members(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The members of a value that is an object, each as it was written."""
+    return _decode_members(value)
 
 
 def _refused(payload: bytes) -> DecodeError:

@@ -97,6 +97,16 @@ def invalid_id(group: str, text: str) -> Fault:
     )
 
 
+def invalid_selector(why: str) -> Fault:
+    """A field selector that cannot be read."""
+    return Fault(
+        400,
+        "json.fieldselector.invalid",
+        f"The field selector is not valid: {why}.",
+        "Check the parentheses and commas of the selector.",
+    )
+
+
 def invalid_label(label: str) -> Fault:
     """A label of an acknowledgement outside its grammar."""
     return Fault(

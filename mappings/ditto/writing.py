@@ -1,8 +1,9 @@
 """Signals as messages of the Ditto protocol: answers, errors, events, what is live, and the signals of a subscription.
 
-`write` has one small writer for each kind of signal; the elements of a history have a file of their own (`items`). Headers
-leave as `mappings.headers` lets them: answers and events say that they want no response, signals of a subscription repeat
-the headers of the client's command. A live signal keeps its own: whoever receives it learns from them whether to answer.
+`write` has one small writer for each kind of signal; the elements of histories and searches have files of their own
+(`items`, `pages`). Headers leave as `mappings.headers` lets them: answers and events say that they want no response, signals
+of a subscription repeat the headers of the client's command. A live signal keeps its own: whoever receives it learns from
+them whether to answer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import msgspec
 
 from mappings.ditto.items import CONTENT_TYPES, next_envelopes
-from mappings.ditto.wire import JSON, MERGE_PATCH, cannot_say, json_bytes, message, transport_headers
+from mappings.ditto.pages import page_envelopes
+from mappings.ditto.wire import JSON, MERGE_PATCH, json_bytes, message, transport_headers
 from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.headers import echoed, outgoing
@@ -49,31 +51,39 @@ VERSION = 2
 _OF_RESPONSES = ("etag", "entity-revision")
 """Headers of answers that no event has."""
 
-_ENDINGS: dict[Ending, tuple[int, str, str]] = {
-    Ending.NOT_FOUND: (404, "streaming.subscription.not.found", "No subscription with ID '{key}' exists."),
+_ENDINGS: dict[Ending, tuple[int, str, str | None]] = {
+    Ending.NOT_FOUND: (404, "No subscription with ID '{key}' exists.", None),
     Ending.INVALID_DEMAND: (
         400,
-        "streaming.subscription.protocol.error",
         "The number of requested elements must be > 0 (see reactive-streams specification, rule 3.9)",
+        None,
     ),
-    Ending.CANCELLED: (
-        400,
-        "streaming.subscription.protocol.error",
-        "This subscription is considered cancelled. No more messages are processed.",
-    ),
-    Ending.IDLE: (
-        408,
-        "streaming.subscription.timeout",
-        "The subscription '{key}' stopped due to a lack of interaction.",
-    ),
+    Ending.CANCELLED: (400, "This subscription is considered cancelled. No more messages are processed.", None),
+    Ending.IDLE: (408, "The subscription '{key}' stopped due to a lack of interaction.", None),
+    Ending.ABORTED: (500, "The subscription is aborted due to a service restart.", "Please try again later."),
 }
-"""Why a subscription ends → status, code and message."""
+"""Why a subscription ends → status, message and description."""
+
+_CODES: dict[Kind, dict[Ending, str]] = {
+    Kind.HISTORY: {
+        Ending.NOT_FOUND: "streaming.subscription.not.found",
+        Ending.INVALID_DEMAND: "streaming.subscription.protocol.error",
+        Ending.CANCELLED: "streaming.subscription.protocol.error",
+        Ending.IDLE: "streaming.subscription.timeout",
+    },
+    Kind.SEARCH: {
+        Ending.NOT_FOUND: "thing-search:subscription.not.found",
+        Ending.INVALID_DEMAND: "thing-search:subscription.protocol.error",
+        Ending.CANCELLED: "thing-search:subscription.protocol.error",
+        Ending.IDLE: "thing-search:subscription.timeout",
+        Ending.ABORTED: "thing-search:subscription.aborted",
+    },
+}
+"""The code of each ending. A restart aborts no history: its client goes on behind the last revision that it has."""
 
 
 def write(signal: Outbound) -> Sequence[Envelope]:
     """The messages that say `signal`. Raises EncodeError."""
-    if isinstance(signal, Created | Next | Complete | Failed) and signal.kind is not Kind.HISTORY:
-        raise cannot_say(f"signals of a {signal.kind.value} subscription")
     return _WRITERS[type(signal)](signal)
 
 
@@ -185,7 +195,7 @@ def _subscription_event(signal: Created | Complete) -> list[Envelope]:
 
 def _failed(signal: Failed) -> list[Envelope]:
     reason = signal.reason
-    error = _ending_object(reason, signal.key) if isinstance(reason, Ending) else _fault_object(reason)
+    error = _ending_object(reason, signal) if isinstance(reason, Ending) else _fault_object(reason)
     return _about_subscription(signal, {"subscriptionId": signal.key, "error": error})
 
 
@@ -194,9 +204,13 @@ def _about_subscription(signal: Created | Complete | Failed, value: dict[str, An
     return _envelope(message(str(topic_of(signal)), headers, "/", json_bytes(value)), signal.headers)
 
 
-def _ending_object(reason: Ending, key: str) -> dict[str, Any]:
-    status, error, text = _ENDINGS[reason]
-    return {"status": status, "error": error, "message": text.format(key=key)}
+def _ending_object(reason: Ending, signal: Failed) -> dict[str, Any]:
+    status, text, description = _ENDINGS[reason]
+    return _fault_object(Fault(status, _CODES[signal.kind][reason], text.format(key=signal.key), description))
+
+
+def _next(signal: Next) -> list[Envelope]:
+    return page_envelopes(signal) if signal.kind is Kind.SEARCH else next_envelopes(signal)
 
 
 def _fault_object(fault: Fault) -> dict[str, Any]:
@@ -220,7 +234,7 @@ _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     Acknowledgement: _acknowledgement,
     Acknowledgements: _acknowledgements,
     Created: _subscription_event,
-    Next: next_envelopes,
+    Next: _next,
     Complete: _subscription_event,
     Failed: _failed,
 }

@@ -65,6 +65,7 @@ class ListFeed:
         self._elements = elements
         self._error, self._error_at = error, error_at
         self.pages: list[tuple[int, int]] = []
+        self.is_closed = False
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         self.pages.append((position, limit))
@@ -78,6 +79,9 @@ class ListFeed:
 
     def wake(self, ready: Callable[[], None]) -> None:
         raise AssertionError("a finite feed never waits")
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class LiveFeed:
@@ -103,3 +107,6 @@ class LiveFeed:
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._ready.append(ready)
+
+    def close(self) -> None:
+        self._ready.clear()

@@ -29,6 +29,7 @@ from connectivity.monitor import Monitor
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
 from connectivity.scripts.host import ScriptHost
+from connectivity.searching import Searching
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.targets import TargetRoute
@@ -37,7 +38,7 @@ from connectivity.twins.streaming import may_stream
 from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event, Subscribe
+from mappings.signals import Event, SearchQuery, Subscribe
 from spark_store.cold import Cold
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import Journal
@@ -45,6 +46,7 @@ from spark_store.memory import MemoryJournal
 from spark_store.records import Change, DeliveryName, Snapshot
 from tests.clock import Clock
 from tests.connectivity.fakes import Link
+from tests.connectivity.slow_search import SlowSearch
 from tests.helpers import wait_until
 
 if TYPE_CHECKING:
@@ -92,6 +94,11 @@ def turn(on: Any, **headers: Any) -> bytes:
 def streaming(action: str, value: Any = ..., *, name: str = "lamp-7", **headers: Any) -> bytes:
     """A command of a streaming subscription."""
     return document(f"acme.site/{name}/things/twin/streaming/{action}", value=value, **headers)
+
+
+def searching(action: str, value: Any = ..., **headers: Any) -> bytes:
+    """A command of a search subscription."""
+    return document(f"_/_/things/twin/search/{action}", value=value, **headers)
 
 
 def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
@@ -212,10 +219,13 @@ class Site:
         if beside is not None:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
             self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
+            self.searching = beside.searching
         else:
             self.store = Store(self.journal, HASTY, cold=cold)
             self.clock = Clock()
             self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
+            self.search = SlowSearch(self.journal)
+            self.searching = Searching(self.store, self.decider.world, lambda: NOW, lambda: self.search)
             self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
             self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now)
             self.monitor = Monitor()
@@ -248,6 +258,8 @@ class Site:
         return self.journal
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        if isinstance(signal.query, SearchQuery):
+            return self.searching.open(signal.query, signal.headers, subjects)
         fault = may_stream(signal.query.entity, subjects, self.decider.world)
         return fault if fault is not None else HistoryFeed.open(self.store, signal.query, NOW)
 
@@ -263,6 +275,7 @@ class Site:
             self.journal.full = self.journal.unreadable = False
             self.journal.release()
         await self.host.close()
+        await self.searching.close()
         await self.store.close()
 
     # in

@@ -24,7 +24,7 @@ from tests.connectivity.site import OWNER, Site, command, document, policy, sour
 ROOT = Path(__file__).parents[2]
 _ROW = re.compile(r"^\| `(?P<code>[^`]+)` \| (?:(?P<status>\d{3}) \| )?(?P<text>.*) ?\|$", re.MULTILINE)
 _CODE = re.compile(
-    r"(?:things|policies|protocoladapter|placeholder|connectivity|acknowledgement|messages):[a-zA-Z][\w\-]*(?:[.:][a-zA-Z][\w\-]*)*"
+    r"(?:things|policies|protocoladapter|placeholder|connectivity|acknowledgement|messages|thing-search):[a-zA-Z][\w\-]*(?:[.:][a-zA-Z][\w\-]*)*"
     r"|(?:json|headers?|timeout|command|mediatype|rql|streaming|signal|live|entity|namespace)(?:\.[a-z]+){1,4}|internalerror"
 )
 _NO_CODES = frozenset({"things:id", "policies:id"})
@@ -130,6 +130,18 @@ ELSEWHERE = {
     "streaming.subscription.cancelled": "tests/connectivity/test_subscriptions.py",
     "streaming.subscription.limit": "tests/connectivity/test_streams.py",
     "streaming.subscription.timeout": "tests/vectors/ditto/said.json",
+    "thing-search:aggregation.invalid": "tests/spark_store/test_aggregation.py",
+    "thing-search:aggregation.toolarge": "tests/spark_store/test_aggregation.py",
+    "thing-search:budget.exceeded": "tests/connectivity/test_searching.py",
+    "thing-search:index.unavailable": "tests/connectivity/test_searching.py",
+    "thing-search:past.unavailable": "tests/connectivity/test_searching.py",
+    "thing-search:search.option.invalid": "tests/connectivity/test_searching.py",
+    "thing-search:subscription.aborted": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.cancelled": "tests/connectivity/test_subscriptions.py",
+    "thing-search:subscription.limit": "tests/connectivity/test_searching.py",
+    "thing-search:subscription.not.found": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.protocol.error": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.timeout": "tests/vectors/ditto/said.json",
     "things:field.selection.invalid": "tests/vectors/connections/shared.yaml",
     "things:thing.history.notfound": "tests/connectivity/test_past.py",
 }

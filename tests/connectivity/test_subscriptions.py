@@ -131,8 +131,12 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_told() ->
     desk.cancel(first[:SHOWN])
     failed = desk.reply.signals[-1]
     assert isinstance(failed, Failed)
-    assert (failed.key, failed.reason, failed.headers) == (first, CANCELLED, {"correlation-id": "req"})
-    assert (CANCELLED.status, CANCELLED.error) == (410, "streaming.subscription.cancelled")
+    assert (failed.key, failed.reason, failed.headers) == (first, CANCELLED[Kind.HISTORY], {"correlation-id": "req"})
+    codes = {kind: (fault.status, fault.error) for kind, fault in CANCELLED.items()}
+    assert codes == {
+        Kind.HISTORY: (410, "streaming.subscription.cancelled"),
+        Kind.SEARCH: (410, "thing-search:subscription.cancelled"),
+    }
     assert [row["id"] for row in desk.rows()] == [second[:SHOWN]]
 
 

@@ -42,7 +42,7 @@ from tests.behaviours.codec import CodecBehaviours
 from tests.mappings.ditto import vectors
 
 CODEC = load_codec("Ditto")
-READ = [*vectors.load("commands"), *vectors.load("streaming")]
+READ = [*vectors.load("commands"), *vectors.load("streaming"), *vectors.load("search")]
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
 
@@ -242,8 +242,6 @@ def test_signals_that_are_not_spoken_are_encode_errors() -> None:
         }
     )
     for signal in (
-        Created(Kind.SEARCH, "k", None, {}),
-        Next(Kind.SEARCH, "k", None, {}, [], {}),
         Next(Kind.HISTORY, "k", None, {}, [event], {}),
         Next(Kind.HISTORY, "k", LAMP, {}, [event], {}),
         Complete(Kind.HISTORY, "k", LAMP, {"broken": "\ud800"}),

@@ -1,8 +1,9 @@
 """The vector files of the Ditto protocol: messages, and what they mean.
 
-`commands.json` and `streaming.json` pair a message with the signal that it is, `live.json` with several, `refused.json` with
-the error that it ends in, `ignored.json` lists messages that mean nothing; `said.json` pairs a signal with the messages that
-say it. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are no text (`hex`).
+`commands.json`, `streaming.json` and `search.json` pair a message with the signal that it is, `live.json` with several,
+`refused.json` with the error that it ends in, `ignored.json` lists messages that mean nothing; `said.json` pairs a signal
+with the messages that say it. A message is JSON (`message`), a text that JSON cannot hold (`text`), or bytes that are no
+text (`hex`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from mappings.signals import (
     PolicyAnnouncement,
     Request,
     Response,
+    SearchQuery,
     Subscribe,
     TwinEvent,
 )
@@ -93,6 +95,7 @@ def fault(row: dict[str, Any]) -> Fault:
 def signal(row: dict[str, Any]) -> Any:
     """The signal of a vector: its kind stands under `is`, its parts under their own names."""
     members = {name: value for name, value in row.items() if name != "is"}
+    kind = Kind(members.pop("kind", "history"))
     if "entity" in members:
         members["entity"] = entity(members["entity"])
     match row["is"]:
@@ -115,6 +118,11 @@ def signal(row: dict[str, Any]) -> Any:
             return Acknowledgements(**{**members, "acks": tuple(map(signal, members["acks"]))})
         case "ErrorResponse":
             return ErrorResponse(**{**members, "fault": fault(members["fault"])})
+        case "Subscribe" if kind is Kind.SEARCH:
+            asked = members["query"]
+            asked["namespaces"] = tuple(asked.get("namespaces", ()))
+            asked["aggregation"] = raw(asked.get("aggregation"))
+            return Subscribe(kind, SearchQuery(**asked), members["headers"])
         case "Subscribe":
             bounds = members["query"]
             query = HistoryQuery(
@@ -127,19 +135,21 @@ def signal(row: dict[str, Any]) -> Any:
             )
             return Subscribe(Kind.HISTORY, query, members["headers"])
         case "Request":
-            return Request(Kind.HISTORY, **members)
+            return Request(kind, **members)
         case "Cancel":
-            return Cancel(Kind.HISTORY, **members)
+            return Cancel(kind, **members)
         case "Created":
-            return Created(Kind.HISTORY, **members)
+            return Created(kind, **members)
         case "Complete":
-            return Complete(Kind.HISTORY, **members)
+            return Complete(kind, **members)
+        case "Next" if kind is Kind.SEARCH:
+            return Next(kind, **{**members, "elements": [page.encode() for page in members["elements"]]})
         case "Next":
             return Next(Kind.HISTORY, **{**members, "elements": [event(element) for element in members["elements"]]})
         case "Failed":
             reason = members["reason"]
             found = Ending[reason] if isinstance(reason, str) else fault(reason)
-            return Failed(Kind.HISTORY, **{**members, "reason": found})
+            return Failed(kind, **{**members, "reason": found})
         case other:
             raise ValueError(f"found a signal '{other}' in a vector file")
 

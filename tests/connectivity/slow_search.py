@@ -1,0 +1,91 @@
+"""A search without an index: every state of a journal in memory is looked at, one by one, for every page.
+
+Slow, and obvious. What it looks at and how often is kept, so that a test can say when nothing may be looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mappings.ids import EntityId, EntityType
+from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
+from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.journal import Journal
+from spark_store.memory import MemoryJournal
+from spark_store.named import thing_of
+from spark_store.records import Snapshot
+from spark_store.rql.order import compare, key_of, place_of
+from spark_store.rql.search import holds
+
+
+class Looked(NamedTuple):
+    """One page that was asked for."""
+
+    after: Place | None
+    limit: int
+    thread: str
+
+
+class SlowSearch:
+    """Every thing, in the order of the question, without those that do not match or may not be seen."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.pages: list[Looked] = []
+        self.slice: int | None = None
+        """So many things are found at once at most, as if more took too long."""
+        self.error: StoreUnavailable | BudgetExceeded | None = None
+        """What happens instead."""
+        self.is_closed = False
+        self.gate = threading.Event()
+        """A page is not answered before this is set."""
+        self.gate.set()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        return self._journal.snapshot(entity)
+
+    def things(self) -> Iterator[Snapshot]:
+        assert isinstance(self._journal, MemoryJournal)
+        for entity in list(self._journal._states):
+            if entity.type is EntityType.THING and (found := self._journal.snapshot(entity)) is not None:
+                yield found
+
+    def page(
+        self,
+        question: Question,
+        rights: Rights,
+        after: Place | None,
+        limit: int,
+        budget: Budget,
+        max_bytes: int = PAGE_BYTES,
+    ) -> Found:
+        self.pages.append(Looked(after, limit, threading.current_thread().name))
+        assert self.gate.wait(60)
+        if self.error is not None:
+            raise self.error
+        found = [each for thing in self.things() if (each := _seen(thing, question, rights)) is not None]
+        found = [each for each in found if after is None or compare(each[0], after, question.order) > 0]
+        by = key_of(question.order)
+        found.sort(key=lambda each: by(each[0]))
+        taken = found[: limit if self.slice is None else min(limit, self.slice)]
+        return Found([hit for _, hit in taken], taken[-1][0] if taken else after, len(taken) == len(found))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def _seen(snapshot: Snapshot, question: Question, rights: Rights) -> tuple[Place, Hit] | None:
+    if snapshot.state is None or snapshot.policy is None:
+        return None
+    namespace = snapshot.entity.namespace
+    if question.namespaces and namespace not in question.namespaces:
+        return None
+    access = rights.access(snapshot.policy, namespace)
+    whole = thing_of(snapshot)
+    if access is None or (seen := access.view(whole)) is None:
+        return None
+    if question.predicate is not None and not holds(question.predicate, whole, access.may):
+        return None
+    return place_of(whole, question.order, access.may), Hit(snapshot.entity.id, seen)
