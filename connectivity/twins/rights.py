@@ -80,7 +80,7 @@ class ThingAccess:
     def _is_seen(self, seen: Mapping[str, Any]) -> bool:
         """Whether anything is seen for its own sake: some members are shown to whoever sees the thing at all."""
         always = ALWAYS_VISIBLE["thing"]
-        return any(name not in always for name in seen) or any(self.may((name,)) for name in seen)
+        return any(name not in always for name in seen) or self.may(()) or any(self.may((name,)) for name in seen)
 
     def _said(self, metadata: Any) -> Any:
         seen = DROP if metadata is None else self._enforcer.view(metadata, "thing:/", self._subjects)

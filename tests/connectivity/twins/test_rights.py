@@ -105,7 +105,7 @@ def test_who_may_read_nothing_sees_nothing() -> None:
         ({"attributes__a__none": GRANT}, False),
         ({"thingId": GRANT}, True),
         ({"features__lamp__properties__on": GRANT}, True),
-        ({"": GRANT, "attributes": REVOKE, "features": REVOKE, "policyId": REVOKE}, True),
+        ({"": GRANT, "attributes": REVOKE, "features": REVOKE, "policyId": REVOKE, "thingId": REVOKE}, True),
     ],
 )
 def test_a_thing_is_seen_where_something_that_is_there_may_be_read(resources: dict[str, Any], is_seen: bool) -> None:
