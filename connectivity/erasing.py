@@ -268,6 +268,14 @@ def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
 
     while place is not None:
         yield answers
+    place = 0
+
+    def paths(connection: Any) -> None:
+        nonlocal place
+        place = erasure.take_paths(connection, place or 0)
+
+    while place is not None:
+        yield paths
 
 
 def listed(lake: Lake) -> list[dict[str, Any]]:

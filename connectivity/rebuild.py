@@ -1,8 +1,10 @@
-"""Rebuild: `latest` made anew from the lake's events, then the journal's current state from its own events and the lake's.
+"""Rebuild: `latest` made anew from the lake's events, then the journal's current state from its own events and the lake's,
+and the search index from the current state.
 
 The first half is the pipeline's, in a process of its own, which ends with this one; the second half happens here, while no
 service runs: this process holds the data folder's lock from the beginning to the end. Both halves go on where they were
-when they were interrupted, so a rebuild that was killed is started again, and that is all.
+when they were interrupted, so a rebuild that was killed is started again, and that is all. The index can also be made anew
+alone.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from connectivity.pipeline import command
 from connectivity.settings import Settings
 from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
 from spark_store.lake_rows import is_there
-from spark_store.rebuild import rebuild_journal
+from spark_store.rebuild import rebuild_index, rebuild_journal
 from spark_store.tables import EVENTS, Lake
 
 EXIT_FAILED, EXIT_BUSY, EXIT_UNFIT = 1, 3, 5
@@ -29,10 +31,11 @@ EXIT_FAILED, EXIT_BUSY, EXIT_UNFIT = 1, 3, 5
 
 
 class Half(str, Enum):
-    """What is made anew."""
+    """What is made anew alone."""
 
     LATEST = "latest"
     JOURNAL = "journal"
+    INDEX = "index"
 
 
 @dataclass(slots=True)
@@ -50,9 +53,11 @@ def rebuild(settings: Settings, only: Half | None = None, tell: Callable[[str], 
     lake = Lake(settings.data_dir)
     try:
         with contextlib.nullcontext() if only is Half.LATEST else lock_folder(Path(settings.data_dir)):
-            if only is not Half.JOURNAL and (is_there(lake, EVENTS) or only is Half.LATEST):
+            if only is Half.LATEST or (only is None and is_there(lake, EVENTS)):
                 _rebuild_latest(settings, outcome, tell)
-            if only is not Half.LATEST and outcome.exit_code == 0:
+            if only is Half.INDEX:
+                outcome.changed[only.value] = {"indexed": rebuild_index(lake)}
+            elif only is not Half.LATEST and outcome.exit_code == 0:
                 made = rebuild_journal(lake, say=lambda checked: tell(f"journal: {checked} entities"))
                 outcome.changed[Half.JOURNAL.value] = made._asdict()
     except DataFolderLocked as error:

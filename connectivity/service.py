@@ -35,6 +35,7 @@ from connectivity.errors import SettingsError
 from connectivity.expiry import Expiry
 from connectivity.feeds import Feed
 from connectivity.history import HistoryFeed
+from connectivity.indexing import Indexer
 from connectivity.keys import open_vault
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.managing import Manager
@@ -160,6 +161,7 @@ class Service:
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
         self.eraser = Eraser(self.journal, self.store, self.streams, lake, self._erased, now)
+        self.indexer = Indexer(self.journal, self.store)
         self._now = now
         self._trimmer: Trimmer | None = None
         if has_lake and (hot := settings.journal.hot_window) is not None:
@@ -338,6 +340,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
         asyncio.create_task(service.expire_forever(), name="expiring"),
         asyncio.create_task(service.trim_forever()),
         asyncio.create_task(service.eraser.run_forever(), name="erasing"),
+        asyncio.create_task(service.indexer.run_forever(), name="indexing"),
     ]
     service.pipeline.start()
     _quiet_garbage_collection()

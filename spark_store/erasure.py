@@ -1,9 +1,9 @@
 """Erasure of one entity from the journal: the record that it happened, and the steps that take everything away.
 
 An operator asks for it; nothing else in the service forgets on purpose. What an erasure takes: every event of the entity up
-to then, its state, and the answers that redeliveries would get. What stays: the record, and the entity's row without state
-or policy, because its revisions go on counting if it is ever made again. The row says up to which revision (`erased`): so a
-history that begins behind it lacks nothing.
+to then, its state, what the search index says of it, and the answers that redeliveries would get. What stays: the record,
+and the entity's row without state or policy, because its revisions go on counting if it is ever made again. The row says up
+to which revision (`erased`): so a history that begins behind it lacks nothing.
 
 Each function here is one short step inside the caller's transaction, and may be done twice. The record comes first and is
 finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been taken away are kept
@@ -31,6 +31,9 @@ STEP_ANSWERS = 500
 
 STEP_BYTES = 1 << 20
 """So many bytes end a step, too: one that begins takes at least one event, or looks at one answer."""
+
+STEP_PATHS = 500
+"""How many places of the search index one step looks at."""
 
 STEP_HOLES = 1000
 """How many holes one step forgets."""
@@ -60,6 +63,11 @@ _ANSWERS = "SELECT id, length(answer) FROM answers WHERE id > ? ORDER BY id LIMI
 _DELETE_ANSWERS = """
     DELETE FROM answers WHERE id > ?1 AND id <= ?2
     AND (entity = ?3 OR instr(others, ',' || ?3 || ',') > 0 OR (entity IS NULL AND instr(answer, ?4) > 0))
+"""
+_PATHS = "SELECT max(id) FROM (SELECT id FROM search_paths WHERE id > ? ORDER BY id LIMIT ?)"
+_DELETE_PATHS = """
+    DELETE FROM search_paths WHERE id > ? AND id <= ?
+    AND NOT EXISTS (SELECT 1 FROM search_values WHERE search_values.path = search_paths.id)
 """
 _FINISH_JOURNAL = "UPDATE erasures SET journal_done = ? WHERE id = ? AND journal_done IS NULL"
 _FINISH_LAKE = "UPDATE erasures SET lake_done = ? WHERE id <= ? AND journal_done IS NOT NULL AND lake_done IS NULL"
@@ -133,6 +141,17 @@ def take_answers(connection: sqlite3.Connection, erasure: Erasure, after: int) -
     key = row[0] if row is not None else -1
     connection.execute(_DELETE_ANSWERS, (after, last, key, erasure.entity.encode()))
     return last
+
+
+def take_paths(connection: sqlite3.Connection, after: int) -> int | None:
+    """Take away places at which no thing has a value, among those behind `after`, since names of places tell something too.
+
+    Where to go on, None at the end.
+    """
+    (last,) = connection.execute(_PATHS, (after, STEP_PATHS)).fetchone()
+    if last is not None:
+        connection.execute(_DELETE_PATHS, (after, last))
+    return None if last is None else int(last)
 
 
 def finish_journal(connection: sqlite3.Connection, erasure: Erasure, at: str) -> None:

@@ -18,9 +18,10 @@ much, and never too little. What lies in it (Ditto search; how properties are re
 Texts have at most their first `TEXT` characters in a row, whole numbers beyond 64 bits the nearest double: such a row says
 only where to look.
 
-What changes is found by comparing the state with the one before, so that a command on one value writes one row. A file from
-before there was an index gets it step by step, in the order of keys: entities up to `search_progress.indexed` are in it, and
-those behind it are not, whatever happens to them meanwhile. `COMPLETE` says that it has come to the end.
+What changes is found by comparing the state with the one before, so that a command on one value writes one row. Where the
+index has to be made of the states (`spark_store.indexing`) it comes in the order of keys: entities up to
+`search_progress.indexed` are in it, and those behind it are not, whatever happens to them meanwhile. `COMPLETE` says that it
+has come to the end.
 """
 
 from __future__ import annotations
@@ -112,22 +113,22 @@ class Index:
         (self.indexed,) = connection.execute(_INDEXED).fetchone()
 
     def change(
-        self, type: str, id: str, key: int, head: Head | None, created: str, text: bytes | None, state: Any
+        self, type: str, id: str, key: int, head: Head | None, created: str, size: int | None, state: Any
     ) -> None:
-        """An entity has another state: `text` as it is stored, `state` as a value, both None where it is gone.
+        """An entity has another state, of `size` bytes as it is stored; None, and so is `state`, where it is gone.
 
-        `head` is None where there was none before.
+        `head` is None where there was none before. The state of a large thing is not needed.
         """
         if key > self.indexed:
             return
         if type == _THING:
-            self._change_thing(key, head, created, text, state)
+            self._change_thing(key, head, created, size, state)
         elif type == _POLICY:
             self._change_policy(id, _parsed(head), _NOTHING if state is None else state)
 
-    def _change_thing(self, key: int, head: Head | None, created: str, text: bytes | None, state: Any) -> None:
+    def _change_thing(self, key: int, head: Head | None, created: str, size: int | None, state: Any) -> None:
         was_large = head is not None and head.size is not None and head.size > LARGE
-        is_large = text is not None and len(text) > LARGE
+        is_large = size is not None and size > LARGE
         if was_large != is_large:
             self._connection.execute(_INSERT_LARGE if is_large else _DELETE_LARGE, (key,))
         before: Mapping[str, Any] = _NOTHING
@@ -166,6 +167,8 @@ class Index:
             self._connection.executemany(_DELETE, self._gone)
             self._gone = []
         if self._come:
+            # Many lie side by side then.
+            self._come.sort()
             self._connection.executemany(_INSERT, self._come)
             self._come = []
 

@@ -457,7 +457,7 @@ class SqliteJournal(Journal):
                 assert inserted is not None
                 key = inserted
             keys[entity] = key
-            indexing.change(*named, key, head, snapshot.created, text, snapshot.state)
+            indexing.change(*named, key, head, snapshot.created, None if text is None else len(text), snapshot.state)
         indexing.end()
         if known:
             self._writer.executemany(_UPDATE_ENTITY, known)

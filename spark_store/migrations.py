@@ -211,7 +211,7 @@ SEARCH: Step = (
     "CREATE TABLE search_subjects (subject TEXT, policy TEXT, PRIMARY KEY (subject, policy)) WITHOUT ROWID",
     "CREATE TABLE search_imports (importer TEXT, imported TEXT, PRIMARY KEY (importer, imported)) WITHOUT ROWID",
     "CREATE INDEX search_imports_by_imported ON search_imports (imported)",
-    "CREATE TABLE search_progress (indexed INTEGER NOT NULL)",
+    "CREATE TABLE search_progress (indexed INTEGER NOT NULL, is_stale INTEGER NOT NULL DEFAULT 0)",
     """
     INSERT INTO search_progress (indexed)
     SELECT CASE WHEN EXISTS (SELECT 1 FROM entities) THEN 0 ELSE 9223372036854775807 END

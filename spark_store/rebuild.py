@@ -3,7 +3,7 @@
 Entity by entity, in order of their keys: where the journal still has every event, the state is folded from them alone;
 where the first ones have been trimmed, from the row of `latest` and the events after it. A state that is the same JSON
 value, at the same revision and with the same times and policy, is left as it is. Entities that only the lake knows are
-added. What neither of them can tell (`kept`) stays, and is counted.
+added. What neither of them can tell (`kept`) stays, and is counted. The search index is made anew of the states at the end.
 
 Some entities are one transaction, and how far it came stands in the same transaction, in `counters`: killed anywhere and
 started again it goes on there, and ends the same. The caller sees to it that nobody else writes the journal meanwhile.
@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from mappings.ids import EntityType
 from mappings.signals import Event
-from spark_store import lake, lake_rows
+from spark_store import indexing, lake, lake_rows
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.faults import sqlite_fault
 from spark_store.folding import Folding, Ground, is_same_text, state_text
@@ -28,6 +28,8 @@ from spark_store.follower import State
 from spark_store.journal import SqliteJournal
 from spark_store.records import Snapshot, entity_of
 from spark_store.tables import APP, EVENTS, LATEST, Lake
+
+T = TypeVar("T")
 
 CHUNK = 2000
 """So many entities are looked at in one transaction."""
@@ -49,6 +51,7 @@ _UPDATE = """
 _INSERT = """
     INSERT INTO entities (type, id, policy, revision, newest_seq, created, modified, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
+_LAST = "SELECT coalesce(max(key), 0) FROM entities"
 _KNOWN = "SELECT 1 FROM entities WHERE type = ? AND id = ?"
 _COUNT = "SELECT value FROM counters WHERE name = ?"
 _SET_COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
@@ -93,11 +96,47 @@ def rebuild_journal(
             f"at {newest}; restore the newer journal first"
         )
     with _writing(place, factory) as connection:
+        # States are changed behind the back of the index, so nobody may count on it until it is made anew.
+        _do(connection, indexing.begin_anew)
         run = _Run(place, connection)
         while run.next_chunk(chunk):
             if say is not None:
                 say(run.counts["checked"])
+        run.add_unknown()
+        _index(connection)
         return run.end()
+
+
+def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Connection) -> int:
+    """Make the search index alone anew, of the current states; how many entities there are.
+
+    Raises SchemaTooNew, StoreUnavailable; then another call begins again.
+    """
+    if not place.journal.exists():
+        raise StoreUnavailable(f"{place.journal}: expected a journal, found none")
+    SqliteJournal.open(place.journal).close()
+    with _writing(place, factory) as connection:
+        _do(connection, indexing.begin_anew)
+        _index(connection)
+        return indexing.progress(connection).last
+
+
+def _index(connection: sqlite3.Connection) -> None:
+    """Every step of the index that is left, each in a transaction of its own."""
+    while _do(connection, indexing.step):
+        pass
+
+
+def _do(connection: sqlite3.Connection, step: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = step(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return found
 
 
 @contextlib.contextmanager
@@ -132,13 +171,19 @@ class _Run:
             self._set_count("key", self._key)
         return True
 
-    def end(self) -> Rebuilt:
-        """Add what only the lake knows, and forget how far this came."""
+    def add_unknown(self) -> None:
+        """Add what only the lake knows."""
         with self._transaction():
             for state in lake_rows.latest_states(self._place) if self._has_latest else ():
                 if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
                     self._connection.execute(_INSERT, state)
                     self._note("added", state)
+            # Whoever goes on from here does not look at what was added.
+            (self._key,) = self._connection.execute(_LAST).fetchone()
+            self._set_count("key", self._key)
+
+    def end(self) -> Rebuilt:
+        """Forget how far this came."""
         self._connection.execute(_FORGET_COUNTS)
         return Rebuilt(**self.counts, examples=tuple(self._examples))
 

@@ -123,19 +123,20 @@ def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 class Half(str, Enum):
-    """What is made anew."""
+    """What is made anew alone."""
 
     LATEST = "latest"
     JOURNAL = "journal"
+    INDEX = "index"
 
 
 @app.command()
 def rebuild(
     settings: SettingsFile = None,
-    only: Annotated[Half | None, typer.Option(help="One of the two alone.")] = None,
+    only: Annotated[Half | None, typer.Option(help="One of them alone.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make `latest` anew from the lake's events, then the journal's current state; goes on if interrupted.
+    """Make `latest` anew from the lake's events, the journal's current state, and the search index; goes on if interrupted.
 
     The service must be stopped: nobody else may write journal or lake meanwhile.
     """

@@ -94,6 +94,7 @@ async def test_the_journal_forgets_and_the_record_says_who_and_when(site: Site) 
     file = sqlite3.connect(site.folder / "journal.db")
     assert file.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
     assert file.execute("SELECT count(*) FROM holes").fetchone() == (120,), "a new lake may still be wanted"
+    assert file.execute("SELECT path FROM search_paths").fetchall() == [], "names of places tell something too"
     file.close()
 
 

@@ -14,6 +14,7 @@ from connectivity.cli.console import app
 from connectivity.lock import lock_folder
 from connectivity.rebuild import Half, rebuild
 from connectivity.settings import Settings
+from tests.spark_store import indexed
 from tests.spark_store.pipeline.lake_files import write_lake
 from tests.spark_store.pipeline.past import eventful, states, tamper
 from tests.spark_store.pipeline.site import Site
@@ -60,6 +61,18 @@ def test_without_a_lake_the_journal_alone_is_rebuilt(site: Site, monkeypatch: py
     script(monkeypatch, "raise SystemExit(4)")
     assert list(rebuild(settings(site)).changed) == ["journal"]
     assert rebuild(settings(site), Half.LATEST).exit_code == 4
+
+
+def test_the_search_index_can_be_made_anew_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lake(site.folder)
+    script(monkeypatch, "raise SystemExit(4)")
+    tamper(site, "DELETE FROM search_values")
+    tamper(site, "UPDATE entities SET state = '{\"attributes\":{\"a\":1}}' WHERE id = 'acme.site:lamp-4'")
+    outcome = rebuild(settings(site), Half.INDEX)
+    assert outcome.changed == {"index": {"indexed": 9}}
+    there = indexed.found(site.lake.journal)
+    assert ("attributes/a", 2, 1) in {row[:3] for row in there.values}
+    assert there == indexed.expected(site.lake.journal)
 
 
 def test_the_journal_is_left_alone_while_a_service_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

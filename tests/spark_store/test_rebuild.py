@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.rebuild import Rebuilt, rebuild_journal
+from spark_store.rebuild import Rebuilt, rebuild_index, rebuild_journal
 from spark_store.tables import LATEST, Lake
 from tests.fragile import Fragile
+from tests.spark_store import indexed
 from tests.spark_store.pipeline.lake_files import write_lake
 from tests.spark_store.pipeline.past import eventful, states, tamper, trim
 from tests.spark_store.pipeline.site import Site
@@ -46,6 +47,24 @@ def test_states_are_made_anew_from_the_journals_own_events_byte_for_byte(site: S
     assert found[:4] == (ENTITIES, 4, 0, 0)
     assert "acme.site:lamp-4 changed" in found.examples
     assert states(site) == before
+
+
+def test_the_search_index_says_what_the_states_say_however_wrong_both_were(site: Site) -> None:
+    damage(site)
+    tamper(site, "DELETE FROM search_values WHERE path = (SELECT max(path) FROM search_values)")
+    tamper(site, "INSERT INTO search_values SELECT path, rank, 'nobody', thing FROM search_values LIMIT 1")
+    tamper(site, "DELETE FROM search_subjects")
+    rebuild_journal(site.lake)
+    there = indexed.found(site.lake.journal)
+    assert there == indexed.expected(site.lake.journal)
+    assert len(there.values) > ENTITIES
+    assert there.subjects == {("a:b/c", "acme.site:owner")}
+    # The index alone, and what is wrong in no state.
+    tamper(site, "INSERT INTO search_large VALUES (1)")
+    assert rebuild_index(site.lake) == ENTITIES
+    assert indexed.found(site.lake.journal) == there
+    with pytest.raises(StoreUnavailable, match="expected a journal, found none"):
+        rebuild_index(Lake(site.folder / "nowhere"))
 
 
 def test_what_was_trimmed_is_made_from_the_lake_and_the_events_after_it(site: Site) -> None:
@@ -121,6 +140,7 @@ def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: Sit
             break
         assert found[:4] == (ENTITIES - 1, 4, 1, 0), failing
         assert [it[:6] for it in states(site)] == [it[:6] for it in before]
+        assert indexed.found(site.lake.journal) == indexed.expected(site.lake.journal)
     assert failures > 5
     assert states(site) == before
 

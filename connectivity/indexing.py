@@ -1,0 +1,94 @@
+"""The search index of a running service: made of the states where it is not there yet, or where an operator wants it anew.
+
+Each step (`spark_store.indexing`) is a transaction of its own in the store's worker thread, and after it everybody else has
+as much time as it took. So commands go on meanwhile, answered some tens of milliseconds later at worst; searches
+look at the states until it is done. Whatever is killed, the next start goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from connectivity.store import Store
+from spark_store import indexing
+from spark_store.errors import StoreError
+from spark_store.indexing import Progress
+from spark_store.journal import SqliteJournal
+
+log = structlog.get_logger(__name__)
+
+TELL_SECONDS = 10.0
+"""So often it is logged how far it has come."""
+
+RETRY_SECONDS = 1.0
+"""How long to wait after a step that failed."""
+
+
+class Indexer:
+    """Sees to it that the index is complete."""
+
+    def __init__(self, journal: SqliteJournal, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives monotonic seconds."""
+        self._journal = journal
+        self._store = store
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+
+    def __repr__(self) -> str:
+        return f"<Indexer of {self._journal.path}>"
+
+    def progress(self) -> Progress:
+        """How far the index has come. Raises StoreUnavailable."""
+        return self._journal.read(indexing.progress)
+
+    async def begin_anew(self) -> Progress:
+        """Make all of it anew; durable when this returns. Raises StoreUnavailable."""
+        await self._store.take(lambda: self._journal.within(indexing.begin_anew))
+        self._wanted.set()
+        return self.progress()
+
+    async def run_forever(self) -> None:
+        """Make what is missing, now and whenever it is wanted."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._make()
+
+    async def _make(self) -> None:
+        begun = told = self._clock()
+        steps, failure = 0, ""
+        while True:
+            since = self._clock()
+            try:
+                if not await self._step():
+                    break
+                steps += 1
+                now, failure = self._clock(), ""
+                pause = now - since
+                if steps == 1 or now - told >= TELL_SECONDS:
+                    told, found = now, self.progress()
+                    log.info("search index is made", indexed=found.indexed, entities=found.last)
+            except StoreError as error:
+                if str(error) != failure:
+                    log.warning("the search index waits for the store", reason=str(error))
+                failure, pause = str(error), RETRY_SECONDS
+                await self._store.wait_available()
+            await asyncio.sleep(pause)
+        if steps:
+            log.info("search index made", seconds=round(self._clock() - begun, 1))
+
+    async def _step(self) -> bool:
+        """One step; whether there is more to do. Raises StoreUnavailable."""
+        more: list[bool] = []
+
+        def step() -> None:
+            more.append(self._journal.within(indexing.step))
+            self._journal.commit()
+
+        await self._store.take(step, is_aside=True)
+        return more[-1]
