@@ -25,6 +25,7 @@ import structlog
 import uvloop
 
 from connectivity import hosts, logs, masking, secrets
+from connectivity.aggregating import open_search
 from connectivity.api.app import application
 from connectivity.api.server import server_of
 from connectivity.client import Pauses
@@ -271,7 +272,8 @@ class Service:
         """The feed of a subscribe. Permission to read a history is judged once, with the subjects of the subscribe."""
         query = subscribe.query
         if isinstance(query, SearchQuery):
-            return self.searching.open(query, subscribe.headers, subjects)
+            seconds = self.settings.search.budget_for_all.total_seconds()
+            return open_search(self.searching, query, subscribe.headers, subjects, seconds)
         if (fault := may_stream(query.entity, subjects, self.decider.world)) is not None:
             return fault
         try:

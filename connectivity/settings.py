@@ -230,6 +230,9 @@ class SearchSettings(Section):
     budget: PositiveDuration = Field(
         default=timedelta(seconds=5), description="For so long things are looked for to fill one page."
     )
+    budget_for_all: PositiveDuration = Field(
+        default=timedelta(seconds=60), description="For so long all that matches is looked at, to count or measure it."
+    )
     workers: Positive = Field(default=2, description="Searches that look for things at the same time.")
 
 

@@ -174,6 +174,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.interest",),
         ("connectivity.pages",),
         ("connectivity.store", "connectivity.history", "connectivity.searching", "connectivity.streams"),
+        ("connectivity.aggregating",),
         ("connectivity.outbound", "connectivity.inbound", "connectivity.trimming", "connectivity.past"),
         ("connectivity.targets", "connectivity.arrivals", "connectivity.rehearsal", "connectivity.subscriptions"),
         (

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from connectivity.aggregating import open_search
 from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Delivery, Outcome
 from connectivity.dispatch import Dispatcher
@@ -259,7 +260,7 @@ class Site:
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):
-            return self.searching.open(signal.query, signal.headers, subjects)
+            return open_search(self.searching, signal.query, signal.headers, subjects, 60.0)
         fault = may_stream(signal.query.entity, subjects, self.decider.world)
         return fault if fault is not None else HistoryFeed.open(self.store, signal.query, NOW)
 
