@@ -37,6 +37,9 @@ from mappings.ids import EntityId
 
 _RQL_HINT = "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid."
 
+_LONGEST_NAME = 200
+"""So many characters of a property are repeated in a message."""
+
 
 def _marked(introduction: str, text: str, position: int, expected: str) -> str:
     """The text, or the part of it that matters, with a mark under the position."""
@@ -86,7 +89,7 @@ class UnknownProperty(QueryError):
     """A property that no document has."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown property name: {name}")
+        super().__init__(f"Unknown property name: {name if len(name) <= _LONGEST_NAME else f'{name[:_LONGEST_NAME]}…'}")
         self.name = name
 
 

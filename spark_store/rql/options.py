@@ -26,6 +26,9 @@ SIZE = 25
 MAX_SIZE = 200
 """How many things a page may have."""
 
+MAX_LENGTH = 64 * 1024
+"""How long the text may be, in characters."""
+
 MAX_SORTED = 32
 """How many properties may order an answer: each of them is read for every thing that is compared."""
 
@@ -48,7 +51,11 @@ class Options:
 
 def read_options(text: str | None) -> Options:
     """The options that a text means; no text and an empty one ask for nothing. Raises InvalidOption."""
-    return _Options(text).root() if text else Options()
+    if not text:
+        return Options()
+    if len(text) > MAX_LENGTH:
+        raise InvalidOption.at(text, MAX_LENGTH, f"at most {MAX_LENGTH} characters")
+    return _Options(text).root()
 
 
 def bind_sorting(name: str) -> Field:

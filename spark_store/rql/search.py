@@ -136,10 +136,21 @@ def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Do
         return any(_test(predicate, (feature,)) for feature in features.values()) or (
             isinstance(predicate, Empty) and not features
         )
+    if not _is_of_all_values(predicate):
+        # What holds for one of some values is asked of all at once, which is faster: mostly it holds for none.
+        if not _test(predicate, [value for feature in features.values() for value in walk(feature, path)]):
+            return False
+        if may is None:
+            return True
     return any(
         _test(predicate, walk(feature, path)) and (may is None or may(("features", name, *path)))
         for name, feature in features.items()
     )
+
+
+def _is_of_all_values(predicate: Compare | In | Exists | Empty) -> bool:
+    """Whether it says something about all values of a field together, or of there being none, not just about one of them."""
+    return isinstance(predicate, Empty) or (isinstance(predicate, Compare) and predicate.operator is Operator.NE)
 
 
 def _test(predicate: Compare | In | Exists | Empty, values: Sequence[Any]) -> bool:

@@ -81,6 +81,12 @@ def test_an_unknown_property_is_named_in_the_error(name: str, operator: Operator
     assert caught.value.fault.error == "rql.expression.invalid"
 
 
+def test_of_a_long_name_the_message_has_the_beginning() -> None:
+    with pytest.raises(UnknownProperty) as caught:
+        bind("x" * 60_000, Operator.EQ)
+    assert caught.value.fault.message == f"Unknown property name: {'x' * 200}…"
+
+
 def test_both_spellings_of_the_namespace_are_one_field() -> None:
     assert bind("namespace", Operator.EQ) == bind("_namespace", Operator.EQ)
 

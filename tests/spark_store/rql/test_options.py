@@ -10,6 +10,7 @@ from spark_store.asking import Sorting
 from spark_store.errors import InvalidOption
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import BY_ID, MAX_SORTED, Options, read_options
+from tests.effort import at_most
 
 A = Sorting(Field(FieldKind.DOCUMENT, ("attributes", "a")))
 MODIFIED = Sorting(Field(FieldKind.INSTANT, ("_modified",)), is_descending=True)
@@ -147,6 +148,15 @@ def test_the_number_of_properties_to_sort_by_is_bounded() -> None:
     assert len(read_options(f"sort({','.join(many[:-1])})").order) == MAX_SORTED + 1
     with pytest.raises(InvalidOption, match="at most 32 properties"):
         read_options(f"sort({','.join(many)})")
+
+
+@pytest.mark.parametrize(
+    "text", ["sort(+" + "a" * 60_000 + ")", "sort(+attributes/a" + "/a" * 500_000 + ")", "cursor(" + "a" * 60_000 + ")"]
+)
+def test_the_message_about_a_long_text_is_short(text: str) -> None:
+    with at_most(1), pytest.raises(InvalidOption) as caught:
+        read_options(text)
+    assert len(caught.value.fault.message) < 500
 
 
 @given(
