@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -54,18 +54,22 @@ _CLEARING = [
 
 
 class Progress(NamedTuple):
-    """The index has entities up to the key `indexed`, of those up to `last`."""
+    """The index has entities up to the key `indexed`, of those up to `last`.
+
+    `is_stale`: it is being taken away, to begin anew.
+    """
 
     indexed: int
     last: int
     is_complete: bool
+    is_stale: bool = False
 
 
 def progress(connection: sqlite3.Connection) -> Progress:
     """How far the index has come."""
     indexed, is_stale = connection.execute(_PROGRESS).fetchone()
     (last,) = connection.execute(_LAST).fetchone()
-    return Progress(min(indexed, last), last, indexed == COMPLETE and not is_stale)
+    return Progress(min(indexed, last), last, indexed == COMPLETE and not is_stale, bool(is_stale))
 
 
 def begin_anew(connection: sqlite3.Connection) -> None:
@@ -94,12 +98,13 @@ def step(connection: sqlite3.Connection) -> bool:
     return reached != COMPLETE
 
 
-def _parsed(text: bytes | str | None) -> object:
+def _parsed(text: bytes | str | None) -> dict[str, Any] | None:
     """A state as a value. One that is damaged has no rows."""
     try:
-        return None if text is None else msgspec.json.decode(text)
+        found = None if text is None else msgspec.json.decode(text)
     except msgspec.DecodeError:
         return None
+    return found if isinstance(found, dict) else None
 
 
 def _clear(connection: sqlite3.Connection) -> None:

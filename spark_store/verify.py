@@ -1,12 +1,13 @@
 """Compares lake and journal, row for row, as far as the watermark says that they should be the same. Without Spark.
 
-Three steps, one after the other: the events, in ranges of their numbers; every row of `latest` and `snapshots` with the
-journal's states; and rows of `latest` with what their events fold to (a sample of entities, or all of them). Of these
-entities also the events are looked for that the journal has trimmed: from the beginning, from an erasure, or from the
-snapshot that retention has left, up to `latest`, no revision may be missing. What was
-erased is not missed, and reported where it is still there although the pipeline has done it. How far it came stands in a
-file beside the watermark: a comparison that was interrupted goes on there, one that came to its end begins anew the next
-time. Memory is bounded by a range, or by the events of one part of the entities.
+First of all the journal's search index is compared with its states (`spark_store.index_check`). Then three steps, one after
+the other: the events, in ranges of their numbers; every row of `latest` and `snapshots` with the journal's states; and rows
+of `latest` with what their events fold to (a sample of entities, or all of them). Of these entities also the events are
+looked for that the journal has trimmed: from the beginning, from an erasure, or from the snapshot that retention has left,
+up to `latest`, no revision may be missing. What was erased is not missed, and reported where it is still there although the
+pipeline has done it. How far it came stands in a file beside the watermark: a comparison that was interrupted goes on there,
+one that came to its end begins anew the next time. Memory is bounded by a range, or by the events of one part of the
+entities.
 
 It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above
 it, and told apart from what is missing. It shares no code with who writes the tables.
@@ -24,7 +25,7 @@ import msgspec
 
 from mappings.ids import EntityType
 from mappings.signals import Event
-from spark_store import lake_rows
+from spark_store import index_check, lake_rows
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.faults import system_fault
@@ -69,6 +70,7 @@ class Verdict(msgspec.Struct):
 
     `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
     `latest` was, and `folded` how many of the parts of entities were. `pending`: erasures that the lake has not done yet.
+    `indexed` whether the search index was, with how many entities; `unindexed`: entities that it has not reached yet.
     """
 
     first: int
@@ -81,6 +83,8 @@ class Verdict(msgspec.Struct):
     entities: int = 0
     count: int = 0
     pending: int = 0
+    indexed: int | None = None
+    unindexed: int = 0
     differences: list[Difference] = []
 
     def add(self, found: Iterable[Difference]) -> None:
@@ -159,6 +163,8 @@ class _Work(NamedTuple):
 
 def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
     place, options = work.place, work.options
+    if verdict.indexed is None:
+        _compare_index(place, verdict)
     while verdict.compared < verdict.last:
         first, last = verdict.compared + 1, min(verdict.last, verdict.compared + options.range)
         verdict.add(_compare_events(work, first, last))
@@ -181,6 +187,13 @@ def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
         verdict.entities += number
         verdict.folded += 1
         yield
+
+
+def _compare_index(place: Lake, verdict: Verdict) -> None:
+    found = index_check.compare(place.journal)
+    verdict.indexed, verdict.unindexed = found.entities, found.waiting
+    verdict.add(Difference("search index", *it) for it in found.examples)
+    verdict.count += max(0, found.differing - len(found.examples))
 
 
 def _compare_events(work: _Work, first: int, last: int) -> Iterator[Difference]:

@@ -96,6 +96,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "spark_store.backup",
             "spark_store.folding",
+            "spark_store.index_check",
             "spark_store.lake_rows",
             "spark_store.rebuild",
             "spark_store.verify",

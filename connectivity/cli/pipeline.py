@@ -113,6 +113,8 @@ def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> 
     what = counted(found["differences"], "difference") if found["differences"] else "the same"
     events = "no events" if found["first"] > found["last"] else f"events {found['first']:,} to {found['last']:,}"
     typer.echo(f"lake and journal: {what} ({events}, {counted(found['entities'], 'entity')})")
+    if found["unindexed"]:
+        typer.echo(f"the search index is being made: {counted(found['unindexed'], 'entity')} not in it yet")
     if found["erasures_pending"]:
         waiting = counted(found["erasures_pending"], "erasure")
         typer.echo(f"{waiting} not carried out in the lake yet: the pipeline does that while it runs")

@@ -249,6 +249,8 @@ def _verify(given: argparse.Namespace) -> int:
         differences=verdict.count,
         shown=len(verdict.differences),
         erasures_pending=verdict.pending,
+        indexed=verdict.indexed,
+        unindexed=verdict.unindexed,
     )
     return EXIT_FAILED if verdict.count else 0
 

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import State
+from spark_store.rebuild import rebuild_index
 from spark_store.tables import EVENTS, LATEST
 from spark_store.verify import SAMPLE, SHOWN, Verdict, VerifyOptions, border, sample, verify
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
@@ -71,7 +72,7 @@ def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, si
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
     site = Site(tmp_path / "data")
     site.write(3)
-    assert verify(site.lake, ALL) == Verdict(1, 0, 0)
+    assert verify(site.lake, ALL) == Verdict(1, 0, 0, indexed=3)
 
 
 def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
@@ -217,11 +218,23 @@ def test_what_is_planted_in_latest_is_told(site: Site) -> None:
     assert said(*others, {**row, "state": f" {row['state']}"}) == []
 
 
+def test_an_index_that_does_not_say_what_the_states_say_is_told_and_one_that_is_being_made_is_not(site: Site) -> None:
+    tamper(site, "DELETE FROM search_values WHERE value = 'acme.site:other'")
+    found = verify(site.lake, ALL)
+    assert [str(it) for it in found.differences] == [
+        "search index: missing: policyId: acme.site:lamp-1 at revision 7",
+    ]
+    assert (found.count, found.indexed, found.unindexed) == (1, 8, 0)
+    tamper(site, "UPDATE search_progress SET indexed = 1, is_stale = 1")
+    assert (verify(site.lake, ALL).count, verify(site.lake, ALL).unindexed) == (0, 9)
+
+
 def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(site: Site) -> None:
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     write_latest(
         site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
     )
+    rebuild_index(site.lake)
     assert differences(site) == ["latest: state not as the events make it: acme.site:lamp-5 at revision 5"]
 
 

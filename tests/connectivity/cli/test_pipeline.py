@@ -103,7 +103,16 @@ def test_retention_says_how_much_has_gone(
     assert json.loads(run("retention", "--json", "--settings", settings).stdout) == {"events": events}
 
 
-VERIFIED = {"event": "verified", "first": 1, "last": 5000, "entities": 1, "differences": 0, "erasures_pending": 0}
+VERIFIED = {
+    "event": "verified",
+    "first": 1,
+    "last": 5000,
+    "entities": 1,
+    "differences": 0,
+    "erasures_pending": 0,
+    "indexed": 7,
+    "unindexed": 0,
+}
 MISSING = {
     "event": "difference",
     "table": "events",
@@ -133,6 +142,13 @@ def test_differences_are_a_table_and_end_with_1(settings: Path, monkeypatch: pyt
     ]
     said = json.loads(run("verify", "--json", "--settings", settings).stdout)
     assert (said["found"], said["differences"][0]["seq"]) == (3, 7)
+
+
+def test_an_index_that_is_being_made_is_no_difference(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, {**VERIFIED, "unindexed": 30})
+    shown = run("verify", "--settings", settings)
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[1] == "the search index is being made: 30 entities not in it yet"
 
 
 def test_what_ends_early_says_why_and_ends_alike(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

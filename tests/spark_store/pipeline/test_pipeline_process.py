@@ -120,7 +120,8 @@ def test_a_comparison_says_each_difference_and_ends_with_1(site: Site, capsys: p
     assert said(capsys).splitlines()[-2:] == [
         '{"event": "difference", "table": "events", "what": "missing in the lake", "entity": "acme.site:lamp-3", '
         '"revision": 1, "seq": 4}',
-        '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1, "erasures_pending": 0}',
+        '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1, "erasures_pending": 0, '
+        '"indexed": 5, "unindexed": 0}',
     ]
 
 
