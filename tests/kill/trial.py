@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from spark_store.index_check import compare
 from tests.brokers.proxy import ProxyThread
 from tests.helpers import wait_until_sync
 from tests.integration.documents import policy_for
@@ -157,13 +158,16 @@ class Trial:
         )
 
     def verdict(self) -> str:
-        """The checker's counts, after the loads have ended. Raises AssertionError with its findings, and for an answer
-        that a broker is said to have refused: it may have been told again, and by luck."""
+        """The checker's counts, after the loads have ended. Raises AssertionError with its findings, for an answer
+        that a broker is said to have refused: it may have been told again, and by luck; and where the search index does not
+        say what the states say."""
         self.finish()
         checked = self.check()
         assert checked.returncode == 0, checked.stdout[-8000:] + checked.stderr + self.service.log()
         refused = [record for record in self.service.records() if record["event"] == "an answer was not taken"]
         assert not refused, refused[:5]
+        indexed = compare(self.service.data / "journal.db")
+        assert (indexed.examples, indexed.waiting, indexed.entities >= THINGS) == ([], 0, True)
         return checked.stdout.strip()
 
     def close(self) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mappings.ids import EntityId, EntityType
-from spark_store import index_check
+from spark_store import index_check, indexing
 from spark_store.errors import StoreUnavailable
 from spark_store.index import LARGE
 from spark_store.index_check import Compared, Disagreement, compare
@@ -127,6 +131,32 @@ def test_of_many_only_some_are_told_one_by_one(file: Path, monkeypatch: pytest.M
     monkeypatch.setattr(index_check, "SHOWN", 1)
     compared = compare(file)
     assert (compared.differing, len(compared.examples)) == (2, 1)
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak)])
+def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path: Path, kills: int) -> None:
+    """Also while the index is made anew."""
+    path, dice = tmp_path / "journal.db", random.Random(kills)
+    waited, compared = 0, 0
+    for number in range(kills):
+        command = [sys.executable, "-m", "tests.kill.indexing", str(path), str(number)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as writer:
+            assert writer.stdout is not None
+            for _ in range(dice.randrange(1, 120)):
+                assert writer.stdout.readline() == b"committed\n"
+            writer.send_signal(signal.SIGKILL)
+        found = compare(path)
+        assert found.examples == []
+        waited += found.waiting > 0
+        compared += found.entities
+    assert waited > 0
+    assert compared > kills
+    # What was left undone is done by whoever comes next.
+    with contextlib.closing(SqliteJournal.open(path)) as journal:
+        while journal.within(indexing.step):
+            journal.commit()
+        journal.commit()
+    assert compare(path)[1:] == (0, 0, [])
 
 
 def test_what_is_no_journal_is_told(tmp_path: Path) -> None:
