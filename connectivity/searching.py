@@ -111,7 +111,6 @@ class Searching:
         self.options = options or SearchOptions()
         self.store = store
         self.world = world
-        self.named = NamedThings(world.snapshot)
         self.as_of: Callable[[Asked, int], Feed | Fault] | None = None
         """Opens the feed of a search in the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
@@ -170,12 +169,12 @@ class _Found(NamedTuple):
 class SearchFeed:
     """The pages of one search. One object, since there may be very many."""
 
-    __slots__ = ("_asked", "_is_closed", "_is_named", "_searching")
+    __slots__ = ("_asked", "_is_closed", "_named", "_searching")
 
     def __init__(self, searching: Searching, asked: Asked) -> None:
         self._searching = searching
         self._asked = asked
-        self._is_named = named_things(asked.question.predicate) is not None
+        self._named = named_things(asked.question.predicate)
         self._is_closed = False
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
@@ -205,8 +204,9 @@ class SearchFeed:
     async def _find(self, place: Place | None, limit: int, budget: Budget, max_bytes: int) -> _Found:
         """Things behind a place, as pages have them. Raises BudgetExceeded, StoreUnavailable."""
         searching = self._searching
-        if self._is_named:
-            found = self._look(searching.named, searching.world, place, limit, budget, max_bytes)
+        if self._named is not None:
+            named = NamedThings(self._named, searching.world.snapshot)
+            found = self._look(named, searching.world, place, limit, budget, max_bytes)
             await searching.store.barrier()
             return found
         return await searching.look(

@@ -7,16 +7,16 @@ search answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
+from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights, Thing
 from spark_store.records import Snapshot
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
 from spark_store.rql.order import compare, key_of, place_of
-from spark_store.rql.search import holds
+from spark_store.rql.search import May, holds
 
 MOST: Final = 25
 """Of so many things the states are read in about a millisecond."""
@@ -57,9 +57,12 @@ def thing_of(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class NamedThings:
-    """Answers questions for which there are `named_things`; `snapshot` knows the newest states."""
+    """Answers one question, whose `named_things` these are; `snapshot` knows the newest states."""
 
-    def __init__(self, snapshot: Callable[[EntityId], Snapshot | None]) -> None:
+    __slots__ = ("_entities", "_snapshot")
+
+    def __init__(self, entities: Sequence[EntityId], snapshot: Callable[[EntityId], Snapshot | None]) -> None:
+        self._entities = entities
         self._snapshot = snapshot
 
     def page(
@@ -71,25 +74,26 @@ class NamedThings:
         budget: Budget,  # noqa: ARG002 - what takes a millisecond has no budget
         max_bytes: int = PAGE_BYTES,
     ) -> Found:
-        """As `Search.page`. Raises ValueError for a question that names nothing."""
-        entities = named_things(question.predicate)
-        if entities is None:
-            raise ValueError(f"found {question.predicate}, expected a predicate that names things")
-        seen = (self._seen(entity, question, rights) for entity in entities)
-        found = [
-            (place, hit)
-            for place, hit in filter(None, seen)
-            if after is None or compare(place, after, question.order) > 0
-        ]
-        if len(found) > 1:
-            by = key_of(question.order)
-            found.sort(key=lambda each: by(each[0]))
+        """As `Search.page`."""
+        if len(self._entities) == 1:
+            # What most of these searches are: nothing has to be brought into order, and nothing is behind it.
+            one = self._seen(self._entities[0], question, rights) if after is None else None
+            return Found([] if one is None else [one.hit], after, is_last=True)
+        order = question.order
+        found: list[tuple[Place, Hit]] = []
+        for entity in self._entities:
+            if (seen := self._seen(entity, question, rights)) is not None:
+                place = place_of(seen.whole, order, seen.may)
+                if after is None or compare(place, after, order) > 0:
+                    found.append((place, seen.hit))
+        by = key_of(order)
+        found.sort(key=lambda each: by(each[0]))
         taken = found[: _fitting(found[:limit], max_bytes)]
-        place = taken[-1][0] if taken else after
-        return Found([hit for _, hit in taken], place, len(taken) == len(found))
+        behind = taken[-1][0] if taken else after
+        return Found([hit for _, hit in taken], behind, len(taken) == len(found))
 
-    def _seen(self, entity: EntityId, question: Question, rights: Rights) -> tuple[Place, Hit] | None:
-        """A thing as whoever asks may see it, if it matches."""
+    def _seen(self, entity: EntityId, question: Question, rights: Rights) -> _Seen | None:
+        """A thing that matches, for somebody who sees it."""
         if question.namespaces and entity.namespace not in question.namespaces:
             return None
         snapshot = self._snapshot(entity)
@@ -99,9 +103,19 @@ class NamedThings:
         if access is None or (thing := access.view(whole := thing_of(snapshot))) is None:
             return None
         may = None if access.is_whole else access.may
-        if question.predicate is not None and not holds(question.predicate, whole, may):
+        predicate = question.predicate
+        # One that is about the id alone has named this thing.
+        if not isinstance(predicate, Compare | In) and predicate is not None and not holds(predicate, whole, may):
             return None
-        return place_of(whole, question.order, may), Hit(entity.id, thing)
+        return _Seen(whole, Hit(entity.id, thing), may)
+
+
+class _Seen(NamedTuple):
+    """A thing as it is and as it is shown, and what of it may be read; None for everything."""
+
+    whole: Thing
+    hit: Hit
+    may: May | None
 
 
 def _fitting(found: Sequence[tuple[Place, Hit]], max_bytes: int) -> int:

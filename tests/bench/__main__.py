@@ -31,7 +31,7 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import cold, judging, lake, monitoring, operating, targets, twins
+from tests.bench import cold, judging, lake, monitoring, operating, searching, targets, twins
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -298,6 +298,8 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "cold-first": cold.first_page,
     "cold-replay": cold.replays,
     "compaction": cold.while_compacting,
+    "search-by-id": searching.by_id,
+    "search-in-process": searching.in_process,
 }
 
 

@@ -246,8 +246,9 @@ def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, tmp_pa
             ids = ",".join(f'"{id}"' for id in things)
             with_ids = read(f"and({text_of(filter)},in(thingId,{ids}))", datetime.now(UTC))
             named = Question(with_ids, order, question.namespaces)
-            assert named_things(named.predicate) is not None
-            by_name = NamedThings(lambda entity: search.snapshot(entity))  # noqa: B023
+            entities = named_things(named.predicate)
+            assert entities is not None
+            by_name = NamedThings(entities, search.snapshot)
             assert found(by_name, named, ThingRights(present, subjects), dice.randint(1, 9)) == answer, about
             number += len(answer)
         search.close()

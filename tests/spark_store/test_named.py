@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from mappings.ids import EntityId, EntityType
-from spark_store.asking import Budget, Question, Sorting, Thing
+from spark_store.asking import Budget, Question, Thing
 from spark_store.named import MOST, NamedThings, named_things, thing_of
 from spark_store.records import Snapshot
-from spark_store.rql.ast import Field, FieldKind
-from spark_store.rql.options import BY_ID, read_options
+from spark_store.rql.options import read_options
 from spark_store.rql.search import read
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
@@ -79,7 +78,13 @@ ALL = 'in(thingId,"acme:a","acme:b","acme:c","acme:d","acme:e")'
 
 
 def search(question: Question, limit: int = 100, after: Any = None, **options: Any) -> Any:
-    return NamedThings(THINGS.get).page(question, Everything(), after, limit, Budget(), **options)
+    return over(question, THINGS.get).page(question, Everything(), after, limit, Budget(), **options)
+
+
+def over(question: Question, snapshot: Any) -> NamedThings:
+    named = named_things(question.predicate)
+    assert named is not None
+    return NamedThings(named, snapshot)
 
 
 def test_things_that_match_are_found_in_order() -> None:
@@ -115,12 +120,15 @@ def test_namespaces_and_rights_leave_things_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_thing_that_is_deleted_is_not_there() -> None:
     gone = Snapshot(EntityId(EntityType.THING, "acme", "a"), 2, STAMP, STAMP, None, "acme:pol")
-    search = NamedThings(lambda _: gone)
-    assert search.page(asked('eq(thingId,"acme:a")'), Everything(), None, 1, Budget()).hits == []
+    for question in (asked('eq(thingId,"acme:a")'), asked(ALL)):
+        assert over(question, lambda _: gone).page(question, Everything(), None, 1, Budget()).hits == []
     with pytest.raises(ValueError, match="deleted"):
         thing_of(gone)
 
 
-def test_a_question_that_names_nothing_is_a_mistake_of_whoever_asks() -> None:
-    with pytest.raises(ValueError, match="expected a predicate that names things"):
-        search(Question(None, (BY_ID, Sorting(Field(FieldKind.DOCUMENT, ("policyId",))))))
+def test_one_thing_is_found_once() -> None:
+    question = asked('and(eq(thingId,"acme:a"),gt(attributes/n,1))')
+    first = search(question, 1)
+    assert ([hit.thing_id for hit in first.hits], first.is_last) == (["acme:a"], True)
+    assert search(asked('and(eq(thingId,"acme:b"),gt(attributes/n,1))')).hits == []
+    assert search(question, 1, ("behind",)).hits == []

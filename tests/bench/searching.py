@@ -1,0 +1,189 @@
+"""Searches by id beside what they could cost: over MQTT next to two bare clients, and in process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from connectivity.arrivals import read
+from connectivity.brokers.base import Delivery, Done, Outgoing
+from connectivity.dispatch import Dispatcher
+from connectivity.feeds import Feed
+from connectivity.inbound import Reader
+from connectivity.monitor import Monitor
+from connectivity.outbound import Route
+from connectivity.outbox import Outbox
+from connectivity.searching import Searching
+from connectivity.spec import parse
+from connectivity.store import Store
+from connectivity.streams import Bounds, Streams
+from connectivity.twins.decide import Decider
+from mappings.envelope import Envelope
+from mappings.errors import Fault
+from mappings.signals import SearchQuery, Subscribe
+from spark_store.journal import SqliteJournal
+from tests.bench.conversing import THINGS, request, subscribe
+from tests.bench.report import Figure
+from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, thing
+from tests.brokers.mosquitto import Mosquitto
+from tests.integration.documents import connection, source
+
+COUNT = 10_000
+AT_ONCE = 100
+ROUNDS = 3
+
+
+def by_id(folder: Path) -> list[Figure]:
+    """Five messages each, a hundred conversations at a time and one after the other, beside two bare clients."""
+    path = folder / "data" / "journal.db"
+    fill(path, THINGS, 3)
+    page = _page(path)
+    figures = []
+    with (
+        Mosquitto.start(persistence=False) as broker,
+        serving(folder, connection(broker, source("bench", SUBJECT))) as service,
+        _answering(broker, page),
+    ):
+        _converse(broker, "bench", 2_000, AT_ONCE)
+        for at_once, count in ((AT_ONCE, COUNT), (1, COUNT // 10)):
+            ours, bare, processor = [], [], 0.0
+            for _ in range(ROUNDS):
+                bare.append(count / _converse(broker, "bare", count, at_once))
+                before = processor_seconds(service)
+                ours.append(count / _converse(broker, "bench", count, at_once))
+                processor = processor_seconds(service) - before
+            ratio = statistics.median(ours) / statistics.median(bare)
+            figures.append(
+                Figure(
+                    f"search by id over MQTT, five messages each, {at_once} at a time",
+                    f"{statistics.median(ours):,.0f}/s",
+                    f"{statistics.median(bare):,.0f}/s (two paho clients, the same five messages)",
+                    "ratio ≥ 0.8",
+                    ratio >= 0.8,
+                    f"ratio {ratio:.2f}; service {processor / count * 1e6:.0f} µs of processor per search",
+                )
+            )
+    return figures
+
+
+def _converse(broker: Mosquitto, name: str, count: int, at_once: int) -> float:
+    seconds = run("conversing", broker.host, broker.port, f"{name}/ask", f"{name}/answers", count, at_once)["seconds"]
+    return float(seconds)
+
+
+def _page(path: Path) -> str:
+    """What a search finds."""
+    journal = SqliteJournal.open(path)
+    snapshot = journal.snapshot(thing(0))
+    journal.close()
+    assert snapshot is not None
+    return json.dumps([snapshot.state], separators=(",", ":"))
+
+
+@contextmanager
+def _answering(broker: Mosquitto, page: str) -> Iterator[None]:
+    """The bare client in the place of the service."""
+    command = [sys.executable, "-m", "tests.bench.answering", broker.host, str(broker.port), "bare/ask", "bare/answers"]
+    with subprocess.Popen([*command, page], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield
+        process.stdin.close()
+
+
+# --- in process ---------------------------------------------------------------------------------------------------------
+
+
+def in_process(folder: Path) -> list[Figure]:
+    """From the bytes of a delivery to the bytes of its answers, without a broker."""
+    path = folder / "journal.db"
+    fill(path, THINGS, 3)
+    rate, processor = asyncio.run(_in_process(path))
+    return [
+        Figure(
+            "search by id in process, five messages each",
+            f"{rate:,.0f}/s",
+            "–",
+            "≥ 5,000/s",
+            rate >= 5_000,
+            f"{processor * 1e6:.0f} µs of processor per search",
+        )
+    ]
+
+
+class _Taking:
+    """A link that takes everything at once; `keys` are the ids of subscriptions that were created."""
+
+    window = 1_000_000
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.ended = self.awaited = 0
+        self.over = asyncio.Event()
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        payload = message.envelope.payload
+        if payload.startswith(b'{"topic":"_/_/things/twin/search/created"'):
+            self.keys.append(payload[payload.index(b'"subscriptionId":"') + 18 : -3].decode())
+        elif payload.startswith(b'{"topic":"_/_/things/twin/search/complete"'):
+            self.ended += 1
+            if self.ended == self.awaited:
+                self.over.set()
+        done(None)
+
+
+async def _in_process(path: Path) -> tuple[float, float]:
+    store = Store(SqliteJournal.open(path))
+    decider = Decider(store, now=lambda: datetime.now(UTC))
+    searching = Searching(store, decider.world, decider.now)
+
+    def open_feed(signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        assert isinstance(signal.query, SearchQuery)
+        return searching.open(signal.query, signal.headers, subjects)
+
+    dispatcher = Dispatcher(store, Streams(open_feed, Bounds(), time.monotonic), decider)
+    document: dict[str, Any] = {"id": "bench", "connectionType": "mqtt", "connectionStatus": "open"}
+    built = parse({**document, "uri": "tcp://127.0.0.1:1883", "sources": [source("bench", SUBJECT)]})
+    link, outbox = _Taking(), Outbox()
+    outbox.attach(link)
+    reader = Reader(Route(built, 0, outbox, Monitor().meter("bench"), lambda: datetime.now(UTC)))
+    names = iter(range(10 * COUNT))
+
+    def deliver(payloads: list[bytes]) -> None:
+        each = [Delivery(Envelope(it, {}), "bench/ask", str(next(names)), False, _nothing) for it in payloads]
+        dispatcher.handle(read(reader, each), _nothing)
+
+    async def search(first: int, count: int) -> None:
+        link.keys.clear()
+        link.over.clear()
+        ended = link.ended
+        deliver([subscribe(number) for number in range(first, first + count)])
+        link.awaited = ended + count
+        deliver([request(key, "1") for key in link.keys])
+        await link.over.wait()
+
+    rates, processor = [], 0.0
+    await search(0, THINGS)
+    for _ in range(ROUNDS):
+        begun, before = time.perf_counter(), time.process_time()
+        for first in range(0, COUNT, AT_ONCE):
+            await search(first, AT_ONCE)
+        rates.append(COUNT / (time.perf_counter() - begun))
+        processor = (time.process_time() - before) / COUNT
+    await searching.close()
+    await store.close()
+    return statistics.median(rates), processor
+
+
+def _nothing(*_: object) -> None:
+    """Nobody waits."""
