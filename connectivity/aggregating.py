@@ -48,8 +48,6 @@ def open_search(
         asked = searching.understand(query, subjects)
     except QueryError as error:
         return error.fault
-    if isinstance(refused := searching.open_now(asked), Fault):
-        return refused
     return AggregationFeed(Everything(searching, asked.question, subjects, seconds), aggregation, asked.size)
 
 

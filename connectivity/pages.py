@@ -20,6 +20,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def item(hit: Hit, selection: Selection | None) -> bytes:
     """A thing as a page has it: those fields of it that were selected, or its document without the fields beside it."""
+    if selection is None and hit.text is not None:
+        return hit.text
     thing = hit.thing
     if selection is None:
         return _encode({name: value for name, value in thing.items() if name[:1] != "_"})

@@ -53,14 +53,6 @@ NO_PAST: Final = Fault(
 )
 
 
-NO_INDEX: Final = Fault(
-    501,
-    "thing-search:index.unavailable",
-    "This service finds things by their ids alone.",
-    "Name the things: eq(thingId,…) or in(thingId,…), with further conditions if need be.",
-)
-
-
 class Reading(Search, Protocol):
     """A connection that reads the present for searches. It is used by one thread at a time."""
 
@@ -104,7 +96,7 @@ class Searching:
         store: Store,
         world: World,
         now: Callable[[], datetime],
-        open_reading: Callable[[], Reading] | None = None,
+        open_reading: Callable[[], Reading],
         options: SearchOptions | None = None,
     ) -> None:
         """`world` is the present on the loop; `open_reading` is called once in each thread that looks."""
@@ -114,7 +106,7 @@ class Searching:
         self.as_of: Callable[[Asked, int], Feed | Fault] | None = None
         """Opens the feed of a search in the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
-        self._workers = _Workers(open_reading, now, self.options.workers) if open_reading is not None else None
+        self._workers = _Workers(open_reading, now, self.options.workers)
 
     def open(self, query: SearchQuery, headers: Headers, subjects: tuple[str, ...]) -> Feed | Fault:
         """The feed of a search, or what is wrong with it."""
@@ -127,12 +119,6 @@ class Searching:
             return error.fault
         if at is not None:
             return NO_PAST if self.as_of is None else self.as_of(asked, at)
-        return self.open_now(asked)
-
-    def open_now(self, asked: Asked) -> Feed | Fault:
-        """The feed of a search in the present."""
-        if self._workers is None and named_things(asked.question.predicate) is None:
-            return NO_INDEX
         return SearchFeed(self, asked)
 
     def understand(self, query: SearchQuery, subjects: Sequence[str]) -> Asked:
@@ -148,14 +134,12 @@ class Searching:
 
         Raises StoreUnavailable, and what `look` raises.
         """
-        assert self._workers is not None
         await self.store.barrier()
         return await self._workers.run(look)
 
     async def close(self) -> None:
         """Look for nothing more."""
-        if self._workers is not None:
-            await self._workers.close()
+        await self._workers.close()
 
 
 class _Found(NamedTuple):

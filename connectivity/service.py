@@ -62,6 +62,7 @@ from mappings.ids import EntityId
 from mappings.signals import Kind, SearchQuery, Subscribe
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
+from spark_store.search import SqliteSearch
 from spark_store.tables import Lake
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class Service:
             self.store,
             self.decider.world,
             now,
-            options=SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
+            partial(SqliteSearch, self.journal.path),
+            SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
         )
         subscriptions = settings.subscriptions
         self.streams = Streams(

@@ -31,6 +31,7 @@ from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.signals import SearchQuery, Subscribe
 from spark_store.journal import SqliteJournal
+from spark_store.search import SqliteSearch
 from tests.bench.conversing import THINGS, request, subscribe
 from tests.bench.report import Figure
 from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, thing
@@ -145,7 +146,7 @@ class _Taking:
 async def _in_process(path: Path) -> tuple[float, float]:
     store = Store(SqliteJournal.open(path))
     decider = Decider(store, now=lambda: datetime.now(UTC))
-    searching = Searching(store, decider.world, decider.now)
+    searching = Searching(store, decider.world, decider.now, lambda: SqliteSearch(path))
 
     def open_feed(signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         assert isinstance(signal.query, SearchQuery)

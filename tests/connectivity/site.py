@@ -30,7 +30,7 @@ from connectivity.monitor import Monitor
 from connectivity.outbound import routes_of
 from connectivity.outbox import Outbox
 from connectivity.scripts.host import ScriptHost
-from connectivity.searching import Searching
+from connectivity.searching import Reading, Searching
 from connectivity.store import Store, StoreOptions
 from connectivity.streams import Bounds, Streams
 from connectivity.targets import TargetRoute
@@ -42,9 +42,10 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, SearchQuery, Subscribe
 from spark_store.cold import Cold
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import Journal
+from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change, DeliveryName, Snapshot
+from spark_store.search import SqliteSearch
 from tests.clock import Clock
 from tests.connectivity.fakes import Link
 from tests.connectivity.slow_search import SlowSearch
@@ -226,7 +227,7 @@ class Site:
             self.clock = Clock()
             self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
             self.search = SlowSearch(self.journal)
-            self.searching = Searching(self.store, self.decider.world, lambda: NOW, lambda: self.search)
+            self.searching = Searching(self.store, self.decider.world, lambda: NOW, self._open_search)
             self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
             self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now)
             self.monitor = Monitor()
@@ -257,6 +258,9 @@ class Site:
     def disk(self) -> Disk:
         assert isinstance(self.journal, Disk)
         return self.journal
+
+    def _open_search(self) -> Reading:
+        return SqliteSearch(self.journal.path) if isinstance(self.journal, SqliteJournal) else self.search
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):

@@ -133,7 +133,6 @@ ELSEWHERE = {
     "thing-search:aggregation.invalid": "tests/spark_store/test_aggregation.py",
     "thing-search:aggregation.toolarge": "tests/spark_store/test_aggregation.py",
     "thing-search:budget.exceeded": "tests/connectivity/test_searching.py",
-    "thing-search:index.unavailable": "tests/connectivity/test_searching.py",
     "thing-search:past.unavailable": "tests/connectivity/test_searching.py",
     "thing-search:search.option.invalid": "tests/connectivity/test_searching.py",
     "thing-search:subscription.aborted": "tests/vectors/ditto/said.json",

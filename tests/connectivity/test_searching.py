@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connectivity.feeds import Feed
-from connectivity.searching import AT_ONCE, Asked, Searching
+from connectivity.searching import AT_ONCE, Asked, SearchFeed
 from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Kind
 from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.journal import SqliteJournal
 from tests.connectivity.searcher import Searcher, has_thing
-from tests.connectivity.site import NOW, Disk, Site, command, pause, searching, source, turn, until
+from tests.connectivity.site import Disk, Site, command, pause, searching, source, turn, until
 
 READ_ALL = {"grant": ["READ"], "revoke": []}
 OWN_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
@@ -360,16 +363,6 @@ async def test_a_search_that_finds_nothing_in_its_time_fails(site: Site) -> None
     assert (error["status"], error["error"]) == (503, "thing-search:budget.exceeded")
 
 
-async def test_without_an_index_things_are_found_by_their_ids_alone(site: Site) -> None:
-    await has_thing(site, "lamp-1")
-    site.searching = Searching(site.store, site.decider.world, lambda: NOW)
-    searcher = Searcher(site)
-    assert await searcher.all('eq(thingId,"acme.site:lamp-1")') == ["acme.site:lamp-1"]
-    key = await searcher.subscribe()
-    await searcher.request(key)
-    assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (501, "thing-search:index.unavailable")
-
-
 # --- pages --------------------------------------------------------------------------------------------------------------
 
 
@@ -470,30 +463,34 @@ async def test_what_is_not_durable_yet_is_waited_for() -> None:
         assert [[thing["attributes"] for thing in page] for page in searcher.pages(key)] == [[{"on": True}]]
 
 
-async def test_every_write_that_was_answered_is_found_under_load(site: Site) -> None:
-    """Read your writes: a search that is sent after the answer finds the change, by value and by id, 500 times."""
+@pytest.mark.parametrize("number", [150, pytest.param(5_000, marks=pytest.mark.soak)])
+async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path, number: int) -> None:
+    """Read your writes: a search that is sent after the answer finds the change, by value and by id, while others write."""
+    site = Site(journal=SqliteJournal.open(tmp_path / "journal.db"))
     await has_thing(site, "lamp-7")
     await has_thing(site, "lamp-8")
     searcher = Searcher(site)
     others = asyncio.get_running_loop().create_task(_keep_writing(site))
     try:
-        for number in range(250):
+        for count in range(1, number + 1):
             site.forget()
-            site.deliver(turn(number, correlation_id=f"write-{number}"))
-            await until(lambda n=number: f"write-{n}" in site.correlations())  # type: ignore[misc]
-            assert await searcher.all(f"eq(attributes/on,{number})") == ["acme.site:lamp-7"]
-            named = f'and(eq(thingId,"acme.site:lamp-7"),eq(attributes/on,{number}))'
+            site.deliver(turn(count, correlation_id=f"write-{count}"))
+            await until(lambda n=count: f"write-{n}" in site.correlations())  # type: ignore[misc]
+            assert await searcher.all(f"eq(attributes/on,{count})") == ["acme.site:lamp-7"]
+            named = f'and(eq(thingId,"acme.site:lamp-7"),eq(attributes/on,{count}))'
             assert await searcher.all(named) == ["acme.site:lamp-7"]
     finally:
         others.cancel()
+    assert len(site.journal.events(EntityId(EntityType.THING, "acme.site", "lamp-8"), 1, 2**62, 9, 1 << 20)) == 9
 
 
 async def _keep_writing(site: Site) -> None:
+    """Commits follow one another without a pause."""
     number = 0
     while True:
         number -= 1
         site.deliver(command("modify", "/attributes/on", number, name="lamp-8", response_required=False))
-        await asyncio.sleep(0)
+        await site.store.barrier()
 
 
 # --- the past -----------------------------------------------------------------------------------------------------------
@@ -518,7 +515,7 @@ async def test_a_search_in_the_past_is_opened_with_nanoseconds(site: Site) -> No
 
     def open_past(asked: Asked, at: int) -> Feed | Fault:
         opened.append(at)
-        return site.searching.open_now(asked)
+        return SearchFeed(site.searching, asked)
 
     site.searching.as_of = open_past
     site.deliver(searching("subscribe", {}, at_historical_timestamp="1970-01-01T00:00:01.5Z"))

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -21,18 +22,19 @@ from connectivity.twins.world import PresentWorld
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.signals import Event
 from spark_store.asking import Budget, Question, Search
-from spark_store.journal import Journal
+from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.named import NamedThings, named_things
 from spark_store.records import Change
 from spark_store.replay import evolve
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
+from spark_store.search import SqliteSearch
 from tests.connectivity.slow_search import SlowSearch
 from tests.connectivity.twins.obvious import Policy, flattened, obvious_has, obvious_root
 from tests.connectivity.twins.test_decide_oracle import IDS, NAMESPACES, NOWS, SUBJECTS, a_policy
 
-WORLDS, QUESTIONS = 60, 20
+WORLDS, QUESTIONS = 40, 20
 POLICIES = IDS[:3]
 NAMES = [f"{namespace}:{name}" for namespace in NAMESPACES for name in ("k", "l", "m")]
 PLACES = (
@@ -187,12 +189,14 @@ def nodes(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 
 def filled(journal: Journal, policies: dict[str, Policy], things: dict[str, dict[str, Any]]) -> Journal:
+    changes = []
     for type, states in ((EntityType.POLICY, policies), (EntityType.THING, things)):
         for id, state in states.items():
             entity = parse_entity_id(type, id)
             assert entity is not None
             event = Event(entity, 1, NOWS[0], "created", "/", json.dumps(state).encode(), b"{}")
-            journal.append([Change((event,), (evolve(None, event),))])
+            changes.append(Change((event,), (evolve(None, event),)))
+    journal.append(changes)
     return journal
 
 
@@ -207,18 +211,25 @@ def found(search: Search, question: Question, rights: ThingRights, limit: int) -
             return hits
 
 
-MAKERS: dict[str, Callable[[Journal], Reading]] = {"slow": SlowSearch}
-JOURNALS: dict[str, Callable[[Any], Journal]] = {"slow": lambda _: MemoryJournal()}
+MAKERS: dict[str, tuple[Callable[[Path], Journal], Callable[[Any], Reading]]] = {
+    "slow": (lambda _: MemoryJournal(), SlowSearch),
+    "indexed": (SqliteJournal.open, lambda journal: SqliteSearch(journal.path)),
+}
+"""Journals, and what searches them."""
 
 
-@pytest.mark.parametrize("maker", MAKERS)
-def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, tmp_path: Any) -> None:
-    dice = random.Random(72)
+@pytest.mark.parametrize(
+    ("maker", "worlds"),
+    [("slow", WORLDS), ("indexed", WORLDS), pytest.param("indexed", 50 * WORLDS, marks=pytest.mark.soak)],
+)
+def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds: int, tmp_path: Path) -> None:
+    dice = random.Random(72 + worlds)
     number = 0
-    for world in range(WORLDS):
+    for world in range(worlds):
         policies, things = a_world(dice)
-        journal = filled(JOURNALS[maker](tmp_path / f"{world}.db"), policies, things)
-        search = MAKERS[maker](journal)
+        open_journal, open_search = MAKERS[maker]
+        journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
+        search = open_search(journal)
         now = dice.choice(NOWS)
         present = PresentWorld(search.snapshot, lambda now=now: now)  # type: ignore[misc]
         for _ in range(QUESTIONS):
@@ -253,7 +264,7 @@ def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, tmp_pa
             number += len(answer)
         search.close()
         journal.close()
-    assert number > WORLDS * QUESTIONS // 2
+    assert number > worlds * QUESTIONS // 2
 
 
 def test_the_dice_fall_on_every_kind_of_reader() -> None:
