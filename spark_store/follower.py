@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -53,6 +53,8 @@ _ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
 _HOLES = "SELECT count(*) FROM holes WHERE seq BETWEEN ? AND ?"
 _HOLES_BELOW = "SELECT seq FROM holes WHERE seq < ? ORDER BY seq DESC"
 _STATE = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND type = ? AND id = ?"
+_POLICY = "SELECT policy FROM entities WHERE newest_seq > 0 AND type = ? AND id = ?"
+_HAS_BEFORE = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > ? AND timestamp < ?)"
 _REVISION_AT = """
     SELECT CASE WHEN count(entries.entity) = 0 THEN entities.revision
                 ELSE coalesce(max(entries.revision) FILTER (WHERE entries.seq <= ?), min(entries.revision) - 1) END
@@ -205,6 +207,16 @@ class Follower:
         """One entity as it is now; None for one that never was."""
         row = self._one(_STATE, (type, id))
         return None if row is None else State._make(row)
+
+    def policies(self, type: str, ids: Iterable[str]) -> list[str | None]:
+        """The policy that each of these entities names now, or named when it was deleted; None for one that never was."""
+        rows = (self._one(_POLICY, (type, id)) for id in ids)
+        return [None if row is None else row[0] for row in rows]
+
+    def has_before(self, seq: int, timestamp: str) -> bool:
+        """Whether an event above a number happened before an instant, as events write it."""
+        row = self._one(_HAS_BEFORE, (seq, timestamp))
+        return row is not None and bool(row[0])
 
     def revision_at(self, type: str, id: str, seq: int) -> int:
         """The revision that the entity had after event `seq`, also where its entries are not here any more; 0 for none."""

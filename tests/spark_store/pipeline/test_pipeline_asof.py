@@ -1,0 +1,199 @@
+"""Things as they were, asked of a real Spark: what replaying every thing up to that moment gives, whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.asking import Access, Question, Thing
+from spark_store.asof import Candidate, Policy, candidates, guarded, judged, query, seen
+from spark_store.follower import Follower
+from spark_store.pipeline import maintenance, snapshots
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.maintenance import Upkeep
+from spark_store.pipeline.retention import Retention, Rule, forget
+from spark_store.records import Change, Snapshot
+from spark_store.rql.options import read_options
+from spark_store.rql.order import key_of, place_of
+from spark_store.rql.search import holds, read
+from spark_store.tables import MOMENTS
+from spark_store.wide import Limits, WideQueries
+from tests.behaviours.journal import timestamp
+from tests.spark_store.histories import Happening, lived
+from tests.spark_store.pipeline.site import WITHIN, Site, take_all
+
+pytestmark = pytest.mark.spark
+
+THINGS = 40
+NOW = datetime(2030, 6, 1, tzinfo=UTC)
+
+
+class Somebody:
+    """Reads all of the things of one policy, one attribute of those of another, and nothing of others."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+
+    def may(self, path: Sequence[str]) -> bool:
+        return self.is_whole or tuple(path[:2]) == ("attributes", "a")
+
+    def view(self, thing: Thing) -> Thing | None:
+        if self.is_whole:
+            return thing
+        attributes = thing.get("attributes")
+        if not isinstance(attributes, Mapping) or "a" not in attributes:
+            return None
+        beside = {name: thing[name] for name in ("thingId", "_revision", "_created", "_modified")}
+        return {**beside, "attributes": {"a": attributes["a"]}}
+
+
+ACCESS: Mapping[str, Access | None] = {
+    "acme.site:open": Somebody(is_whole=True),
+    "acme.site:half": Somebody(is_whole=False),
+    "acme.site:shut": None,
+}
+
+QUESTIONS = [
+    (None, None, ()),
+    ("exists(attributes/a)", "sort(-attributes/a,+_modified)", ()),
+    ("not(gt(attributes/n,2))", "sort(+attributes/n)", ("acme.lab",)),
+    ("or(eq(features/*/properties/on,true),not(exists(attributes/a)))", None, ("acme.site", "acme.lab")),
+]
+
+
+def by_chance(random: Random) -> list[Happening]:
+    """What happens to one thing."""
+
+    def thing() -> dict[str, Any]:
+        policy = random.choice(list(ACCESS))
+        return {"policyId": policy, "attributes": {"a": random.choice([1, "x", [3, 1]]), "n": random.randrange(5)}}
+
+    def change() -> Happening:
+        return random.choice(
+            [
+                Happening("modified", "/attributes/n", random.randrange(5)),
+                Happening("modified", "/attributes/n", random.randrange(5)),
+                Happening("modified", "/features/lamp/properties/on", random.random() < 0.5),
+                Happening("merged", "/attributes", {"a": None, "ü": {"b": 2**60}}),
+                Happening("modified", "/attributes/a", [1], b'{"_metadata":[["/attributes/a/unit","W"]]}'),
+                Happening("deleted", "/attributes/a", None),
+                Happening("modified", "/", thing()),
+                Happening("deleted", "/", None),
+            ]
+        )
+
+    return [Happening("created", "/", thing()), *(change() for _ in range(random.randrange(14)))]
+
+
+class Replays:
+    """What happened to all things, and what they were at any moment."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.lives: dict[EntityId, list[tuple[Event, Snapshot]]] = {}
+        for number in range(THINGS):
+            entity = EntityId(EntityType.THING, random.choice(["acme.site", "acme.lab"]), f"lamp-{number}")
+            happenings = by_chance(random)
+            seconds = sorted(random.sample(range(1, 300), len(happenings)))
+            self.lives[entity] = lived(entity, happenings, seconds)
+
+    def changes(self, since: int, until: int) -> list[Change]:
+        """What happens in these seconds, in the order of time."""
+        found = [pair for life in self.lives.values() for pair in life]
+        within = [it for it in found if timestamp(since) <= it[0].timestamp < timestamp(until)]
+        return [Change((event,), (state,)) for event, state in sorted(within, key=lambda it: it[0].timestamp)]
+
+    def before(self, moment: str) -> dict[EntityId, Snapshot]:
+        """Every thing that was there, replayed."""
+        states = {
+            entity: next((state for event, state in reversed(life) if event.timestamp < moment), None)
+            for entity, life in self.lives.items()
+        }
+        return {entity: state for entity, state in states.items() if state is not None and state.state is not None}
+
+    def answer(self, question: Question, moment: str) -> list[Thing]:
+        """What somebody is answered, the slow and obvious way; what a thing names now is whose decision it is."""
+        found = []
+        for entity, state in self.before(moment).items():
+            access = ACCESS[self.lives[entity][-1][1].policy or ""]
+            assert state.state is not None
+            thing = {
+                **state.state, "thingId": str(entity), "_revision": state.revision, "_created": state.created,
+                "_modified": state.modified,
+            }  # fmt: skip
+            if question.namespaces and entity.namespace not in question.namespaces:
+                continue
+            if access is None or (view := access.view(thing)) is None:
+                continue
+            if question.predicate is None or holds(question.predicate, thing, access.may):
+                found.append((place_of(thing, question.order, access.may), view))
+        by = key_of(question.order)
+        return [view for _, view in sorted(found, key=lambda it: by(it[0]))]
+
+
+def asked(site: Site, address: str, question: Question, moment: str) -> list[Candidate]:
+    wide = WideQueries(site.lake, lambda: address)
+    before = datetime.fromisoformat(moment)
+    with wide.run(query(site.lake, question, before), Limits(WITHIN)) as answer:
+        return [it for batch in answer for it in candidates(batch)]
+
+
+def found(site: Site, address: str, question: Question, moment: str) -> list[Thing]:
+    """The answer of Spark, judged and put into order."""
+    by = key_of(question.order)
+    accesses: dict[Policy, Access | None] = {
+        (policy, namespace): access for policy, access in ACCESS.items() for namespace in ("acme.site", "acme.lab")
+    }
+    with Follower.open(site.lake.journal) as follower:
+        judgement = judged(guarded(follower, asked(site, address, question, moment)), accesses, question)
+        kept = [it for _, it in sorted(judgement, key=lambda it: by(it[0]))]
+        return [hit.thing for hit in seen(guarded(follower, kept), accesses)]
+
+
+def questions() -> list[Question]:
+    return [
+        Question(None if text is None else read(text, NOW), read_options(options).order, frozenset(names))
+        for text, options, names in QUESTIONS
+    ]
+
+
+def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
+    spark: SparkSession, site: Site, address: str
+) -> None:
+    """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
+    past, target = Replays(Random(8)), Target.of(spark, site.folder)
+    for since, until, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
+        site.append(past.changes(since, until))
+        take_all(spark, site, upkeep=Upkeep(moment_events=keeps))
+        if until == 170:
+            assert snapshots.take(target, 4) > 3
+            maintenance.optimize(target)
+    assert len({row["moment"] for row in site.table(MOMENTS)}) == 2
+    at = past.lives[min(past.lives, key=str)][-1][0].timestamp
+    whole, *others = questions()
+    for moment, question in (
+        (timestamp(0), whole), (timestamp(60), others[0]), (at, whole), (timestamp(120), others[1]), (timestamp(249), whole),
+        (timestamp(299), others[2]), (timestamp(900), whole),
+    ):  # fmt: skip
+        expected = past.answer(question, moment)
+        assert found(site, address, question, moment) == expected, (moment, question)
+        assert expected or moment == timestamp(0)
+    # What is before the border of each thing is not known any more, what is after it all the same.
+    assert forget(target, Retention(Rule(revisions=2)), NOW) > 100
+    for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
+        known = {str(entity) for entity, state in past.before(moment).items() if is_known(past, entity, state)}
+        expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
+        assert found(site, address, question, moment) == expected, (moment, question)
+        assert expected
+
+
+def is_known(past: Replays, entity: EntityId, state: Snapshot) -> bool:
+    """Whether the state is at or above the border that a retention by two revisions leaves."""
+    return state.revision >= past.lives[entity][-1][1].revision - 2

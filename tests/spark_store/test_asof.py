@@ -1,0 +1,115 @@
+"""What is made of Spark's answer about the past: who may see what decides, and today's policy names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from spark_store.asking import Access, Question, Thing
+from spark_store.asof import Candidate, Guarded, guarded, instant, is_reached, judged, seen
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change
+from spark_store.rql.options import read_options
+from spark_store.rql.search import read
+from tests.behaviours.journal import timestamp
+from tests.spark_store.histories import Happening, lived
+
+NOW = datetime(2030, 6, 1, tzinfo=UTC)
+POLICY = ("acme:owner", "acme")
+
+
+class Seeing:
+    """May read all of a thing, or nothing but one attribute."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+
+    def may(self, path: Sequence[str]) -> bool:
+        return self.is_whole or tuple(path) == ("attributes", "a")
+
+    def view(self, thing: Thing) -> Thing | None:
+        return (
+            thing
+            if self.is_whole
+            else {"attributes": {"a": thing["attributes"]["a"]}}
+            if "attributes" in thing
+            else None
+        )
+
+
+def lamp(name: str, state: str, *, matches: bool) -> Guarded:
+    return Guarded(Candidate(f"acme:{name}", 3, 0, 1_000_000, state, matches), POLICY)
+
+
+def ids(found: list[Guarded], access: Access | None, text: str | None, options: str | None = None) -> list[str]:
+    question = Question(None if text is None else read(text, NOW), read_options(options).order)
+    return [it.entity.partition(":")[2] for _, it in sorted(judged(found, {POLICY: access}, question))]
+
+
+def test_what_spark_says_counts_for_whoever_may_read_everything_and_for_nobody_else() -> None:
+    both = '{"attributes":{"a":1,"b":2}}'
+    found = [lamp("yes", both, matches=True), lamp("no", both, matches=False), lamp("bare", "{}", matches=True)]
+    whole, part = Seeing(is_whole=True), Seeing(is_whole=False)
+    assert ids(found, None, None) == []
+    assert ids(found, whole, "eq(attributes/b,2)") == ["bare", "yes"], "Spark has evaluated it"
+    assert ids(found, part, "eq(attributes/b,2)") == []
+    assert ids(found, part, "not(eq(attributes/b,2))") == ["no", "yes"], "what he may not read does not equal"
+    assert ids(found, part, "eq(attributes/a,1)") == ["no", "yes"]
+    assert ids(found, part, None) == ["no", "yes"], "nothing of a bare thing is there for him"
+
+
+def test_things_stand_by_what_somebody_may_read_of_them() -> None:
+    states = [(name, f'{{"attributes":{{"a":{a},"b":{b}}}}}') for name, a, b in (("x", 1, 9), ("y", 2, 8), ("z", 2, 7))]
+    found = [lamp(name, state, matches=True) for name, state in states]
+    assert ids(found, Seeing(is_whole=True), None, "sort(+attributes/b)") == ["z", "y", "x"]
+    assert ids(found, Seeing(is_whole=False), None, "sort(+attributes/b)") == ["x", "y", "z"], "missing, all of them"
+    (hit,) = seen(found[:1], {POLICY: Seeing(is_whole=False)})
+    assert (hit.thing_id, hit.thing) == ("acme:x", {"attributes": {"a": 1}})
+    (hit,) = seen(found[:1], {POLICY: Seeing(is_whole=True)})
+    assert hit.thing["_modified"] == "1970-01-01T00:00:01.000000Z"
+    assert list(seen(found, {POLICY: None})) == []
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Two things: one that is guarded by one policy and then another, and is gone; one that no policy guards."""
+    path = tmp_path / "journal.db"
+    policies = [Happening("created", "/", {"policyId": f"acme:{it}"}) for it in ("first", "second")]
+    lives = [
+        lived(EntityId(EntityType.THING, "acme", "gone"), [*policies, Happening("deleted", "/", None)], (1, 2, 3)),
+        lived(EntityId(EntityType.THING, "acme", "free"), [Happening("created", "/", {})], (4,)),
+    ]
+    journal = SqliteJournal.open(path)
+    journal.append([Change((event,), (state,)) for life in lives for event, state in life])
+    journal.close()
+    return path
+
+
+def test_the_policy_is_the_one_that_the_journal_names_now(journal: Path) -> None:
+    """The last one of a thing that was deleted; a thing that was erased, or that nobody guards, is nobody's."""
+    found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
+    with Follower.open(journal) as follower:
+        assert [(it.candidate.entity, it.policy) for it in guarded(follower, found)] == [
+            ("acme:gone", ("acme:second", "acme"))
+        ]
+
+
+@pytest.mark.parametrize(
+    ("watermark", "second", "expected"),
+    [(0, 1, True), (0, 2, False), (3, 4, True), (3, 5, False), (4, 900, True)],
+)
+def test_the_lake_has_everything_from_before_an_instant_or_not(
+    journal: Path, watermark: int, second: int, expected: bool
+) -> None:
+    with Follower.open(journal) as follower:
+        assert is_reached(follower, watermark, datetime.fromisoformat(timestamp(second))) is expected
+
+
+def test_an_instant_of_nanoseconds_is_the_first_microsecond_that_is_not_before_it() -> None:
+    at, second, step = datetime(2030, 1, 1, tzinfo=UTC), 1_893_456_000 * 10**9, timedelta(microseconds=1)
+    assert [instant(second + it) for it in (-1, 0, 1, 1000, 1001)] == [at, at, at + step, at + step, at + 2 * step]
