@@ -28,6 +28,7 @@ from connectivity import hosts, logs, masking, secrets
 from connectivity.aggregating import open_search
 from connectivity.api.app import application
 from connectivity.api.server import server_of
+from connectivity.asof import PastOptions, PastSearches
 from connectivity.client import Pauses
 from connectivity.definitions import Definitions
 from connectivity.dispatch import Dispatcher
@@ -57,6 +58,7 @@ from connectivity.trimming import Trimmer
 from connectivity.twins.decide import Decider
 from connectivity.twins.streaming import may_stream
 from connectivity.watching import Watcher
+from connectivity.wide import wide_queries
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.signals import Kind, SearchQuery, Subscribe
@@ -119,6 +121,9 @@ class Service:
             SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
         )
         subscriptions = settings.subscriptions
+        self.past = self._past(now) if has_lake else None
+        if self.past is not None:
+            self.searching.as_of = self.past.open
         self.streams = Streams(
             self._open_feed,
             Bounds(
@@ -189,6 +194,8 @@ class Service:
                 log.error("a connection did not close as it should", exc_info=outcome)
         await self.dispatcher.cursors.close()
         await self.searching.close()
+        if self.past is not None:
+            self.past.close()
         await self.pipeline.close(PIPELINE_SECONDS)
         await self.store.close()
         if self.tracing is not None:
@@ -269,6 +276,12 @@ class Service:
             now=self._now,
             tracing=self.tracing,
         )
+
+    def _past(self, now: Callable[[], datetime]) -> PastSearches:
+        options = PastOptions(
+            self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
+        )
+        return PastSearches(self.store, self.decider.world, wide_queries(self.settings), now, options)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """The feed of a subscribe. Permission to read a history is judged once, with the subjects of the subscribe."""

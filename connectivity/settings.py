@@ -234,6 +234,9 @@ class SearchSettings(Section):
         default=timedelta(seconds=60), description="For so long all that matches is looked at, to count or measure it."
     )
     workers: Positive = Field(default=2, description="Searches that look for things at the same time.")
+    past_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=60), description="For so long Spark may look for things as they were."
+    )
 
 
 class ReconnectSettings(Section):

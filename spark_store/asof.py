@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from spark_store import lake as lakes
 from spark_store.asking import Access, Hit, Place, Question
 from spark_store.follower import Follower
 from spark_store.instants import as_text
@@ -78,6 +77,9 @@ class Guarded(NamedTuple):
 
 def query(lake: Lake, question: Question, before: datetime) -> Query:
     """What to ask Spark (`spark_store.wide`); its answer has `candidates`. Raises StoreUnavailable, LakeUnfit."""
+    # Loads libraries that a service without such questions does without.
+    from spark_store import lake as lakes
+
     version, moment = lakes.position(lake).version, lakes.moment_before(lake, before)
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
     within = f" AND namespace IN ({names})" if names else ""

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from mappings.ids import EntityType
 from mappings.metadata import METADATA
@@ -32,6 +31,9 @@ from spark_store.replay import state_path
 from spark_store.rql.ast import And, Not, Or, Predicate
 from spark_store.rql.search import holds
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 KNOWN = "known"
 """The action of a row that is a state."""
 
@@ -39,16 +41,7 @@ COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "po
 """What comes in. `at` and `created` are microseconds since 1970; a state has neither path nor headers, an event has neither
 policy nor `created`."""
 
-SCHEMA = pa.schema(
-    [
-        ("entity", pa.string()),
-        ("revision", pa.int64()),
-        ("created", pa.int64()),
-        ("modified", pa.int64()),
-        ("state", pa.string()),
-        ("matches", pa.bool_()),
-    ]
-)
+OUT = ("entity", "revision", "created", "modified", "state", "matches")
 DDL = "entity STRING, revision BIGINT, created BIGINT, modified BIGINT, state STRING, matches BOOLEAN"
 """What goes out; `matches`: whether the predicate holds for somebody who may read the whole thing."""
 
@@ -91,14 +84,19 @@ def recalled(predicate: Predicate | None) -> Callable[[Iterator[pa.RecordBatch]]
 
 
 def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # The service names this module, and has no use for Arrow until somebody asks.
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    types = dict(zip(OUT, (text, number, number, number, text, pa.bool_()), strict=True))
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     things = (was(list(map(Row._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
     weak = None if predicate is None else weakened(predicate)
     found = (row for thing in things if thing is not None and (row := _found(predicate, weak, thing)) is not None)
     while some := list(itertools.islice(found, _BATCH)):
         columns = zip(*some, strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, list(types))
 
 
 def weakened(predicate: Predicate) -> Predicate | None:

@@ -77,17 +77,23 @@ class Spool:
             except (OSError, ValueError) as error:
                 raise self._fault(error) from error
 
-    def read(self, start: int, number: int) -> list[bytes]:
-        """Up to so many records from the one with this number on, in order. Raises StoreUnavailable."""
+    def read(self, start: int, number: int, max_bytes: int = 1 << 20) -> list[bytes]:
+        """Up to so many records and bytes from the one with this number on, in order; one in any case.
+
+        Raises StoreUnavailable.
+        """
+        found: list[bytes] = []
         with self._lock:
             try:
-                descriptor = self._file.fileno()
-                return [
-                    os.pread(descriptor, self._ends[it + 1] - self._ends[it], self._ends[it])
-                    for it in self._ranking[start : start + number]
-                ]
+                for it in self._ranking[start : start + number]:
+                    size = self._ends[it + 1] - self._ends[it]
+                    if found and size > max_bytes:
+                        break
+                    found.append(os.pread(self._file.fileno(), size, self._ends[it]))
+                    max_bytes -= size
             except (OSError, ValueError) as error:
                 raise self._fault(error) from error
+        return found
 
     def close(self) -> None:
         """Let go of the file. May be called again."""

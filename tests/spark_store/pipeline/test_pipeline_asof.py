@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from connectivity.asof import PastOptions, PastSearches
+from connectivity.twins.decide import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.asking import Access, Question, Thing
 from spark_store.asof import Candidate, Policy, candidates, guarded, judged, query, seen
 from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
 from spark_store.pipeline import maintenance, snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Upkeep
@@ -26,6 +30,10 @@ from spark_store.rql.search import holds, read
 from spark_store.tables import MOMENTS
 from spark_store.wide import Limits, WideQueries
 from tests.behaviours.journal import timestamp
+from tests.connectivity.searcher import Searcher, has_thing
+from tests.connectivity.site import Site as ServiceSite
+from tests.connectivity.site import command, searching, source, until
+from tests.helpers import wait_until
 from tests.spark_store.histories import Happening, lived
 from tests.spark_store.pipeline.site import WITHIN, Site, take_all
 
@@ -169,10 +177,10 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
 ) -> None:
     """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
     past, target = Replays(Random(8)), Target.of(spark, site.folder)
-    for since, until, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
-        site.append(past.changes(since, until))
+    for since, end, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
+        site.append(past.changes(since, end))
         take_all(spark, site, upkeep=Upkeep(moment_events=keeps))
-        if until == 170:
+        if end == 170:
             assert snapshots.take(target, 4) > 3
             maintenance.optimize(target)
     assert len({row["moment"] for row in site.table(MOMENTS)}) == 2
@@ -192,6 +200,47 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
         expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
         assert found(site, address, question, moment) == expected, (moment, question)
         assert expected
+
+
+async def test_a_search_of_the_past_is_answered_over_the_lake(spark: SparkSession, site: Site, address: str) -> None:
+    """By commands and answers of the protocol: as it was, by today's policy, and waiting for what the lake has not yet."""
+    clock = NOW
+    journal = SqliteJournal.open(site.lake.journal)
+    service = ServiceSite(
+        source(),
+        source("guests", "acme:guest"),
+        journal=journal,
+        decider=lambda store: Decider(store, now=lambda: clock),
+    )
+    wide = WideQueries(site.lake, lambda: address)
+    past = PastSearches(service.store, service.decider.world, wide, lambda: clock, PastOptions(open_timeout=WITHIN))
+    service.searching.as_of = past.open
+    try:
+        for name, celsius in (("a", 31), ("b", 29), ("c", 40)):
+            await has_thing(service, name, {"attributes": {"celsius": celsius}})
+        clock += timedelta(seconds=10)
+        service.deliver(command("modify", "/attributes/celsius", 35, name="b"))
+        service.deliver(command("delete", name="c"))
+        service.deliver(command("modify", "/attributes/celsius", 0, name="a"))
+        await until(lambda: len(service.answers()) == 6)
+        clock += timedelta(seconds=10)
+        service.forget()
+        at = (clock - timedelta(seconds=10)).isoformat().replace("+00:00", "Z")
+        query = {"filter": "gt(attributes/celsius,30)", "options": "sort(-attributes/celsius),size(1)"}
+        for number in range(2):
+            service.deliver(searching("subscribe", query, at_historical_timestamp=at), source=number)
+        await until(lambda: len(service.answers()) == 2)
+        keys = [each["value"]["subscriptionId"] for each in service.answers()]
+        owner, guest = Searcher(service), Searcher(service, 1)
+        owner.ask(keys[0], 3)
+        guest.ask(keys[1], 3)
+        await asyncio.to_thread(take_all, spark, site)
+        await wait_until(lambda: owner.end(keys[0]) is not None and guest.end(keys[1]) is not None, WITHIN)
+        assert [[it["attributes"]["celsius"] for it in page] for page in owner.pages(keys[0])] == [[40], [31]]
+        assert guest.said(keys[1]) == ["created", "complete"], "what he may not read is not there for him"
+    finally:
+        past.close()
+        await service.close()
 
 
 def is_known(past: Replays, entity: EntityId, state: Snapshot) -> bool:
