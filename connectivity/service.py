@@ -38,6 +38,7 @@ from connectivity.expiry import Expiry
 from connectivity.feeds import Feed
 from connectivity.history import HistoryFeed
 from connectivity.indexing import Indexer
+from connectivity.inquiring import Inquirer
 from connectivity.keys import open_vault
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.managing import Manager
@@ -124,6 +125,12 @@ class Service:
         self.past = self._past(now) if has_lake else None
         if self.past is not None:
             self.searching.as_of = self.past.open
+        self.inquirer = Inquirer(
+            self.searching,
+            now,
+            page_bytes=subscriptions.page_bytes,
+            seconds_for_all=settings.search.budget_for_all.total_seconds(),
+        )
         self.streams = Streams(
             self._open_feed,
             Bounds(
@@ -336,7 +343,8 @@ async def _run(settings: Settings) -> None:
 
 async def _serve(settings: Settings, listening: socket.socket) -> None:
     service = Service(settings)
-    app = application(service.monitor, service.readiness, settings.api, service.eraser, management=service.management)
+    parts = (service.eraser, service.management, service.inquirer)
+    app = application(service.monitor, service.readiness, settings.api, *parts)
     server = server_of(app, settings.api)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

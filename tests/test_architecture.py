@@ -120,6 +120,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.topics",
             "connectivity.conversation",
             "connectivity.manual",
+            "connectivity.inquiry",
             "connectivity.management",
             "connectivity.tags",
             "connectivity.tokens",
@@ -183,6 +184,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.pages",),
         ("connectivity.store", "connectivity.history", "connectivity.searching", "connectivity.streams"),
         ("connectivity.aggregating",),
+        ("connectivity.inquiring",),
         ("connectivity.outbound", "connectivity.inbound", "connectivity.trimming", "connectivity.past"),
         ("connectivity.targets", "connectivity.arrivals", "connectivity.rehearsal", "connectivity.subscriptions"),
         (
@@ -305,7 +307,7 @@ LIBRARIES = {
     "httpx": ("connectivity.cli*",),
     "typer": ("connectivity.cli*",),
     "rich": ("connectivity.cli*",),
-    "cryptography": ("connectivity.vault",),
+    "cryptography": ("connectivity.vault", "connectivity.inquiring"),
     "opentelemetry": ("connectivity.tracing",),
     "prometheus_client": ("connectivity.monitor", "connectivity.api*"),
     "pydantic_settings": ("connectivity.settings",),
@@ -350,6 +352,7 @@ THIRD_PARTY_ALLOWED = {"mappings": ("msgspec",)}
 SHAPES = (
     "connectivity/errors.py",
     "connectivity/feeds.py",
+    "connectivity/inquiry.py",
     "connectivity/manual.py",
     "mappings/codecs/base.py",
     "mappings/envelope.py",

@@ -2,6 +2,7 @@
 
     health.py        /health/live, /health/ready, /metrics
     connections.py   /api/2/connections…
+    search.py        /api/2/search/things…
     operations.py    /api/2/connectivity/subscriptions, /api/2/audit, /api/2/erasures
     description.py   /openapi.json
 
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import get_origin
 
 from fastapi import Depends, FastAPI, Request, Response
 
-from connectivity.api import connections, health, operations
+from connectivity.api import connections, health, operations, search
 from connectivity.api.answers import Answering, JsonAnswer, install
 from connectivity.api.bodies import Bounds
 from connectivity.api.description import described
@@ -23,6 +25,7 @@ from connectivity.api.faults import refused
 from connectivity.api.guard import Guard
 from connectivity.api.health import Readiness
 from connectivity.api.operations import Erasures
+from connectivity.inquiry import Inquiries
 from connectivity.management import Management
 from connectivity.monitor import Monitor
 from connectivity.rules import did_you_mean
@@ -37,6 +40,7 @@ def application(
     settings: ApiSettings | None = None,
     erasures: Erasures | None = None,
     management: Management | None = None,
+    inquiries: Inquiries | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> FastAPI:
     """The application, with what is there to be asked. `sleep` is how long wrong tokens wait."""
@@ -56,6 +60,8 @@ def application(
     if management is not None:
         app.include_router(connections.router(management, bounds))
         app.include_router(operations.router(management))
+    if inquiries is not None:
+        app.include_router(search.router(inquiries))
     if erasures is not None:
         app.include_router(operations.erasing(erasures, bounds))
     _describe(app, settings.needs_token)
@@ -79,13 +85,14 @@ def _describe(app: FastAPI, needs_token: bool) -> None:
 def _known_parameters(request: Request) -> None:
     """A parameter that nobody knows is refused: `?dryrun=true` must not create a connection that was to be tried.
 
-    So is one that comes twice, which would count once.
+    So is one that comes twice, which would count once, unless it is a list.
     """
     route = request.scope["route"]
     known = [parameter.alias for parameter in route.dependant.query_params]
+    lists = {it.alias for it in route.dependant.query_params if get_origin(it.field_info.annotation) is list}
     seen = set()
     for name, _ in request.query_params.multi_items():
-        if name in seen:
+        if name in seen and name not in lists:
             raise refused(
                 "api:parameter.invalid", f"The query has the parameter '{name[:40]}' twice.", "expected it once"
             )

@@ -36,6 +36,7 @@ CODES: Final[Mapping[str, Code]] = {
     "api:path.notfound": Code(404, "there is no such path"),
     "api:request.invalid": Code(400, "what came is no HTTP/1.1, or has two lengths"),
     "api:requests.toomany": Code(429, "too many wrong tokens from one address wait for their answer"),
+    "api:subjects.missing": Code(403, "a search, and the token has no `subjects` in whose name it could be asked"),
     "api:store.unavailable": Code(503, "the store cannot be used now"),
     "connectivity:subscription.conflict": Code(409, "several subscriptions begin so"),
     "connectivity:subscription.notfound": Code(404, "no open subscription begins so"),
@@ -59,6 +60,9 @@ CODES: Final[Mapping[str, Code]] = {
     "header.invalid": Code(400, "a header that cannot be understood"),
     "internalerror": Code(500, "a mistake of our own; the log tells it"),
     "json.fieldselector.invalid": Code(400, "`fields` cannot be read"),
+    "rql.expression.invalid": Code(400, "`filter` is no RQL, or compares a property that things do not have"),
+    "thing-search:budget.exceeded": Code(503, "nothing more was found in the time that looking may take"),
+    "thing-search:search.option.invalid": Code(400, "`option` cannot be read, or has a cursor of another search"),
     "json.invalid": Code(400, "the body is no JSON, names a member twice, or is nested too deep"),
 }
 """Every code that the API itself answers with, and those of `Management` that belong to an operation. A connection that has

@@ -10,6 +10,7 @@ from connectivity.api.app import application
 from connectivity.api.description import ALWAYS, CHANGING, EVERYWHERE, GUARDED, WITH_BODY, WITH_JSON, described
 from connectivity.api.faults import CODES
 from connectivity.api.operations import Erasures
+from connectivity.inquiry import Inquiries
 from connectivity.management import Management
 from connectivity.monitor import Monitor
 from connectivity.spec.reference import cell
@@ -124,7 +125,14 @@ def _introduction() -> str:
 
 def description() -> dict[str, Any]:
     """The OpenAPI document of an application with everything in it; nobody asks it anything."""
-    app = application(Monitor(), lambda: (True, {}), None, cast(Erasures, object()), cast(Management, object()))
+    app = application(
+        Monitor(),
+        lambda: (True, {}),
+        None,
+        cast(Erasures, object()),
+        cast(Management, object()),
+        cast(Inquiries, object()),
+    )
     return described(app, needs_token=False)
 
 

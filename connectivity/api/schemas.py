@@ -111,6 +111,13 @@ AUDIT_EXAMPLE = {
     "connection": "depot-7",
     "revision": 3,
 }
+FINDINGS_EXAMPLE = {
+    "items": [
+        {"thingId": "acme.site:lamp-7", "attributes": {"room": "hall", "size": 4}},
+        {"thingId": "acme.site:lamp-8", "attributes": {"room": "hall", "size": 3}},
+    ],
+    "cursor": "gqRkYXRhxA",
+}
 ERASURE_EXAMPLE = {
     "id": 1,
     "entity_type": "thing",
@@ -172,6 +179,16 @@ def schemas() -> dict[str, Any]:
             {"id": _TEXT, "connection": _TEXT, "demand": {"type": "integer"}, "sent": {"type": "integer"}}
         ),
         "Audit": _list_of({"at": _AT, "by": _TEXT, "action": _TEXT}),
+        "Findings": {
+            "type": "object",
+            "required": ["items"],
+            "additionalProperties": False,
+            "properties": {
+                "items": {"type": "array", "items": _OPEN, "description": "Things, or what `fields` names of them."},
+                "cursor": {"type": "string", "description": "Only where there is more: for `option=cursor(…)`."},
+            },
+        },
+        "Count": {"type": "integer", "minimum": 0},
         "ErasureWish": {
             "type": "object",
             "required": ["entity"],

@@ -24,7 +24,7 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,18 +190,18 @@ class Service:
         self,
         method: str,
         *path: str,
-        query: Mapping[str, str | None] | None = None,
+        query: Mapping[str, str | Sequence[str] | None] | None = None,
         body: object = None,
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Ask for `/api/2/` and `path`, each of them one segment; texts are sent as they are, the rest as JSON.
 
-        Query parameters that are None are left out. Raises AskingFailed.
+        Query parameters that are None are left out, and one with several values comes as often. Raises AskingFailed.
         """
         asked = {name: value for name, value in (query or {}).items() if value is not None}
         target = "/".join([self.place.path, "api", "2", *(quote(segment, safe=":") for segment in path)])
-        target += f"?{urlencode(asked)}" if asked else ""
+        target += f"?{urlencode(asked, doseq=True)}" if asked else ""
         sent = {"accept": "application/json", "connection": "close", **(headers or {})}
         if self._token is not None:
             sent["authorization"] = f"Bearer {self._token}"

@@ -18,6 +18,7 @@ from connectivity.cli.audit import audit
 from connectivity.cli.backup import backup
 from connectivity.cli.given import EXITS, AsJson, Paths, loaded_files, loaded_settings
 from connectivity.cli.output import counted, print_json, print_notes, print_problems
+from connectivity.cli.search import search
 
 app = typer.Typer(
     name="connectivity",
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.add_typer(connections.app, name="connections")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.command(epilog=EXITS)(audit)
+app.command(epilog=EXITS)(search)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(history.app, name="history")
 app.command(

@@ -181,6 +181,20 @@ def entry(found: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(found.get("timestamp", "–")), how, f"{where}{place}{about}: {message}{correlation}"
 
 
+def leaves(found: Mapping[str, Any]) -> Row:
+    """What stands in a thing, by the paths that a filter names it with; an empty object is a value too."""
+    row: Row = {}
+    waiting: list[tuple[str, object]] = [("", found)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict) and (value or not path):
+            inner = [(f"{path}/{name}" if path else str(name), member) for name, member in value.items()]
+            waiting.extend(reversed(inner))
+        else:
+            row[path] = value
+    return row
+
+
 def same_names(found: object) -> list[Row]:
     """The rows of a list of objects, each with the names of all of them, in the order they come in."""
     rows = objects(found)

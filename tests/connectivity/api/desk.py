@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from connectivity.api.app import application
 from connectivity.errors import OperationRefused, Problem
+from connectivity.inquiry import Findings, Inquiry
 from connectivity.management import Definition, Judge, Moment, Owner, Sample
 from connectivity.monitor import Monitor
 from connectivity.settings import ApiSettings
@@ -170,6 +171,14 @@ class Desk:
         if not "abcd".startswith(prefix):
             raise OperationRefused(Fault(404, "connectivity:subscription.notfound", "No open subscription begins so."))
 
+    async def things(self, inquiry: Inquiry) -> Findings:
+        self._do("things", inquiry)
+        return Findings(b'[{"thingId":"acme:lamp"}]', "bmV4dA" if inquiry.options is None else None)
+
+    async def count(self, inquiry: Inquiry) -> int:
+        self._do("count", inquiry)
+        return 7
+
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         self._do("audit", limit)
         return [{"at": START, "by": "anna", "action": "delete", "connection": "site", "revision": 2}][:limit]
@@ -193,7 +202,8 @@ def app_of(
     **settings: Any,
 ) -> FastAPI:
     """The application. `settings` are those of `api`."""
-    return application(Monitor(), readiness, ApiSettings(**settings), erasures or Erasures(), desk or Desk(), sleep)
+    found = desk or Desk()
+    return application(Monitor(), readiness, ApiSettings(**settings), erasures or Erasures(), found, found, sleep)
 
 
 def client_of(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:

@@ -19,9 +19,9 @@ from tests.connectivity.api.desk import DOCUMENT, Desk, app_of, ask, client_of, 
 from tests.helpers import wait_until
 
 TOKENS = [
-    {"name": "reader", "token": "r" * 16, "role": "read"},
+    {"name": "reader", "token": "r" * 16, "role": "read", "subjects": ["acme:r"]},
     {"name": "writer", "token": "w" * 16, "role": "write", "subjects": ["acme:w"]},
-    {"name": "admin", "token": "a" * 16, "role": "admin"},
+    {"name": "admin", "token": "a" * 16, "role": "admin", "subjects": ["acme:a"]},
 ]
 READER, WRITER, ADMIN = ({"authorization": f"Bearer {letter * 16}"} for letter in "rwa")
 
@@ -90,6 +90,10 @@ OPERATIONS: list[tuple[Role, str, str, dict[str, Any]]] = [
         "/api/2/connections/site/command",
         {"content": "connectivity.commands:openConnection", "headers": {"content-type": "text/plain"}},
     ),
+    (Role.READ, "GET", "/api/2/search/things", {}),
+    (Role.READ, "GET", "/api/2/search/things/count", {}),
+    (Role.ADMIN, "GET", "/api/2/search/things?as=acme:anna", {}),
+    (Role.ADMIN, "GET", "/api/2/search/things/count?as=acme:anna", {}),
     (Role.ADMIN, "GET", "/api/2/audit", {}),
     (Role.ADMIN, "GET", "/api/2/erasures", {}),
     (Role.ADMIN, "POST", "/api/2/erasures", {"json": {"entity": "acme:lamp"}}),

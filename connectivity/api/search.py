@@ -1,0 +1,204 @@
+"""Searching things over HTTP: a page of them, or how many there are (Ditto search, HTTP API).
+
+A question is asked in the name of the token's subjects; an admin may ask in anybody's, with `as`. What a search means
+(filter, options, rights) is that of searches over brokers; here stands how it is asked and answered.
+
+An answer is `{"items": [...]}`, with a `cursor` if there is more; `option=cursor(…)` goes on from there. Nothing is kept in
+between: the pages show the present, each its own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from connectivity.api.answers import JsonAnswer
+from connectivity.api.description import answers, body
+from connectivity.api.faults import refused
+from connectivity.api.guard import caller_of, not_enough
+from connectivity.api.schemas import FINDINGS_EXAMPLE
+from connectivity.errors import OperationRefused
+from connectivity.inquiry import Findings, Inquiries, Inquiry
+from connectivity.tokens import Role
+from mappings.selection import Selection, SelectorRefused, parse_fields
+
+PREFIX = "/api/2/search/things"
+
+_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0}
+_TIMEOUT = re.compile(r"([0-9]{1,6})(ms|s|m|)")
+_LONGEST_TIMEOUT = 60.0
+_LONGEST_FILTER = 32 * 1024
+"""In characters. Over a broker a filter may be longer; a query has to fit into the head of a request."""
+_MOST_SUBJECTS = 100
+
+Filter = Annotated[
+    str | None,
+    Query(
+        description="Which things: RQL, such as `gt(attributes/size,3)`. All of them without one.",
+        examples=['eq(attributes/room,"hall")'],
+        max_length=_LONGEST_FILTER,
+    ),
+]
+Namespaces = Annotated[
+    str | None,
+    Query(
+        description="Of which namespaces, separated by commas; of none if it is empty. All of them without it.",
+        examples=["acme.site,acme.lab"],
+        max_length=10_000,
+    ),
+]
+Fields = Annotated[
+    str | None,
+    Query(
+        description="The members to show, such as `thingId,attributes/room`. Those that begin with `_` are only shown when "
+        "they are named: `_revision`, `_created`, `_modified`, `_namespace`, `_metadata`.",
+        examples=["thingId,attributes(room,size)"],
+        max_length=10_000,
+    ),
+]
+Options = Annotated[
+    str | None,
+    Query(
+        description="`size(n)`: how many at most, 25 without it, 200 at most. `sort(+path,-path)`: in which order, by "
+        "`thingId` without it. `cursor(…)`: the page behind the one that had this cursor; filter, namespaces and order "
+        "have to be the same.",
+        examples=["size(50),sort(-attributes/size,+thingId)"],
+        max_length=20_000,
+    ),
+]
+Timeout = Annotated[
+    str | None,
+    Query(
+        alias="timeout",
+        description="How long looking may take, such as `10s` or `500ms`; one minute at most, and never longer than "
+        "the settings allow.",
+        examples=["10s"],
+        pattern=r"^[0-9]{1,6}(ms|s|m|)$",
+    ),
+]
+Subjects = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=512)]],
+    Query(
+        alias="as",
+        default_factory=list,
+        description="In whose name, instead of the token's own subjects: an authorization subject; several times for "
+        "several. For admins only.",
+        examples=[["integration:fleet"]],
+        max_length=_MOST_SUBJECTS,
+    ),
+]
+
+
+def router(inquiries: Inquiries) -> APIRouter:
+    """Everything below `/api/2/search/things`."""
+    api = APIRouter(prefix=PREFIX, tags=["search"])
+
+    @api.get(
+        "",
+        summary="Search things",
+        description="Those that the one who asks may read anything of, with what of them he may read.",
+        operation_id="searchThings",
+        responses=answers(
+            {200: body("As many as asked for, and a cursor if there are more.", "Findings", FINDINGS_EXAMPLE)},
+            *("rql.expression.invalid", "thing-search:search.option.invalid", "json.fieldselector.invalid"),
+            *("api:subjects.missing", "thing-search:budget.exceeded", "api:store.unavailable"),
+        ),
+    )
+    async def things(
+        request: Request,
+        subjects: Subjects,
+        filter: Filter = None,
+        namespaces: Namespaces = None,
+        fields: Fields = None,
+        option: Options = None,
+        wait: Timeout = None,
+    ) -> Response:
+        inquiry = Inquiry(
+            subjects=_subjects(request, subjects),
+            filter=filter,
+            options=option,
+            namespaces=_namespaces(namespaces),
+            selection=_selection(fields),
+            seconds=_seconds(wait),
+        )
+        found = Findings(b"[]", None) if inquiry.namespaces == frozenset() else await inquiries.things(inquiry)
+        shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
+        if found.cursor is not None:
+            shown["cursor"] = found.cursor
+        return JsonAnswer(shown)
+
+    @api.get(
+        "/count",
+        summary="Count things",
+        description="Those that a search with this filter would find.",
+        operation_id="countThings",
+        responses=answers(
+            {200: body("How many there are.", "Count", 42)},
+            *("rql.expression.invalid", "api:subjects.missing", "thing-search:budget.exceeded"),
+            "api:store.unavailable",
+        ),
+    )
+    async def count(
+        request: Request,
+        subjects: Subjects,
+        filter: Filter = None,
+        namespaces: Namespaces = None,
+        wait: Timeout = None,
+    ) -> Response:
+        inquiry = Inquiry(
+            subjects=_subjects(request, subjects),
+            filter=filter,
+            namespaces=_namespaces(namespaces),
+            seconds=_seconds(wait),
+        )
+        return JsonAnswer(0 if inquiry.namespaces == frozenset() else await inquiries.count(inquiry))
+
+    return api
+
+
+def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
+    """In whose name is asked. Raises OperationRefused where that is nobody, or somebody that only admins may name."""
+    caller = caller_of(request)
+    if wanted:
+        if not caller.role.may(Role.ADMIN):
+            raise OperationRefused(not_enough(caller, Role.ADMIN))
+        return tuple(dict.fromkeys(wanted))
+    if not caller.subjects:
+        may_say = " An admin says 'as' instead." if caller.role.may(Role.ADMIN) else ""
+        raise refused(
+            "api:subjects.missing",
+            "Your token has no subjects in whose name things could be searched.",
+            f"expected 'subjects' at the token in api.tokens.{may_say}",
+        )
+    return caller.subjects
+
+
+def _namespaces(text: str | None) -> frozenset[str] | None:
+    return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _selection(fields: str | None) -> Selection | None:
+    if not fields:
+        return None
+    try:
+        return parse_fields(fields)
+    except SelectorRefused as error:
+        raise refused("json.fieldselector.invalid", "'fields' cannot be read.", str(error)) from error
+
+
+def _seconds(timeout: str | None) -> float | None:
+    """How long looking may take. A timeout of 0 is one that nobody could keep."""
+    if timeout is None:
+        return None
+    found = _TIMEOUT.fullmatch(timeout)
+    assert found is not None, "the pattern of the parameter has let it through"
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if not 0 < seconds <= _LONGEST_TIMEOUT:
+        raise refused(
+            "api:parameter.invalid", f"'timeout' is {timeout}.", "expected more than 0 and at most one minute"
+        )
+    return seconds

@@ -1,0 +1,104 @@
+"""`connectivity search`: which things there are, as a running service's search finds them.
+
+The pages are asked for one after the other, up to `--limit`. Each shows the present of its moment, so a thing whose place in
+the order changes meanwhile may be left out or come twice. Exit codes as those of `connectivity connections`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from connectivity.cli import tables
+from connectivity.cli.asking import Service
+from connectivity.cli.given import AsJson, reaching
+from connectivity.cli.output import complain, print_json, print_table
+
+_PAGE = 200
+"""The most things that one answer has."""
+
+
+@reaching
+def search(
+    service: Service,
+    query: Annotated[
+        str | None,
+        typer.Argument(metavar="QUERY", help="RQL, such as 'gt(attributes/size,3)'; every thing without it."),
+    ] = None,
+    fields: Annotated[
+        str | None, typer.Option(metavar="FIELDS", help="What to show, such as thingId,attributes(room,size).")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="PATHS", help="In which order, such as -attributes/size,+thingId; by thingId without it."),
+    ] = None,
+    namespaces: Annotated[
+        list[str] | None, typer.Option("--namespace", metavar="NAME", help="Only these; may be said several times.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many things at most.")] = 1_000,
+    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
+    subjects: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="SUBJECT",
+            help="In whose name, instead of the token's subjects; admins only; may be said several times.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search things: those that match, with what of them may be read in the name of the token's subjects."""
+    asked = {
+        "filter": query,
+        "namespaces": ",".join(namespaces) if namespaces else None,
+        "as": subjects or None,
+    }
+    if count:
+        number = service.ask("GET", "search", "things", "count", query=asked).document
+        print_json(number) if as_json else typer.echo(number)
+        return
+    order = f"sort({','.join(map(_signed, sort.split(',')))})" if sort else None
+    found, is_all = _collected(_pages(service, {**asked, "fields": fields}, order, limit), limit)
+    if not is_all:
+        complain(f"{len(found)} things are listed, and there are more; --limit says how many at most")
+    if as_json:
+        print_json(found)
+    elif rows := tables.same_names([tables.leaves(thing) for thing in found] if fields else found):
+        print_table(rows)
+    else:
+        typer.echo("no things")
+
+
+def _pages(
+    service: Service, asked: Mapping[str, Any], order: str | None, limit: int
+) -> Iterator[tuple[list[Any], bool]]:
+    """The pages, each with whether there is none behind it. Raises AskingFailed."""
+    cursor: str | None = None
+    left = limit
+    while True:
+        options = [f"size({min(left, _PAGE)})", *([order] if order else []), *([f"cursor({cursor})"] if cursor else [])]
+        answer = service.ask("GET", "search", "things", query={**asked, "option": ",".join(options)}).document
+        items, cursor = (answer.get("items"), answer.get("cursor")) if isinstance(answer, dict) else (None, None)
+        if not isinstance(items, list) or not isinstance(cursor, str | None):
+            raise service.misunderstood()
+        left -= len(items)
+        yield items, cursor is None
+        if cursor is None:
+            return
+
+
+def _collected(pages: Iterator[tuple[list[Any], bool]], limit: int) -> tuple[list[Any], bool]:
+    """So many things at most, and whether these are all."""
+    found: list[Any] = []
+    for items, is_last in pages:
+        found += items
+        if is_last or len(found) >= limit:
+            return found, is_last
+    return found, True
+
+
+def _signed(path: str) -> str:
+    """A path to sort by with its sign."""
+    return path if path.startswith(("+", "-")) else f"+{path}"

@@ -1,0 +1,123 @@
+"""The page about searching: every example in it does what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.twins.enforcer import DROP, READ, Enforcer
+from mappings.selection import parse_fields, select
+from spark_store.aggregation import Tally, read_aggregation
+from spark_store.errors import QueryError
+from spark_store.rql.options import read_options
+from spark_store.rql.order import key_of, place_of
+from spark_store.rql.search import holds, read
+
+PAGE = (Path(__file__).parents[2] / "docs" / "search.md").read_text("utf-8")
+BLOCKS = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+THINGS: Sequence[dict[str, Any]] = BLOCKS[0]
+NOW = datetime(2030, 1, 15, 7, 40, tzinfo=UTC)
+STAFF = "acme:staff"
+
+_ROWS = re.findall(r"^\| (?:`(acme:\w+)` \| )?`([a-zA-Z]+[(=].*?)` \| (.+) \|$", PAGE, re.MULTILINE)
+_NAMES = re.compile(r"none|[a-z]+-\d(, [a-z]+-\d)*")
+FOUND = [row for row in _ROWS if _NAMES.fullmatch(row[2]) and not row[1].startswith("sort(")]
+SORTED = [row for row in _ROWS if _NAMES.fullmatch(row[2]) and row[1].startswith("sort(")]
+REFUSED = [
+    row
+    for row in _ROWS
+    if not _NAMES.fullmatch(row[2])
+    and "…" not in row[1]
+    and row[1] != "size(n)"
+    and not row[1].startswith("sort(+path")
+]
+
+
+def policy(shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "entries": {
+            subject: {
+                "subjects": {subject: {"type": "any"}},
+                "resources": {
+                    **{resource: {"grant": ["READ"], "revoke": []} for resource in may["grant"]},
+                    **{resource: {"grant": [], "revoke": ["READ"]} for resource in may["revoke"]},
+                },
+            }
+            for subject, may in shown.items()
+        }
+    }
+
+
+ENFORCERS = {name: Enforcer(policy(shown)) for name, shown in BLOCKS[1].items()}
+WHOLE = {"_revision": 3, "_created": "2030-01-15T07:00:00Z", "_modified": "2030-01-15T07:00:00Z"}
+
+
+def seen(subject: str, filter: str | None, options: str = "") -> list[tuple[dict[str, Any], Any]]:
+    """The things that are found, whole, each with what may be read of it."""
+    predicate = read(filter, NOW) if filter is not None else None
+    order = read_options(options).order
+    found = []
+    for shown in THINGS:
+        thing, enforcer = {**WHOLE, **shown}, ENFORCERS[shown["policyId"]]
+
+        def may(path: Sequence[str], enforcer: Enforcer = enforcer) -> bool:
+            return enforcer.has([subject], READ, "thing:/" + "/".join(path))
+
+        visible = enforcer.view(shown, "thing:/", [subject])
+        if visible is not DROP and (predicate is None or holds(predicate, thing, may)):
+            found.append((place_of(thing, order, may), thing, may))
+    by = key_of(order)
+    return [(thing, may) for _, thing, may in sorted(found, key=lambda each: by(each[0]))]
+
+
+def names(subject: str, filter: str | None, options: str = "") -> list[str]:
+    return [thing["thingId"].partition(":")[2] for thing, _ in seen(subject, filter, options)]
+
+
+@pytest.mark.parametrize(("who", "filter", "told"), FOUND, ids=[f"{row[0]} {row[1]}" for row in FOUND])
+def test_a_filter_finds_the_things_that_the_page_names(who: str, filter: str, told: str) -> None:
+    assert ", ".join(names(who or STAFF, filter)) == told.replace("none", "")
+
+
+@pytest.mark.parametrize(("options", "told"), [row[1:] for row in SORTED], ids=[row[1] for row in SORTED])
+def test_options_order_the_things_as_the_page_says(options: str, told: str) -> None:
+    assert ", ".join(names(STAFF, None, options)) == told
+
+
+@pytest.mark.parametrize(("text", "told"), [row[1:] for row in REFUSED], ids=[row[1] for row in REFUSED])
+def test_what_the_page_calls_no_search_is_none(text: str, told: str) -> None:
+    with pytest.raises(QueryError) as refused:
+        read_options(text) if re.match("size|sort|limit", text) else read(text, NOW)
+    assert told in str(refused.value)
+
+
+def test_the_conversation_of_the_page_is_about_its_things() -> None:
+    subscribe, _, _, page = BLOCKS[2:6]
+    value = subscribe["value"]
+    assert read_options(value["options"]).size == len(page["value"]["items"]) == 2
+    found = [
+        select(thing, parse_fields(subscribe["fields"]))
+        for thing, _ in seen(STAFF, value["filter"], value["options"])
+        if thing["thingId"].partition(":")[0] in value["namespaces"]
+    ]
+    assert found[:2] == page["value"]["items"]
+    assert [thing["thingId"] for thing in found[2:]] == ["acme.site:lamp-8"]
+
+
+@pytest.mark.parametrize("number", [6, 8, 10])
+def test_an_aggregation_gives_the_rows_that_the_page_shows(number: int) -> None:
+    value = BLOCKS[number]["value"]
+    tally = Tally(read_aggregation(value["aggregation"]))
+    for thing, may in seen(STAFF, value.get("filter")):
+        tally.add(thing, may)
+    assert [list(row.items()) for row in tally.rows()] == [list(row.items()) for row in BLOCKS[number + 1]]
+
+
+def test_the_page_has_examples() -> None:
+    assert (len(FOUND) > 50, len(SORTED) >= 6, len(REFUSED) >= 10, len(BLOCKS)) == (True, True, True, 12)
