@@ -14,7 +14,7 @@ import binascii
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -91,6 +91,24 @@ class Inquirer:
             while not everything.is_over:
                 await everything.slice(add)
         return number
+
+    async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
+        """How the first page would be come by now. Raises OperationRefused."""
+        async with _refusing(inquiry.seconds):
+            asked = self._read(inquiry).asked
+            plan = await self._searching.look(
+                lambda looking: looking.reading.explain(
+                    asked.question, ThingRights(looking.world, asked.subjects), asked.size
+                )
+            )
+        return {
+            "way": plan.way.value,
+            "order": plan.order,
+            "things": plan.things,
+            "candidates": plan.known,
+            "isIndexed": plan.is_indexed,
+            "text": str(plan),
+        }
 
     def _read(self, inquiry: Inquiry) -> _Read:
         """What is asked. Raises QueryError."""

@@ -8,8 +8,9 @@ Everything refuses with OperationRefused and nothing else; what it says is meant
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mappings.selection import Selection
 
@@ -52,3 +53,9 @@ class Inquiries(Protocol):
 
     async def count(self, inquiry: Inquiry) -> int:
         """How many there are. Options do not matter."""
+
+    async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
+        """How the first page would be come by now: `way`, `order`, `things`, `candidates`, `isIndexed`, `text`.
+
+        It tells how many things there are, whoever may see them.
+        """

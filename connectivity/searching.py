@@ -33,9 +33,10 @@ from mappings.headers import FIELDS, invalid_header
 from mappings.ids import EntityId
 from mappings.selection import Selection, parse_fields
 from mappings.signals import Headers, SearchQuery
-from spark_store.asking import Budget, Place, Question, Search
+from spark_store.asking import Budget, Place, Question, Rights, Search
 from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.named import NamedThings, named_things
+from spark_store.planning import Plan
 from spark_store.records import Snapshot
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
@@ -58,6 +59,9 @@ class Reading(Search, Protocol):
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The durable state of an entity; within a page, that which the page is made from. Raises StoreUnavailable."""
+
+    def explain(self, question: Question, rights: Rights, limit: int) -> Plan:
+        """How the first `limit` things would be come by now. Raises StoreUnavailable."""
 
     def close(self) -> None: ...
 

@@ -118,6 +118,15 @@ FINDINGS_EXAMPLE = {
     ],
     "cursor": "gqRkYXRhxA",
 }
+PLAN_EXAMPLE = {
+    "way": "all candidates, brought into order",
+    "order": "+thingId",
+    "things": 120000,
+    "candidates": 42,
+    "isIndexed": True,
+    "text": "all candidates, brought into order; 120000 things, order +thingId\n"
+    "rows of attributes/room = hall\ncandidates: 42",
+}
 ERASURE_EXAMPLE = {
     "id": 1,
     "entity_type": "thing",
@@ -186,6 +195,21 @@ def schemas() -> dict[str, Any]:
             "properties": {
                 "items": {"type": "array", "items": _OPEN, "description": "Things, or what `fields` names of them."},
                 "cursor": {"type": "string", "description": "Only where there is more: for `option=cursor(…)`."},
+            },
+        },
+        "Plan": {
+            "type": "object",
+            "required": ["way", "order", "things", "candidates", "isIndexed", "text"],
+            "properties": {
+                "way": {"type": "string", "description": "How the things are come by in order."},
+                "order": _TEXT,
+                "things": {"type": "integer", "description": "About how many there are, whoever may see them."},
+                "candidates": {
+                    "type": ["integer", "null"],
+                    "description": "How many the index names; null for more than are worth a list.",
+                },
+                "isIndexed": {"type": "boolean", "description": "False while the index is being built."},
+                "text": {"type": "string", "description": "The same in words, with what is looked at in the index."},
             },
         },
         "Count": {"type": "integer", "minimum": 0},

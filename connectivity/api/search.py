@@ -13,14 +13,14 @@ import re
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
 from connectivity.api.answers import JsonAnswer
 from connectivity.api.description import answers, body
 from connectivity.api.faults import refused
-from connectivity.api.guard import caller_of, not_enough
-from connectivity.api.schemas import FINDINGS_EXAMPLE
+from connectivity.api.guard import admins_only, caller_of, not_enough
+from connectivity.api.schemas import FINDINGS_EXAMPLE, PLAN_EXAMPLE
 from connectivity.errors import OperationRefused
 from connectivity.inquiry import Findings, Inquiries, Inquiry
 from connectivity.tokens import Role
@@ -156,6 +156,35 @@ def router(inquiries: Inquiries) -> APIRouter:
             seconds=_seconds(wait),
         )
         return JsonAnswer(0 if inquiry.namespaces == frozenset() else await inquiries.count(inquiry))
+
+    @api.get(
+        "/plan",
+        summary="How a search would be answered",
+        description="Looks at the index alone, and finds nothing. It tells how many things there are, so it is for admins.",
+        operation_id="planSearch",
+        dependencies=[Depends(admins_only)],
+        responses=answers(
+            {200: body("The plan of the first page, as it would be now.", "Plan", PLAN_EXAMPLE)},
+            *("rql.expression.invalid", "thing-search:search.option.invalid", "api:subjects.missing"),
+            *("thing-search:budget.exceeded", "api:store.unavailable"),
+        ),
+    )
+    async def plan(
+        request: Request,
+        subjects: Subjects,
+        filter: Filter = None,
+        namespaces: Namespaces = None,
+        option: Options = None,
+        wait: Timeout = None,
+    ) -> Response:
+        inquiry = Inquiry(
+            subjects=_subjects(request, subjects),
+            filter=filter,
+            options=option,
+            namespaces=_namespaces(namespaces),
+            seconds=_seconds(wait),
+        )
+        return JsonAnswer(await inquiries.plan(inquiry))
 
     return api
 

@@ -14,7 +14,7 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.asking import Service
 from connectivity.cli.given import AsJson, reaching
-from connectivity.cli.output import complain, print_json, print_table
+from connectivity.cli.output import complain, print_json, print_table, printable
 
 _PAGE = 200
 """The most things that one answer has."""
@@ -39,6 +39,9 @@ def search(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many things at most.")] = 1_000,
     count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say how it would be answered, and find nothing; admins only.")
+    ] = False,
     subjects: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,6 +63,12 @@ def search(
         print_json(number) if as_json else typer.echo(number)
         return
     order = f"sort({','.join(map(_signed, sort.split(',')))})" if sort else None
+    if explain:
+        plan = service.ask("GET", "search", "things", "plan", query={**asked, "option": order}).document
+        if not isinstance(plan, dict) or not isinstance(plan.get("text"), str):
+            raise service.misunderstood()
+        print_json(plan) if as_json else typer.echo(printable(plan["text"], keep="\n"))
+        return
     found, is_all = _collected(_pages(service, {**asked, "fields": fields}, order, limit), limit)
     if not is_all:
         complain(f"{len(found)} things are listed, and there are more; --limit says how many at most")

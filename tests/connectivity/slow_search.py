@@ -15,9 +15,11 @@ from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal import Journal
 from spark_store.memory import MemoryJournal
 from spark_store.named import thing_of
+from spark_store.planning import Plan, Way, shown_order
 from spark_store.records import Snapshot
 from spark_store.rql.order import compare, key_of, place_of
 from spark_store.rql.search import holds
+from spark_store.rql.to_sql import Every
 
 
 class Looked(NamedTuple):
@@ -71,6 +73,10 @@ class SlowSearch:
         found.sort(key=lambda each: by(each[0]))
         taken = found[: limit if self.slice is None else min(limit, self.slice)]
         return Found([hit for _, hit in taken], taken[-1][0] if taken else after, len(taken) == len(found))
+
+    def explain(self, question: Question, rights: Rights, limit: int) -> Plan:
+        number = sum(1 for _ in self.things())
+        return Plan(Way.THINGS, Every(), None, number, False, shown_order(tuple(question.order)))
 
     def close(self) -> None:
         self.is_closed = True

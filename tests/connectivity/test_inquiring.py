@@ -95,6 +95,21 @@ async def test_what_matches_is_counted_in_slices(site: Site, inquirer: Inquirer)
     assert await inquirer.count(Inquiry(("acme:stranger",))) == 0
 
 
+async def test_a_plan_says_how_the_first_page_would_be_come_by(site: Site, inquirer: Inquirer) -> None:
+    await lamps(site, 3)
+    found = await inquirer.plan(replace(OWNER, options="size(2)"))
+    assert found == {
+        "way": "all things, brought into order",
+        "order": "+thingId",
+        "things": 3,
+        "candidates": None,
+        "isIndexed": False,
+        "text": "all things, brought into order; 3 things, order +thingId\nthe index is being built: the states are "
+        "searched\nevery thing\ncandidates: too many to be worth a list",
+    }
+    assert await refused(inquirer.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
+
+
 async def test_all_pages_mean_the_same_now(site: Site) -> None:
     """`time:now` is that of the first page."""
     await lamps(site, 3)

@@ -63,7 +63,7 @@ def policy(shown: Mapping[str, Any]) -> dict[str, Any]:
                 },
             }
             for subject, may in shown.items()
-        }
+        },
     }
 
 

@@ -179,6 +179,12 @@ class Desk:
         self._do("count", inquiry)
         return 7
 
+    async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
+        self._do("plan", inquiry)
+        text = "along the ids; 7 things, order +thingId\nevery thing"
+        found = {"way": "along the ids", "order": "+thingId", "things": 7, "candidates": None}
+        return {**found, "isIndexed": True, "text": text}
+
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         self._do("audit", limit)
         return [{"at": START, "by": "anna", "action": "delete", "connection": "site", "revision": 2}][:limit]

@@ -94,6 +94,7 @@ OPERATIONS: list[tuple[Role, str, str, dict[str, Any]]] = [
     (Role.READ, "GET", "/api/2/search/things/count", {}),
     (Role.ADMIN, "GET", "/api/2/search/things?as=acme:anna", {}),
     (Role.ADMIN, "GET", "/api/2/search/things/count?as=acme:anna", {}),
+    (Role.ADMIN, "GET", "/api/2/search/things/plan", {}),
     (Role.ADMIN, "GET", "/api/2/audit", {}),
     (Role.ADMIN, "GET", "/api/2/erasures", {}),
     (Role.ADMIN, "POST", "/api/2/erasures", {"json": {"entity": "acme:lamp"}}),

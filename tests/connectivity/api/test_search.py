@@ -57,6 +57,14 @@ async def test_a_count_is_a_number() -> None:
     assert asked(desk) == Inquiry(("acme:bert", "acme:staff"), "exists(attributes/room)")
 
 
+async def test_a_plan_is_told_to_admins() -> None:
+    answer, desk = await search(f"{THINGS}/plan", "anna", filter="exists(attributes/room)", option="size(3)")
+    assert (answer.status_code, answer.json()["things"]) == (200, 7)
+    assert asked(desk) == Inquiry(("acme:anna",), "exists(attributes/room)", "size(3)")
+    answer, desk = await search(f"{THINGS}/plan", "bert")
+    assert (answer.status_code, desk.asked) == (403, [])
+
+
 async def test_everything_that_was_asked_is_asked() -> None:
     _, desk = await search(
         THINGS,

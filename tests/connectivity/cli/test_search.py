@@ -103,6 +103,19 @@ def test_a_count_is_a_number(monkeypatch: pytest.MonkeyPatch, things: Things) ->
     assert things.lines[0] == "GET /api/2/search/things/count?filter=exists%28attributes%2Froom%29&as=x"
 
 
+PLAN = {"way": "along the ids", "text": "along the ids; 7 things, order +thingId\nevery thing"}
+
+
+@answered(Says(PLAN), Says(PLAN), Says({"way": "?"}))
+def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
+    result = run(monkeypatch, things, "exists(attributes/room)", "--sort", "thingId", "--explain")
+    assert result.stdout == "along the ids; 7 things, order +thingId\nevery thing\n"
+    assert json.loads(run(monkeypatch, things, "--explain", "--json").stdout) == PLAN
+    run(monkeypatch, things, "--explain", code=5)
+    assert things.queries[0] == {"filter": ["exists(attributes/room)"], "option": ["sort(+thingId)"]}
+    assert things.lines[1] == "GET /api/2/search/things/plan"
+
+
 @pytest.mark.parametrize(
     ("answer", "code", "told"),
     [
