@@ -3,7 +3,9 @@
     MappingError
     ├── DecodeError                the other party sent what cannot be read
     │   ├── UnknownTopic           a topic path outside the grammar
-    │   └── UnknownPath            a path that no resource has
+    │   ├── UnknownPath            a path that no resource has
+    │   └── ProtocolError          octets after which a conversation cannot go on
+    │       └── UnsupportedVersion
     ├── EncodeError                this wire protocol cannot say that
     ├── OptionsRefused             options that a payload mapper cannot work with (`mappings/options.py`)
     └── PlaceholderError
@@ -92,6 +94,14 @@ class UnknownTopic(DecodeError):
 
 class UnknownPath(DecodeError):
     """`protocoladapter:unknown.path`."""
+
+
+class ProtocolError(DecodeError):
+    """Octets of reactive-streams-io after which the conversation cannot go on. The message is the reason to part with."""
+
+
+class UnsupportedVersion(ProtocolError):
+    """A hello in a version of reactive-streams-io that is not spoken here."""
 
 
 class EncodeError(MappingError):

@@ -53,6 +53,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("mappings.options",),
         ("mappings.scripted",),
         ("mappings.ditto", "mappings.ditto.*"),
+        ("mappings.reactive_streams_io", "mappings.reactive_streams_io.*"),
         ("mappings.codecs", "mappings.codecs.*", "mappings.mappers_page"),
     ),
     "spark_store": (
@@ -357,6 +358,7 @@ SHAPES = (
     "mappings/codecs/base.py",
     "mappings/envelope.py",
     "mappings/errors.py",
+    "mappings/reactive_streams_io/limits.py",
     "mappings/signals.py",
     "spark_store/asking.py",
     "spark_store/errors.py",
