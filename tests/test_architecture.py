@@ -54,6 +54,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("mappings.scripted",),
         ("mappings.ditto", "mappings.ditto.*"),
         ("mappings.reactive_streams_io", "mappings.reactive_streams_io.*"),
+        ("mappings.streamr", "mappings.streamr.*"),
         ("mappings.codecs", "mappings.codecs.*", "mappings.mappers_page"),
     ),
     "spark_store": (

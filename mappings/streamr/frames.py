@@ -1,0 +1,309 @@
+"""The eight kinds of frame that a service sends: `[0, type, subId, payload]` (Streamr protocol, server frame types).
+
+`write_frame` says one, `read_frame` reads it back. A broadcast and a resend's unicast carry a message; the others name
+stream and partition, those of a resend its `sub` too, since clients tell resends apart by that. What is sent to many at once
+is written once: the bytes of a frame depend on nothing but the frame and the peer's `Style`.
+
+An error has one of three payloads, because clients of the protocol disagree: an object that says everything, a bare text, or
+the object as a text, which every one of them shows somehow. All three are read, and the two that older services wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from mappings.ditto.document import NOT_JSON, is_sound
+from mappings.envelope import Envelope
+from mappings.errors import Fault
+from mappings.streamr.faults import NOTHING, About, FrameRefused, Sub, UnknownVersion, shown
+from mappings.streamr.messages import StreamMessage, read_message, write_message
+
+CONTENT_TYPE = "application/json"
+CONTROL_LAYER = 0
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class FrameType(IntEnum):
+    """What a frame says; the number stands in the frame."""
+
+    BROADCAST = 0
+    UNICAST = 1
+    SUBSCRIBED = 2
+    UNSUBSCRIBED = 3
+    RESENDING = 4
+    RESENT = 5
+    NO_RESEND = 6
+    ERROR = 7
+
+
+class ErrorPayload(str, Enum):
+    """What the payload of an error is."""
+
+    OBJECT = "object"
+    STRING = "string"
+    JSON_STRING = "json-string"
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a peer wants its frames. `filler` stands where a frame has no `sub`: the empty text, or None for null."""
+
+    version: int = 28
+    filler: str | None = ""
+    errors: ErrorPayload = ErrorPayload.OBJECT
+
+
+PLAIN = Style()
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A message that was appended just now."""
+
+    message: StreamMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Unicast:
+    """A message that a resend brings."""
+
+    sub: Sub
+    message: StreamMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    stream: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    stream: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resending:
+    """A resend has found its first message."""
+
+    stream: str
+    partition: int
+    sub: Sub
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """A resend that found something has ended."""
+
+    stream: str
+    partition: int
+    sub: Sub
+
+
+@dataclass(frozen=True, slots=True)
+class NoResend:
+    """A resend has found nothing."""
+
+    stream: str
+    partition: int
+    sub: Sub
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Something failed. `code` and `status` are those of its fault; None where whoever wrote the frame gave none."""
+
+    text: str
+    status: int | None = None
+    code: str | None = None
+    about: About = NOTHING
+    correlation_id: str | None = None
+
+
+Frame: TypeAlias = Broadcast | Unicast | Subscribed | Unsubscribed | Resending | Resent | NoResend | Error
+
+_ABOUT_STREAM: dict[FrameType, type[Subscribed] | type[Unsubscribed]] = {
+    FrameType.SUBSCRIBED: Subscribed,
+    FrameType.UNSUBSCRIBED: Unsubscribed,
+}
+_ABOUT_RESEND: dict[FrameType, type[Resending] | type[Resent] | type[NoResend]] = {
+    FrameType.RESENDING: Resending,
+    FrameType.RESENT: Resent,
+    FrameType.NO_RESEND: NoResend,
+}
+_TYPES: dict[type, FrameType] = {
+    Broadcast: FrameType.BROADCAST,
+    Unicast: FrameType.UNICAST,
+    Error: FrameType.ERROR,
+    **{kind: number for number, kind in (*_ABOUT_STREAM.items(), *_ABOUT_RESEND.items())},
+}
+
+
+def error_of(fault: Fault, about: About = NOTHING, correlation_id: str | None = None) -> Error:
+    """The frame that says this fault."""
+    return Error(fault.message, fault.status, fault.error, about, correlation_id)
+
+
+# --- writing ------------------------------------------------------------------------------------------------------------
+
+
+def write_frame(frame: Frame, style: Style = PLAIN) -> bytes:
+    """The bytes of a frame, for a peer that wants it so."""
+    match frame:
+        case Broadcast(message):
+            return broadcast(write_message(message, style.version), style)
+        case Unicast(sub, message):
+            return unicast(sub, write_message(message, style.version))
+        case Error():
+            payload: Any = _error_payload(frame, style.errors)
+        case Subscribed(stream, partition) | Unsubscribed(stream, partition):
+            payload = {"stream": stream, "partition": partition}
+        case Resending(stream, partition, sub) | Resent(stream, partition, sub) | NoResend(stream, partition, sub):
+            payload = {"stream": stream, "partition": partition, "sub": sub}
+    return _encode([CONTROL_LAYER, _TYPES[type(frame)], style.filler, payload])
+
+
+def broadcast(message: bytes, style: Style = PLAIN) -> bytes:
+    """The frame around a message that is an array of bytes already, for everybody who wants his frames in this style."""
+    return b"[0,0,%b,%b]" % (_encode(style.filler), message)
+
+
+def unicast(sub: Sub, message: bytes) -> bytes:
+    """The same for one resend."""
+    return b"[0,1,%b,%b]" % (_encode(sub), message)
+
+
+def _error_payload(frame: Error, shape: ErrorPayload) -> Any:
+    if shape is ErrorPayload.STRING:
+        return frame.text
+    if shape is ErrorPayload.JSON_STRING:
+        return _encode({"error": frame.text}).decode()
+    members = {
+        "error": frame.text,
+        "status": frame.status,
+        "code": frame.code,
+        **frame.about._asdict(),
+        "correlationId": frame.correlation_id,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def envelope(
+    payload: bytes, type: FrameType, *, session: str | None = None, correlation_id: str | None = None
+) -> Envelope:
+    """A frame as a message of a broker. Nothing in the protocol depends on the headers; a broadcast answers nobody."""
+    headers: dict[str, str] = {"content-type": CONTENT_TYPE, "streamr-type": str(int(type))}
+    if session is not None:
+        headers["streamr-session"] = session
+    if correlation_id is not None and type is not FrameType.BROADCAST:
+        headers["correlation-id"] = correlation_id
+    return Envelope(payload, headers)
+
+
+def type_of(frame: Frame) -> FrameType:
+    return _TYPES[type(frame)]
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+def read_frame(payload: bytes) -> Frame:
+    """The frame in these bytes. Raises FrameRefused or UnknownVersion."""
+    try:
+        items = _decode(payload)
+    except NOT_JSON:
+        raise _refused("it is not JSON") from None
+    if not isinstance(items, list) or len(items) != 4 or not is_sound(payload):
+        raise _refused("expected an array of four items")
+    layer, number, sub, said = items
+    if isinstance(layer, bool) or layer != CONTROL_LAYER:
+        fault = Fault(400, "streamr:version.unsupported", f"Unknown control layer: found {shown(layer)}, expected 0")
+        raise UnknownVersion(fault)
+    if isinstance(number, bool) or not isinstance(number, int) or number not in _READERS:
+        raise _refused(f"the type is {shown(number)}, expected 0 to 7")
+    return _READERS[FrameType(number)](FrameType(number), sub, said)
+
+
+def _broadcast(_type: FrameType, _sub: Any, said: Any) -> Frame:
+    return Broadcast(read_message(said))
+
+
+def _unicast(_type: FrameType, sub: Any, said: Any) -> Frame:
+    return Unicast(_client_id(sub), read_message(said))
+
+
+def _about_stream(type: FrameType, _sub: Any, said: Any) -> Frame:
+    """An older service says in an answer to `subscribe` that it failed."""
+    if isinstance(said, dict) and said.get("error"):
+        return _error(FrameType.ERROR, None, said)
+    return _ABOUT_STREAM[type](*_place(said))
+
+
+def _about_resend(type: FrameType, _sub: Any, said: Any) -> Frame:
+    stream, partition = _place(said)
+    return _ABOUT_RESEND[type](stream, partition, _client_id(said.get("sub")))
+
+
+def _error(_type: FrameType, _sub: Any, said: Any) -> Frame:
+    if isinstance(said, str):
+        try:
+            inner = _decode(said)
+        except NOT_JSON:
+            inner = None
+        if not isinstance(inner, dict) or "error" not in inner:
+            return Error(said)
+        said = inner
+    if not isinstance(said, dict):
+        raise _refused(f"the error is {shown(said)}, expected a text or an object")
+    text = said.get("error")
+    about = About(_of(said, "stream", str), _of(said, "partition", int), _sub_of(said))
+    text = text if isinstance(text, str) else ""
+    return Error(text, _of(said, "status", int), _of(said, "code", str), about, _of(said, "correlationId", str))
+
+
+_READERS: dict[FrameType, Callable[[FrameType, Any, Any], Frame]] = {
+    FrameType.BROADCAST: _broadcast,
+    FrameType.UNICAST: _unicast,
+    FrameType.SUBSCRIBED: _about_stream,
+    FrameType.UNSUBSCRIBED: _about_stream,
+    FrameType.RESENDING: _about_resend,
+    FrameType.RESENT: _about_resend,
+    FrameType.NO_RESEND: _about_resend,
+    FrameType.ERROR: _error,
+}
+
+
+def _place(said: Any) -> tuple[str, int]:
+    if isinstance(said, dict):
+        stream, partition = _of(said, "stream", str), _of(said, "partition", int)
+        if stream is not None and partition is not None:
+            return stream, partition
+    raise _refused("expected an object with stream and partition")
+
+
+def _client_id(value: Any) -> Sub:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _refused(f"the sub is {shown(value)}, expected a string or a number")
+    return value
+
+
+def _sub_of(said: Mapping[str, Any]) -> Sub | None:
+    value = said.get("sub")
+    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+
+
+def _of(said: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = said.get(name)
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def _refused(why: str) -> FrameRefused:
+    return FrameRefused(Fault(400, "streamr:frame.invalid", f"Not a frame: {why}"))

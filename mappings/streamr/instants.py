@@ -1,0 +1,64 @@
+"""The times of publishers: milliseconds, as a number or in a text, or a date (Streamr protocol, publish).
+
+A number counts as it is, its fraction cut off; a text is read as a number first, then as a date in ISO 8601, which is UTC
+where it names no offset. Zero, the empty text, null and false are no time at all: the service's own is taken then, as
+clients of the protocol expect.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+"""What a calendar with years of four digits can say, in milliseconds since 1970."""
+
+_NUMBER = re.compile(r"\s*(?P<whole>[+-]?[0-9]{1,16})(?:\.[0-9]*)?\s*", re.ASCII)
+_LONGEST_DATE = 64
+
+
+class NoInstant(Exception):
+    """A value that is no time of a publisher."""
+
+
+def read_instant(value: object) -> int | None:
+    """Milliseconds since 1970, or None where none is given. Raises NoInstant."""
+    if value is None or value is False or value == "":
+        return None
+    if isinstance(value, str):
+        return _known(_of_text(value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NoInstant
+    return _known(int(value)) if value else None
+
+
+def _of_text(text: str) -> int:
+    if (number := _NUMBER.fullmatch(text)) is not None:
+        return int(number["whole"])
+    if len(text) > _LONGEST_DATE:
+        raise NoInstant
+    try:
+        date = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise NoInstant from None
+    return ((date if date.tzinfo is not None else date.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+
+
+def _known(instant: int) -> int:
+    if not EARLIEST <= instant <= LATEST:
+        raise NoInstant
+    return instant
+
+
+def milliseconds(timestamp: str) -> int:
+    """An event's timestamp (`2030-01-15T07:30:00.250000Z`) in milliseconds since 1970. Raises ValueError."""
+    return (datetime.fromisoformat(timestamp) - _EPOCH) // _MILLISECOND
+
+
+def timestamp(instant: int) -> str:
+    """Milliseconds since 1970 as an event's timestamp. Raises OverflowError outside of EARLIEST to LATEST."""
+    moment = _EPOCH + timedelta(milliseconds=instant)
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

@@ -1,0 +1,135 @@
+"""One message of a stream: nine items in an array (Streamr protocol, message array).
+
+    [28, streamId, partition, timestamp, ttl, offset, previousOffset, 27, content]
+
+The content is JSON in a JSON string. It is kept as that string's bytes, quotes included, from the moment it is published:
+so what a subscriber gets is what the publisher wrote, and nobody in between reads it. Version 29 has three items more, for
+signatures, which nothing here has.
+
+`predecessor` and `time_to_live` are what is left to say at the moment of sending: a message must never name a predecessor
+that a resend would not bring, since the protocol's older clients ask for it again and again, as fast as they can.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mappings.errors import Fault
+from mappings.streamr.faults import FrameRefused, UnknownVersion, shown
+
+JSON_CONTENT = 27
+"""The content type of JSON, and the only one."""
+
+VERSIONS = (28, 29)
+"""The versions of messages that are spoken here."""
+
+UNSIGNED = b",0,null,null]"
+"""What version 29 appends: no kind of signature, no address, no signature."""
+
+_ELSEWHERE = {
+    27: "which is binary",
+    30: "which has no offsets",
+    31: "which has no offsets",
+    32: "which has no offsets",
+}
+"""Versions that exist, and why they are not spoken here."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamMessage(msgspec.Struct, frozen=True):
+    """One message of one partition.
+
+    `timestamp` in milliseconds since 1970, `ttl` in seconds (0: kept), `previous` the offset of the message before it in
+    the same partition or None, `content` a JSON string as bytes.
+    """
+
+    stream: str
+    partition: int
+    timestamp: int
+    ttl: int
+    offset: int
+    previous: int | None
+    content: bytes
+
+
+def content_of(text: str) -> bytes:
+    """A published text as a message keeps it. Raises ValueError for half a character."""
+    return _encode(text)
+
+
+def text_of(content: bytes) -> str:
+    """The text that was published."""
+    return msgspec.json.decode(content, type=str)
+
+
+def write_message(message: StreamMessage, version: int = 28) -> bytes:
+    """The array of a message, made once for all who receive it. `version` is one of VERSIONS."""
+    head = _encode(
+        [
+            version,
+            message.stream,
+            message.partition,
+            message.timestamp,
+            message.ttl,
+            message.offset,
+            message.previous,
+            JSON_CONTENT,
+        ]
+    )
+    return b"%b,%b%b" % (head[:-1], message.content, b"]" if version == 28 else UNSIGNED)
+
+
+def read_message(items: Any) -> StreamMessage:
+    """The message of a parsed array; signatures of version 29 are passed over.
+
+    Raises UnknownVersion for one that is not spoken here, FrameRefused for anything else.
+    """
+    if not isinstance(items, list) or not items:
+        raise _refused(f"found {shown(items)}, expected an array")
+    version = items[0]
+    if isinstance(version, bool) or version not in VERSIONS:
+        why = _ELSEWHERE.get(version) if isinstance(version, int) else None
+        found = f"{shown(version)}, {why}" if why else shown(version)
+        raise UnknownVersion(
+            Fault(400, "streamr:version.unsupported", f"Unknown message version: found {found}, expected 28 or 29")
+        )
+    wanted = 9 if version == 28 else 12
+    if len(items) != wanted:
+        raise _refused(f"found {len(items)} items, version {version} has {wanted}")
+    _, stream, partition, timestamp, ttl, offset, previous, content_type, content = items[:9]
+    if not isinstance(stream, str):
+        raise _refused(f"the stream id is {shown(stream)}, expected a string")
+    numbers = {"partition": partition, "timestamp": timestamp, "ttl": ttl, "offset": offset}
+    if previous is not None:
+        numbers["previous offset"] = previous
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise _refused(f"the {name} is {shown(number)}, expected an integer")
+    if content_type != JSON_CONTENT:
+        raise _refused(f"the content type is {shown(content_type)}, expected {JSON_CONTENT}")
+    if not isinstance(content, str):
+        raise _refused("the content is no string")
+    return StreamMessage(stream, partition, timestamp, ttl, offset, previous, content_of(content))
+
+
+def _refused(why: str) -> FrameRefused:
+    return FrameRefused(Fault(400, "streamr:message.invalid", f"Not a stream message: {why}"))
+
+
+# --- at the moment of sending -------------------------------------------------------------------------------------------
+
+
+def predecessor(previous: int | None, oldest: int | None) -> int | None:
+    """The predecessor that a message may name, where `oldest` is the smallest offset that a resend still brings."""
+    return previous if previous is not None and oldest is not None and previous >= oldest else None
+
+
+def time_to_live(timestamp: int, retention: float | None, now: int) -> int:
+    """Whole seconds until a message's retention ends: `timestamp` and `now` in milliseconds, `retention` in seconds or None.
+
+    0 says that it is kept, so a message that ends within its last second still has one.
+    """
+    return 0 if retention is None else max(1, int((timestamp - now) / 1000 + retention))

@@ -1,0 +1,328 @@
+"""What clients ask for: one JSON object in each message, told apart by its `type` (Streamr protocol, requests).
+
+`read_request` takes a request apart and checks each member for itself, so that whoever carries it out meets values of one
+type each. Members that no request has are ignored; null is the same as nothing. Whether the stream exists, how many
+partitions it has and who may do this is for others to say. A request's mistakes are told in the order in which they stand
+here, the first one alone, and with what could be read of stream, partition and `sub`.
+
+A key that is no text opens nothing, so it is answered like an unknown one; an empty key is no key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from mappings.ditto.document import NOT_JSON, is_sound
+from mappings.errors import Fault
+from mappings.streamr import faults
+from mappings.streamr.faults import LONGEST_STREAM, About, RequestRefused, Sub
+from mappings.streamr.instants import EARLIEST, LATEST, NoInstant, read_instant
+from mappings.streamr.names import Policy, Thing, place_of
+
+LAST_PARTITION = 255
+"""Partitions are one byte."""
+
+LARGEST_OFFSET = (1 << 53) - 1
+"""Offsets stay whole numbers in every client."""
+
+LONGEST_SUB = 255
+"""The longest id of a resend, in bytes of UTF-8: it is repeated in every frame of the resend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may measure; each in bytes, but the messages that `resend_last` may ask for."""
+
+    request: int = 1 << 20
+    content: int = 1 << 20
+    resend_last: int = 100_000
+
+
+# --- requests -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Append a message to a stream. `content` is the text as the client wrote it; `timestamp` in milliseconds, None for the
+    service's own; `key` picks the partition, None for any."""
+
+    stream: str
+    content: str
+    timestamp: int | None = None
+    key: str | None = None
+    auth_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Send everything that is appended from now on."""
+
+    stream: str
+    partition: int = 0
+    auth_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Send no more of it. A `partition` of None: the client named none."""
+
+    stream: str
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every stored message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The newest `count` messages, oldest of them first."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets from `start` to `end`, both inclusive; an `end` of None is the newest."""
+
+    start: int
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FromTime:
+    """From the first message whose timestamp is at least `instant` (milliseconds) on, by offset."""
+
+    instant: int
+
+
+Selection: TypeAlias = All | Last | Range | FromTime
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Send what is stored, under the client's own id."""
+
+    stream: str
+    partition: int
+    sub: Sub
+    selection: Selection
+    auth_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The session's client is gone, or soon will be."""
+
+
+Request: TypeAlias = Publish | Subscribe | Unsubscribe | Resend | Disconnect
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+_decode = msgspec.json.Decoder().decode
+_is_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+Members: TypeAlias = Mapping[str, Any]
+
+
+def read_request(payload: bytes, limits: Limits = Limits(), *, accept_non_json: bool = False) -> Request:
+    """The request in this message. Raises RequestRefused, and nothing else.
+
+    `accept_non_json` lets published contents be any text that is not empty.
+    """
+    if len(payload) > limits.request:
+        raise RequestRefused(faults.too_large())
+    members = _object(payload)
+    version = members.get("version")
+    if version is not None and not _is_number(version, 0):
+        raise RequestRefused(faults.unknown_version(version))
+    type = members.get("type")
+    reader = _READERS.get(type) if isinstance(type, str) else None
+    if reader is None:
+        raise RequestRefused(faults.unknown_type(type))
+    return reader(members, limits, accept_non_json)
+
+
+def _object(payload: bytes) -> Members:
+    try:
+        document = _decode(payload)
+    except NOT_JSON:
+        raise RequestRefused(faults.not_an_object()) from None
+    if not isinstance(document, dict) or not is_sound(payload):
+        raise RequestRefused(faults.not_an_object())
+    return document
+
+
+def _is_number(value: Any, wanted: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == wanted
+
+
+def _integer(value: Any) -> int | None:
+    """A whole number, however it is written: JSON knows one kind of number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
+        return None
+    return int(value)
+
+
+def _publish(members: Members, limits: Limits, accept_non_json: bool) -> Publish:
+    stream = members.get("stream")
+    if not isinstance(stream, str) or not stream:
+        raise RequestRefused(faults.publish_without_stream())
+    if not _is_lawful(stream):
+        raise RequestRefused(faults.stream_not_found(stream))
+    about = About(stream)
+    # A twin's events have the service's time, and one partition.
+    is_twin = isinstance(place_of(stream), Thing | Policy)
+    instant = None if is_twin else _instant(members.get("ts"), about)
+    content = _content(members.get("msg"), limits, accept_non_json and not is_twin, about)
+    key = None if is_twin else members.get("pkey") or None
+    if key is not None and not isinstance(key, str):
+        raise RequestRefused(faults.key_not_a_string(), about)
+    auth_key = _auth_key(members, faults.publish_unauthenticated(stream), about)
+    return Publish(stream, content, instant, key, auth_key)
+
+
+def _instant(value: Any, about: About) -> int | None:
+    try:
+        return read_instant(value)
+    except NoInstant:
+        raise RequestRefused(faults.invalid_timestamp(value), about) from None
+
+
+def _content(value: Any, limits: Limits, is_any_text: bool, about: About) -> str:
+    if not isinstance(value, str):
+        raise RequestRefused(faults.message_not_a_string(), about)
+    if not value:
+        raise RequestRefused(faults.message_empty(), about)
+    if _size(value) > limits.content:
+        raise RequestRefused(faults.too_large(), about)
+    if not is_any_text:
+        try:
+            _is_json(value)
+        except NOT_JSON:
+            raise RequestRefused(faults.message_not_json(), about) from None
+    return value
+
+
+def _subscribe(members: Members, _limits: Limits, _accept_non_json: bool) -> Subscribe:
+    stream, partition = _stream(members), _partition(members) or 0
+    refusal, about = faults.not_authorized(stream, partition), _about(stream, partition)
+    return Subscribe(stream, partition, _auth_key(members, refusal, about))
+
+
+def _unsubscribe(members: Members, _limits: Limits, _accept_non_json: bool) -> Unsubscribe:
+    stream, partition = _stream(members), _partition(members)
+    if not _is_lawful(stream):
+        raise RequestRefused(faults.not_subscribed(stream, partition or 0), _about(stream, partition or 0))
+    return Unsubscribe(stream, partition)
+
+
+def _resend(members: Members, limits: Limits, _accept_non_json: bool) -> Resend:
+    stream, partition = _stream(members), _partition(members) or 0
+    sub = _sub(members.get("sub"), _about(stream, partition))
+    refusal, about = faults.resend_forbidden(stream, partition), _about(stream, partition, sub)
+    selection = _selection(members, limits, about)
+    return Resend(stream, partition, sub, selection, _auth_key(members, refusal, about))
+
+
+def _disconnect(_members: Members, _limits: Limits, _accept_non_json: bool) -> Disconnect:
+    return Disconnect()
+
+
+_READERS: dict[str, Callable[[Members, Limits, bool], Request]] = {
+    "publish": _publish,
+    "subscribe": _subscribe,
+    "unsubscribe": _unsubscribe,
+    "resend": _resend,
+    "disconnect": _disconnect,
+}
+
+
+# --- members ------------------------------------------------------------------------------------------------------------
+
+
+def _size(text: str) -> int:
+    """Bytes in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _stream(members: Members) -> str:
+    stream = members.get("stream")
+    if not isinstance(stream, str) or not stream:
+        raise RequestRefused(faults.without_stream())
+    return stream
+
+
+def _partition(members: Members) -> int | None:
+    """The partition, or None where none is named."""
+    value = members.get("partition")
+    if value is None or value is False or value == "":
+        return None
+    partition = _integer(value)
+    if partition is None or not 0 <= partition <= LAST_PARTITION:
+        stream = _stream(members)
+        raise RequestRefused(faults.invalid_partition(stream, value), _about(stream))
+    return partition
+
+
+def _is_lawful(stream: str) -> bool:
+    """Whether a stream can have this id."""
+    return _size(stream) <= LONGEST_STREAM
+
+
+def _about(stream: str, partition: int | None = None, sub: Sub | None = None) -> About:
+    """What an error repeats: no stream id that nobody can have."""
+    return About(stream if _is_lawful(stream) else None, partition, sub)
+
+
+def _auth_key(members: Members, refusal: Fault, about: About) -> str | None:
+    """The key of somebody who wants something of a stream; `refusal` for a key that is none, and where no stream can be."""
+    key = members.get("authKey") or None
+    if about.stream is None or (key is not None and not isinstance(key, str)):
+        raise RequestRefused(refusal, about)
+    return key
+
+
+def _sub(value: Any, about: About) -> Sub:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        raise RequestRefused(faults.resend_without_sub(), about)
+    if isinstance(value, str) and _size(value) > LONGEST_SUB:
+        raise RequestRefused(faults.limit_exceeded(f"a subscription id has at most {LONGEST_SUB} bytes"), about)
+    return value
+
+
+_SELECTING = ("resend_all", "resend_from", "resend_to", "resend_last", "resend_from_time")
+
+
+def _selection(members: Members, limits: Limits, about: About) -> Selection:
+    """Which messages are wanted: the first option counts, in the order of the protocol."""
+    if members.get("resend_all") is True:
+        return All()
+    selection: Selection | None = None
+    if (value := members.get("resend_from")) is not None:
+        selection = _range(value, members.get("resend_to"))
+    elif (value := members.get("resend_last")) is not None:
+        count = _integer(value)
+        selection = Last(min(count, limits.resend_last)) if count is not None and count >= 0 else None
+    elif (value := members.get("resend_from_time")) is not None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        selection = FromTime(min(max(math.ceil(value), EARLIEST), LATEST + 1)) if is_number else None
+    if selection is None:
+        options = {name: members[name] for name in _SELECTING if name in members}
+        raise RequestRefused(faults.unknown_resend_options(options), about)
+    return selection
+
+
+def _range(start: Any, end: Any) -> Range | None:
+    """Offsets; those beyond what an offset can be are as good as the nearest one."""
+    first, last = _integer(start), _integer(end)
+    if first is None or (end is not None and last is None):
+        return None
+    return Range(max(0, min(first, LARGEST_OFFSET + 1)), None if last is None else max(-1, min(last, LARGEST_OFFSET)))
