@@ -2,6 +2,10 @@
 
 Reading: `requests` (which request is it, is each member of its type) and `instants` (the times of publishers). Writing:
 `messages` (the nine items of a stream message) and `frames` (the eight kinds of frame around them); both are read back by
-those who speak to a service. `versions` says which forms a peer may ask for, `names` tells streams from twins, `faults` has
-the words for everything that is wrong.
+those who speak to a service. `versions` says which forms a peer may ask for, `faults` has the words for everything that is
+wrong.
+
+Deciding: `names` tells streams from twins, `partitions` picks the partition of a key, `twins` turns an event of a thing or
+policy into a message and a published message into a command. `access` knows who somebody with a key is, `addresses` where
+answers may go, and `options` what an operator may say about it all.
 """

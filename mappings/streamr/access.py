@@ -1,0 +1,72 @@
+"""Who somebody with a key is, and what a request needs of a policy (Streamr protocol, permissions).
+
+A key makes its holder the subject that an operator gave it; without a key one is `streamr:anonymous`. A key that nobody was
+given makes nobody of its holder: such a request is refused, never carried out with fewer rights. Keys are known by their
+SHA-256 alone, and compared so that the time it takes tells nothing of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+
+from mappings.errors import Fault
+from mappings.streamr import faults
+from mappings.streamr.requests import Publish, Request, Resend, Subscribe
+
+ANONYMOUS = "anonymous"
+_ISSUER = "streamr"
+
+
+def subject(name: str) -> str:
+    """`streamr:<name>`, as policies name it."""
+    return f"{_ISSUER}:{name}"
+
+
+def fingerprint(key: str) -> str:
+    """What an operator writes for a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def subjects_of(key: str | None, keys: Mapping[str, str], given: Iterable[str] = ()) -> frozenset[str] | None:
+    """The subjects of a request: those `given` by its source or peer, and that of its key. None for an unknown key.
+
+    `keys` are names and the fingerprints of their keys.
+    """
+    if key is None:
+        return frozenset((*given, subject(ANONYMOUS)))
+    wanted = fingerprint(key)
+    # Every one is compared, found or not.
+    found = [name for name, known in keys.items() if hmac.compare_digest(known, wanted)]
+    return frozenset((*given, *map(subject, found))) if found else None
+
+
+def permission_of(request: Request) -> str | None:
+    """The permission that a request needs on its stream, or None for one that concerns its own session alone."""
+    if isinstance(request, Publish):
+        return "WRITE"
+    return "READ" if isinstance(request, Subscribe | Resend) else None
+
+
+def refused_as_unknown(request: Request) -> Fault:
+    """The answer to a request with an unknown key."""
+    return faults.publish_unauthenticated(request.stream) if isinstance(request, Publish) else refused(request)
+
+
+def refused_as_missing(request: Request) -> Fault:
+    """The answer to a request about a stream that does not exist. Only a publisher is told so."""
+    return faults.stream_not_found(request.stream) if isinstance(request, Publish) else refused(request)
+
+
+def refused(request: Request) -> Fault:
+    """The answer to a request without the permission it needs. Raises ValueError for one that needs none."""
+    match request:
+        case Publish():
+            return faults.publish_forbidden(request.stream)
+        case Subscribe():
+            return faults.not_authorized(request.stream, request.partition)
+        case Resend():
+            return faults.resend_forbidden(request.stream, request.partition)
+        case _:
+            raise ValueError(f"found {request!r}, expected a request that needs a permission")

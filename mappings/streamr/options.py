@@ -1,0 +1,256 @@
+"""What an operator may say about Streamr: the streams there are, the keys of their clients, and how these are spoken to.
+
+`OPTIONS` is the table that documentation and the check of documents read; `read_streamr` makes of a definition's options
+what the protocol works with, `StreamrOptions`. Without a definition there are no streams, only the events of things and
+policies (Streamr protocol, options).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.options import FAILED, Option, OptionProblem, Refused, flag, read_options
+from mappings.streamr.access import ANONYMOUS
+from mappings.streamr.addresses import AddressPattern, PatternRefused
+from mappings.streamr.faults import LONGEST_STREAM
+from mappings.streamr.frames import ErrorPayload, Style
+from mappings.streamr.names import POLICIES, THINGS
+from mappings.streamr.partitions import KeyHash
+from mappings.streamr.requests import LAST_PARTITION
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,8})(?P<unit>[smhd])", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}", re.ASCII)
+_SHA_256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|\A/|//|/\Z")
+"""What is in no stream's id: control characters, half characters, and empty parts, since the id is part of a path."""
+
+MOST_CATCH_UP = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """One stream: in how many partitions it lies, and which policy says who may read and write it."""
+
+    partitions: int
+    policy: EntityId
+
+
+@dataclass(frozen=True, slots=True)
+class StreamrOptions:
+    """A definition's options, ready for use. `reply_addresses` of None: those of the source's reply-target."""
+
+    streams: Mapping[str, StreamOptions] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    reply_addresses: AddressPattern | None = None
+    idle_timeout: float = 3600
+    most_caught_up: int = 1000
+    style: Style = field(default_factory=Style)
+    hash: KeyHash = KeyHash.MURMUR3_SWAPPED
+    accept_non_json: bool = False
+
+
+def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
+    """The options of a definition. Raises OptionsRefused, which names every problem at once."""
+    found = read_options(OPTIONS, written)
+    # An option of null is as good as none everywhere, but here null is what is asked for.
+    filler = None if FILLER in written and written[FILLER] is None else ""
+    return StreamrOptions(
+        streams=found["streams"],
+        keys=found["authKeys"],
+        reply_addresses=found["replyAddressPattern"],
+        idle_timeout=found["sessionIdleTimeout"],
+        most_caught_up=found["sessionCatchUpMax"],
+        style=Style(filler=filler, errors=found["errorPayload"]),
+        hash=found["hash"],
+        accept_non_json=found["acceptNonJson"],
+    )
+
+
+# --- what an option may hold --------------------------------------------------------------------------------------------
+
+
+def _refused(value: object, expected: str, *steps: str) -> OptionProblem:
+    return OptionProblem(steps, value, expected)
+
+
+def _whole(value: object, least: int, most: int) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
+
+
+def _streams(value: object) -> dict[str, StreamOptions]:
+    if not isinstance(value, dict):
+        raise Refused(_refused(value, "an object of stream ids and what each stream is"))
+    problems: list[OptionProblem] = []
+    found: dict[str, StreamOptions] = {}
+    for name, about in value.items():
+        if not _is_stream(name):
+            expected = (
+                f"an id of 1 to {LONGEST_STREAM} bytes that begins neither with '{THINGS}' nor with '{POLICIES}' and has"
+                " neither control characters nor empty parts between slashes"
+            )
+            problems.append(_refused(name, expected, name))
+        elif not isinstance(about, dict):
+            problems.append(_refused(about, "an object with policyId and partitions", name))
+        else:
+            found[name] = _stream(name, about, problems)
+    if problems:
+        raise Refused(*problems)
+    return found
+
+
+def _is_stream(name: str) -> bool:
+    if not name or _UNFIT.search(name) is not None or name.startswith((THINGS, POLICIES)):
+        return False
+    return len(name.encode()) <= LONGEST_STREAM
+
+
+def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) -> StreamOptions:
+    """What a stream is; whatever is wrong with it goes to `problems`."""
+    unknown = about.keys() - {"partitions", "policyId"}
+    problems += [_refused(about[member], "partitions or policyId", name, member) for member in sorted(unknown)]
+    written = about.get("partitions", 1)
+    if (partitions := _whole(written, 1, LAST_PARTITION + 1)) is None:
+        problems.append(_refused(written, f"a whole number from 1 to {LAST_PARTITION + 1}", name, "partitions"))
+    written = about.get("policyId")
+    policy = parse_entity_id(EntityType.POLICY, written) if isinstance(written, str) else None
+    if policy is None:
+        problems.append(_refused(written, "the id of a policy, 'namespace:name'", name, "policyId"))
+        policy = EntityId(EntityType.POLICY, "", "")
+    return StreamOptions(partitions or 1, policy)
+
+
+def _auth_keys(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise Refused(_refused(value, "an object of names and the SHA-256 of their keys"))
+    problems: list[OptionProblem] = []
+    for name, digest in value.items():
+        if _NAME.fullmatch(name) is None or name == ANONYMOUS:
+            expected = f"a name of up to 100 letters, digits and the characters _ . - that is not '{ANONYMOUS}'"
+            problems.append(_refused(name, expected, name))
+        elif not isinstance(digest, str) or _SHA_256.fullmatch(digest) is None:
+            # What stands there may be the key itself, so it is not repeated.
+            problems.append(_refused("***", "the SHA-256 of the key, as 64 hexadecimal digits", name))
+    if problems:
+        raise Refused(*problems)
+    return {name: digest.lower() for name, digest in value.items()}
+
+
+def _pattern(value: object) -> AddressPattern:
+    if not isinstance(value, str) or not value:
+        raise Refused(_refused(value, "an address in which * stands for a part of it"))
+    try:
+        return AddressPattern(value)
+    except PatternRefused as error:
+        raise Refused(
+            OptionProblem((), value, "an address in which * stands for a part of it", FAILED, str(error))
+        ) from error
+
+
+def _duration(value: object) -> float:
+    if (seconds := _whole(value, 1, 999_999_999)) is not None:
+        return float(seconds)
+    if isinstance(value, str) and (found := _DURATION.fullmatch(value)) is not None:
+        return float(int(found["count"]) * _SECONDS[found["unit"]])
+    raise Refused(_refused(value, "a number of seconds, or a number and one of s, m, h, d, such as '90m'"))
+
+
+def _catch_up(value: object) -> int:
+    if (messages := _whole(value, 0, MOST_CATCH_UP)) is None:
+        raise Refused(_refused(value, f"a whole number from 0 to {MOST_CATCH_UP}"))
+    return messages
+
+
+def _one_of(kinds: type[Enum]) -> Callable[[object], Enum]:
+    def read(value: object) -> Enum:
+        try:
+            return kinds(value)
+        except ValueError:
+            known = ", ".join(str(kind.value) for kind in kinds)
+            raise Refused(_refused(value, f"one of: {known}")) from None
+
+    return read
+
+
+def _filler(value: object) -> str:
+    if value != "":
+        raise Refused(_refused(value, "an empty string, or null"))
+    return ""
+
+
+FILLER = "subIdFiller"
+
+OPTIONS = (
+    Option(
+        "streams",
+        _streams,
+        "The streams there are: their ids, each with `policyId`, the policy that grants READ and WRITE on the resource"
+        " `stream:/<id>`, and `partitions` from 1 to 256, 1 if it is not written.",
+        {"tank-9": {"partitions": 4, "policyId": "acme.site:tanks"}},
+        {},
+    ),
+    Option(
+        "authKeys",
+        _auth_keys,
+        "The keys of clients: names, each with the SHA-256 of its key in hexadecimal digits. Who sends the key is the"
+        " subject `streamr:<name>`, who sends none is `streamr:anonymous`.",
+        {"pump": "579e48f5b5b2e628fae93194811b44a24cc6114bf20f23ae51dc3fe7d4fb9256"},
+        {},
+    ),
+    Option(
+        "replyAddressPattern",
+        _pattern,
+        "Which addresses answers may go to: `*` stands for some text without slashes, `**` at the end for any text. Not"
+        " written: those that begin as the address of the reply-target does in front of its first placeholder.",
+        "streamr/*/res",
+    ),
+    Option(
+        "sessionIdleTimeout",
+        _duration,
+        "How long a session lives on without a request: seconds, or a number and one of s, m, h, d.",
+        "30m",
+        "1h",
+    ),
+    Option(
+        "sessionCatchUpMax",
+        _catch_up,
+        "How many messages a live subscription catches up on after a restart of the service. Where it has missed more, it"
+        " goes on from now and leaves it to the client to ask for the rest.",
+        100,
+        1000,
+    ),
+    Option(
+        "errorPayload",
+        _one_of(ErrorPayload),
+        "What the payload of an error is: `object`, `string` (the text alone) or `json-string` (the object as a text, which"
+        " every client shows somehow).",
+        "json-string",
+        ErrorPayload.OBJECT.value,
+    ),
+    Option(
+        "hash",
+        _one_of(KeyHash),
+        "How a message's `pkey` picks the partition: `murmur3-swapped` as in version 28, or `md5` as services did later.",
+        "md5",
+        KeyHash.MURMUR3_SWAPPED.value,
+    ),
+    Option(
+        "acceptNonJson",
+        flag,
+        "Whether a published message may be any text, instead of JSON alone.",
+        True,
+        False,
+    ),
+    Option(
+        FILLER,
+        _filler,
+        "What stands in frames without a subscription id: an empty string, or null.",
+        "",
+        "",
+    ),
+)

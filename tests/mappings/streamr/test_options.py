@@ -1,0 +1,116 @@
+"""Options of a Streamr mapping: what they come to, and that every problem is told with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from mappings.options import OptionsRefused
+from mappings.streamr.access import fingerprint
+from mappings.streamr.addresses import AddressPattern
+from mappings.streamr.frames import ErrorPayload, Style
+from mappings.streamr.options import OPTIONS, StreamOptions, StreamrOptions, read_streamr
+from mappings.streamr.partitions import KeyHash
+
+TANKS = EntityId(EntityType.POLICY, "acme.site", "tanks")
+
+
+def test_without_options_there_are_no_streams() -> None:
+    assert read_streamr({}) == StreamrOptions()
+    assert StreamrOptions().idle_timeout == 3600
+
+
+def test_every_option_is_read() -> None:
+    written = {
+        "streams": {
+            "tank": {"partitions": 4, "policyId": "acme.site:tanks"},
+            "site/tank": {"policyId": "acme.site:tanks"},
+        },
+        "authKeys": {"pump": fingerprint("K").upper()},
+        "replyAddressPattern": "streamr/*/res",
+        "sessionIdleTimeout": "30m",
+        "sessionCatchUpMax": 0,
+        "errorPayload": "json-string",
+        "hash": "md5",
+        "acceptNonJson": True,
+        "subIdFiller": None,
+    }
+    assert read_streamr(written) == StreamrOptions(
+        streams={"tank": StreamOptions(4, TANKS), "site/tank": StreamOptions(1, TANKS)},
+        keys={"pump": fingerprint("K")},
+        reply_addresses=AddressPattern("streamr/*/res"),
+        idle_timeout=1800,
+        most_caught_up=0,
+        style=Style(filler=None, errors=ErrorPayload.JSON_STRING),
+        hash=KeyHash.MD5,
+        accept_non_json=True,
+    )
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_tells_about_itself_with_an_example_that_works(option: Any) -> None:
+    assert option.description.endswith(".")
+    assert read_streamr({option.name: option.example})
+
+
+@pytest.mark.parametrize(("written", "seconds"), [(90, 90), ("90s", 90), ("2m", 120), ("1h", 3600), ("7d", 604_800)])
+def test_the_idle_time_is_written_with_a_unit_or_without(written: object, seconds: float) -> None:
+    assert read_streamr({"sessionIdleTimeout": written}).idle_timeout == seconds
+
+
+POLICY = {"policyId": "acme.site:tanks"}
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ({"stream": {}}, ("stream",)),
+        ({"streams": []}, ("streams",)),
+        ({"streams": {"": POLICY}}, ("streams", "")),
+        ({"streams": {"things/acme:lamp": POLICY}}, ("streams", "things/acme:lamp")),
+        ({"streams": {"policies/x": POLICY}}, ("streams", "policies/x")),
+        ({"streams": {"a//b": POLICY}}, ("streams", "a//b")),
+        ({"streams": {"a/": POLICY}}, ("streams", "a/")),
+        ({"streams": {"a\u0000": POLICY}}, ("streams", "a\u0000")),
+        ({"streams": {"é" * 128: POLICY}}, ("streams", "é" * 128)),
+        ({"streams": {"tank": 5}}, ("streams", "tank")),
+        ({"streams": {"tank": {}}}, ("streams", "tank", "policyId")),
+        ({"streams": {"tank": {"policyId": "tanks"}}}, ("streams", "tank", "policyId")),
+        ({"streams": {"tank": {"policyId": 5}}}, ("streams", "tank", "policyId")),
+        ({"streams": {"tank": {**POLICY, "partitions": 0}}}, ("streams", "tank", "partitions")),
+        ({"streams": {"tank": {**POLICY, "partitions": 257}}}, ("streams", "tank", "partitions")),
+        ({"streams": {"tank": {**POLICY, "partitions": True}}}, ("streams", "tank", "partitions")),
+        ({"streams": {"tank": {**POLICY, "partition": 2}}}, ("streams", "tank", "partition")),
+        ({"authKeys": []}, ("authKeys",)),
+        ({"authKeys": {"anonymous": fingerprint("K")}}, ("authKeys", "anonymous")),
+        ({"authKeys": {"a b": fingerprint("K")}}, ("authKeys", "a b")),
+        ({"authKeys": {"pump": "secret"}}, ("authKeys", "pump")),
+        ({"authKeys": {"pump": 5}}, ("authKeys", "pump")),
+        ({"replyAddressPattern": ""}, ("replyAddressPattern",)),
+        ({"replyAddressPattern": "**/a"}, ("replyAddressPattern",)),
+        *(({"sessionIdleTimeout": wrong}, ("sessionIdleTimeout",)) for wrong in (0, -1, True, "1y", "0s", "", 1.5)),
+        *(({"sessionCatchUpMax": wrong}, ("sessionCatchUpMax",)) for wrong in (-1, True, "9", 100_001, 1.5)),
+        *(({"errorPayload": wrong}, ("errorPayload",)) for wrong in ("text", 5, [])),
+        *(({"hash": wrong}, ("hash",)) for wrong in ("murmur2", True, {})),
+        *(({"acceptNonJson": wrong}, ("acceptNonJson",)) for wrong in ("yes", 1, [])),
+        *(({"subIdFiller": wrong}, ("subIdFiller",)) for wrong in ("null", 0, False)),
+    ],
+)
+def test_a_wrong_option_is_told_with_its_place(written: dict[str, Any], place: tuple[str, ...]) -> None:
+    with pytest.raises(OptionsRefused) as refused:
+        read_streamr(written)
+    assert [problem.steps for problem in refused.value.problems] == [place]
+
+
+def test_every_problem_is_told_at_once_and_no_key_with_it() -> None:
+    with pytest.raises(OptionsRefused) as refused:
+        read_streamr({"streams": {"tank": {"partitions": 0}}, "authKeys": {"pump": "secret"}, "hash": "x"})
+    assert [problem.steps for problem in refused.value.problems] == [
+        ("streams", "tank", "partitions"),
+        ("streams", "tank", "policyId"),
+        ("authKeys", "pump"),
+        ("hash",),
+    ]
+    assert "secret" not in repr(refused.value.problems)
