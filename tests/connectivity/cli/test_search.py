@@ -79,7 +79,7 @@ def test_page_follows_page_to_the_end(monkeypatch: pytest.MonkeyPatch, things: T
     assert things.queries == [common | {"option": ["size(200)"]}, common | {"option": ["size(200),cursor(abc)"]}]
 
 
-@answered(Says({"items": LAMPS, "cursor": "abc"}), Says({"items": LAMPS[:1], "cursor": "abd"}))
+@answered(Says({"items": LAMPS, "cursor": "abc"}), Says({"items": LAMPS[:1], "cursor": "abe"}))
 def test_no_more_are_asked_for_than_wanted_and_it_is_told_that_there_are_more(
     monkeypatch: pytest.MonkeyPatch, things: Things
 ) -> None:
