@@ -78,7 +78,7 @@ class Shelf:
                     "UPDATE entities SET revision = ?, created = ?, modified = ?, state = ?, policy = ? WHERE key = ?",
                     (*columns, key),
                 )
-            index.change("thing", id, key, head, created, text, state)
+            index.change("thing", id, key, head, created, None if text is None else len(text), state)
         index.end()
         self.connection.execute("COMMIT")
 
