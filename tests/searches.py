@@ -34,12 +34,14 @@ from spark_store.rql.ast import (
 from spark_store.rql.bind import fit
 from spark_store.rql.options import order_by
 
-KEYS = st.sampled_from(["a", "b", "k", "0", "1", "*", "a b", "a.b", "a~b", "k'\"]", "$ä"])
+EVERY_KEY = ["a", "b", "k", "0", "1", "*", "a b", " a", "a.b", "a~b", "k'\"]", "$ä", "['a']", "?"]
+KEYS = st.sampled_from(EVERY_KEY)
 IDS = st.sampled_from(["acme.site:lamp-1", "acme.site:lamp-2", "acme.lab:lamp-1", ":free", "acme.site:Ä 'x'"])
 _SHORT = ["", "a", "A", "ab", "aB", "b", "1", "1.0", "true", "null", "*", "?", "%", "_", "a'b", 'a"b', "a\\b", "--"]
 _LETTERS = ["ä", "Ä", "Σ", "ς", "İ", "i", "💡", "\uff21", "a\nb", "\n"]
 _LONG = ["x" * 199, "x" * 200, "x" * 201, "x" * 200 + "y", "2030-01-15T07:30:00Z"]
-TEXTS = st.sampled_from([*_SHORT, *_LETTERS, *_LONG])
+EVERY_TEXT = [*_SHORT, *_LETTERS, *_LONG]
+TEXTS = st.sampled_from(EVERY_TEXT)
 INSTANTS = st.sampled_from(
     [
         "2030-01-15T07:30:00Z",
@@ -48,9 +50,11 @@ INSTANTS = st.sampled_from(
         "2030-01-15T08:30:00.25+01:00",
     ]
 )
-WHOLE = st.sampled_from([0, 1, -1, 2, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)])
-DOUBLES = st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.0, 1e300, -1e300, 5e-324, 2.0**53, 2.0**63, -(2.0**63)])
-NUMBERS = WHOLE | DOUBLES | st.sampled_from([2**63, 2**64, -(2**63) - 1])
+EVERY_WHOLE = [0, 1, -1, 2, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]
+EVERY_DOUBLE = [0.0, -0.0, 0.5, 1.0, -1.0, 1e300, -1e300, 5e-324, 2.0**53, 2.0**63, -(2.0**63), 0.1]
+EVERY_BEYOND = [2**63, 2**64, 2**64 + 1, -(2**63) - 1]
+WHOLE, DOUBLES = st.sampled_from(EVERY_WHOLE), st.sampled_from(EVERY_DOUBLE)
+NUMBERS = WHOLE | DOUBLES | st.sampled_from(EVERY_BEYOND)
 SCALARS = st.none() | st.booleans() | NUMBERS | TEXTS
 VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
@@ -240,13 +244,13 @@ def written(predicate: Predicate) -> str:
 def _property(field: Field) -> str:
     if field.kind is FieldKind.NAMESPACE:
         return "namespace"
-    return _escaped("/".join(key.replace("~", "~0") for key in field.path))
+    return escaped("/".join(key.replace("~", "~0") for key in field.path))
 
 
 def _literal(literal: Literal) -> str:
     match literal.kind:
         case LiteralKind.TEXT:
-            return f'"{_escaped(str(literal.value))}"'
+            return f'"{escaped(str(literal.value))}"'
         case LiteralKind.TIME:
             return f"time:{literal.value}"
         case LiteralKind.DOUBLE:
@@ -257,5 +261,6 @@ def _literal(literal: Literal) -> str:
             return str(literal.value)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text as it stands in a property, or between double quotes."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -374,6 +374,7 @@ TESTED_BY_FAMILY = {
     "connectivity/spec/*.py": "tests/connectivity/test_spec*.py",
     "connectivity/twins/*.py": "tests/connectivity/twins/test_decide*.py",
     "spark_store/pipeline/*.py": "tests/spark_store/pipeline/test_pipeline*.py",
+    "spark_store/rql/to_spark.py": "tests/spark_store/pipeline/test_to_spark.py",
     "mappings/ditto/*.py": "tests/mappings/codecs/test_ditto*.py",
     "mappings/formats.py": "tests/mappings/test_placeholders.py",
     "mappings/functions.py": "tests/mappings/test_placeholders.py",

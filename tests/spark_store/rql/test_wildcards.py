@@ -128,6 +128,7 @@ def test_a_pattern_that_is_longer_than_the_text_takes_no_time() -> None:
         ("a\nb\nc", "a\n*\nc", True),
         ("a\nb\nc", "a\n?\n?", True),
         ("a\n\nc", "a\n?\n?", False),
+        ("a\n\n\nc", "a\n?\nc", False),
         ("a\nab\nc", "*b\n*", True),
         ("a", "*\n*", False),
         ("\n", "", False),
