@@ -148,7 +148,9 @@ class Way:
     """The way of messages through one connection, with a journal of its own."""
 
     def __init__(self, path: Path, monitor: Monitor, *, has_target: bool) -> None:
-        fill(path, THINGS, EVENTS // 10)
+        """A file that is there is taken as it is."""
+        if not path.exists():
+            fill(path, THINGS, EVENTS // 10)
         self.monitor = monitor
         self.store = Store(SqliteJournal.open(path))
         now = datetime.now
