@@ -1,4 +1,5 @@
-"""The search index of a running service: made of the states where it is not there yet, or where an operator wants it anew.
+"""The search index of a running service: made of the states where it is not there yet, or where an operator wants it anew;
+so are the indexes of paths that are declared in `search.indexed_paths`.
 
 Each step (`spark_store.indexing`) is a transaction of its own in the store's worker thread, and after it everybody else has
 as much time as it took. So commands go on meanwhile, answered some tens of milliseconds later at worst; searches
@@ -9,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from connectivity.store import Store
+from mappings.pointer import parse_pointer
 from spark_store import indexing
 from spark_store.errors import StoreError
+from spark_store.index import path_of
 from spark_store.indexing import Progress
 from spark_store.journal import SqliteJournal
 
@@ -31,8 +34,16 @@ RETRY_SECONDS = 1.0
 class Indexer:
     """Sees to it that the index is complete."""
 
-    def __init__(self, journal: SqliteJournal, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives monotonic seconds."""
+    def __init__(
+        self,
+        journal: SqliteJournal,
+        store: Store,
+        declared: Sequence[str] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`declared`: paths that have an index of their own, as pointers. `clock` gives monotonic seconds."""
+        self._declared = [path_of(parse_pointer(path)) for path in declared]
         self._journal = journal
         self._store = store
         self._clock = clock
@@ -54,6 +65,14 @@ class Indexer:
 
     async def run_forever(self) -> None:
         """Make what is missing, now and whenever it is wanted."""
+        is_declared = False
+        while not is_declared:
+            try:
+                await self._store.take(lambda: self._journal.within(lambda it: indexing.declare(it, self._declared)))
+                is_declared = True
+            except StoreError:
+                await self._store.wait_available()
+                await asyncio.sleep(RETRY_SECONDS)
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -176,7 +176,7 @@ class Service:
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
         self.eraser = Eraser(self.journal, self.store, self.streams, lake, self._erased, now)
-        self.indexer = Indexer(self.journal, self.store)
+        self.indexer = Indexer(self.journal, self.store, settings.search.indexed_paths)
         self._now = now
         self._trimmer: Trimmer | None = None
         if has_lake and (hot := settings.journal.hot_window) is not None:

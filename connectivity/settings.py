@@ -54,6 +54,8 @@ from connectivity.quantities import (
 from connectivity.rules import did_you_mean, expected_of, json_path, nearest_choice, show
 from connectivity.tokens import ApiToken, unlike
 from connectivity.vault import read_key
+from mappings.errors import DecodeError
+from mappings.pointer import format_pointer, parse_pointer
 from mappings.texts import lowered
 
 PREFIX = "CONNECTIVITY_"
@@ -224,6 +226,26 @@ class SubscriptionSettings(Section):
     )
 
 
+MOST_INDEXED = 32
+"""So many paths may have an index of their own."""
+
+
+def _is_indexed_path(text: str) -> str:
+    """A path of an attribute or of a property, without its leading slash. Raises ValueError."""
+    try:
+        place = parse_pointer(text)
+    except DecodeError as error:
+        raise ValueError(f"a path: {error}") from error
+    match place:
+        case ("attributes", _, *_):
+            pass
+        case ("features", feature, "properties" | "desiredProperties", _, *_) if feature != "*":
+            pass
+        case _:
+            raise ValueError("a path such as attributes/room or features/lamp/properties/on")
+    return format_pointer(place).removeprefix("/")
+
+
 class SearchSettings(Section):
     """What searches may take."""
 
@@ -236,6 +258,14 @@ class SearchSettings(Section):
     workers: Positive = Field(default=2, description="Searches that look for things at the same time.")
     past_timeout: PositiveDuration = Field(
         default=timedelta(seconds=60), description="For so long Spark may look for things as they were."
+    )
+    indexed_paths: Annotated[
+        tuple[Annotated[str, AfterValidator(_is_indexed_path)], ...], NoDecode, BeforeValidator(read_list)
+    ] = Field(
+        default=(),
+        max_length=MOST_INDEXED,
+        description="Paths that many things have the same value at, such as `attributes/room`: each gets an index of its "
+        "own, in the order of ids. It is made while the service runs; every change of such a value costs a little more.",
     )
 
 

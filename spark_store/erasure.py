@@ -66,7 +66,7 @@ _DELETE_ANSWERS = """
 """
 _PATHS = "SELECT max(id) FROM (SELECT id FROM search_paths WHERE id > ? ORDER BY id LIMIT ?)"
 _DELETE_PATHS = """
-    DELETE FROM search_paths WHERE id > ? AND id <= ?
+    DELETE FROM search_paths WHERE id > ? AND id <= ? AND declared = 0
     AND NOT EXISTS (SELECT 1 FROM search_values WHERE search_values.path = search_paths.id)
 """
 _FINISH_JOURNAL = "UPDATE erasures SET journal_done = ? WHERE id = ? AND journal_done IS NULL"

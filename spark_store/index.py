@@ -10,6 +10,8 @@ much, and never too little. What lies in it (Ditto search; how properties are re
   so the table is sorted by it. A path leads through arrays: what an array holds, at any depth, has rows under the array's
   own path, or, if that is an object, under the paths of its members. Objects and arrays have a row too, whose value says
   whether something is in them. What changes with every event, `_revision` and `_modified`, is asked of `entities`.
+- `search_declared`: the rows of paths that an operator has declared, once more, with the id of the thing in front of its
+  key: what has one value there comes out in the order of ids. `Declared` says in `search_paths.declared` how far it is.
 - `search_large`: things whose state has more than `LARGE` bytes. They have no rows: each of them is always a candidate. So
   one enormous thing keeps nobody waiting while its rows are written.
 - `search_subjects`, `search_imports`: whom the entries of a policy name, and which policies it imports. Whoever is named
@@ -49,6 +51,15 @@ class Rank(IntEnum):
     BOOLEAN = 6
 
 
+class Declared(IntEnum):
+    """Whether a path has rows in `search_declared`. Only on a path that is THERE may anybody count."""
+
+    LEAVING = -1
+    NO = 0
+    COMING = 1
+    THERE = 2
+
+
 LARGE = 32768
 """Things with longer states, in bytes of JSON, have no rows."""
 
@@ -71,10 +82,12 @@ _MISSING = object()
 _encode = msgspec.json.encode
 
 _INDEXED = "SELECT indexed FROM search_progress"
-_PATH = "SELECT id FROM search_paths WHERE path = ?"
+_PATH = "SELECT id, declared FROM search_paths WHERE path = ?"
 _INSERT_PATH = "INSERT INTO search_paths (path, wildcard) VALUES (?, ?)"
 _INSERT = "INSERT OR IGNORE INTO search_values (path, rank, value, thing) VALUES (?, ?, ?, ?)"
 _DELETE = "DELETE FROM search_values WHERE path = ? AND rank = ? AND value = ? AND thing = ?"
+_INSERT_DECLARED = "INSERT OR IGNORE INTO search_declared (path, rank, value, id, thing) VALUES (?, ?, ?, ?, ?)"
+_DELETE_DECLARED = "DELETE FROM search_declared WHERE path = ? AND rank = ? AND value = ? AND id = ?"
 _INSERT_LARGE = "INSERT OR IGNORE INTO search_large (thing) VALUES (?)"
 _DELETE_LARGE = "DELETE FROM search_large WHERE thing = ?"
 _INSERT_SUBJECT = "INSERT OR IGNORE INTO search_subjects (subject, policy) VALUES (?, ?)"
@@ -103,11 +116,12 @@ class Head(NamedTuple):
 class Index:
     """The index in an open transaction. It is made for one batch, and forgotten with it; `end` writes what was collected."""
 
-    __slots__ = ("_come", "_connection", "_gone", "_ids", "indexed")
+    __slots__ = ("_come", "_connection", "_declared", "_gone", "_ids", "indexed")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._ids: dict[str, int] = {}
+        self._declared: dict[int, int] = {}
         self._gone: list[tuple[int, int, Any, int]] = []
         self._come: list[tuple[int, int, Any, int]] = []
         (self.indexed,) = connection.execute(_INDEXED).fetchone()
@@ -122,11 +136,11 @@ class Index:
         if key > self.indexed:
             return
         if type == _THING:
-            self._change_thing(key, head, created, size, state)
+            self._change_thing(id, key, head, created, size, state)
         elif type == _POLICY:
             self._change_policy(id, _parsed(head), _NOTHING if state is None else state)
 
-    def _change_thing(self, key: int, head: Head | None, created: str, size: int | None, state: Any) -> None:
+    def _change_thing(self, id: str, key: int, head: Head | None, created: str, size: int | None, state: Any) -> None:
         was_large = head is not None and head.size is not None and head.size > LARGE
         is_large = size is not None and size > LARGE
         if was_large != is_large:
@@ -145,9 +159,18 @@ class Index:
             gone += _created(since)
             come += _created(until)
         if gone:
-            self._gone += [(self._id(path), rank, value, key) for path, rank, value in gone]
+            self._gone += (rows := [(self._id(path), rank, value, key) for path, rank, value in gone])
+            if self._declared:
+                self._change_declared(_DELETE_DECLARED, [(*row[:3], id) for row in rows if row[0] in self._declared])
         if come:
-            self._come += [(self._id(path), rank, value, key) for path, rank, value in come]
+            self._come += (rows := [(self._id(path), rank, value, key) for path, rank, value in come])
+            if self._declared:
+                wanted = [row for row in rows if self._declared.get(row[0], Declared.NO) > Declared.NO]
+                self._change_declared(_INSERT_DECLARED, [(*row[:3], id, key) for row in wanted])
+
+    def _change_declared(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            self._connection.executemany(statement, rows)
 
     def _change_policy(self, id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         for named, delete, insert in (
@@ -181,7 +204,9 @@ class Index:
                 found = cursor.lastrowid
                 assert found is not None
             else:
-                found = int(row[0])
+                found, declared = row
+                if declared != Declared.NO:
+                    self._declared[found] = declared
             self._ids[path] = found
         return found
 

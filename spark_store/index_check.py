@@ -40,6 +40,18 @@ _VALUES_OF = """
     FROM search_values LEFT JOIN search_paths ON search_paths.id = search_values.path
     WHERE thing IN (SELECT value FROM json_each(?))
 """
+# Of a path that is not there yet some rows may be.
+_DECLARED = """
+    SELECT v.path, e.id FROM search_paths AS p JOIN search_values AS v ON v.path = p.id JOIN entities AS e ON e.key = v.thing
+    WHERE p.declared = 2 AND NOT EXISTS (
+        SELECT 1 FROM search_declared AS d
+        WHERE d.path = v.path AND d.rank = v.rank AND d.value = v.value AND d.id = e.id AND d.thing = v.thing
+    )
+    UNION SELECT d.path, d.id FROM search_declared AS d WHERE NOT EXISTS (
+        SELECT 1 FROM entities AS e JOIN search_values AS v ON v.thing = e.key
+        WHERE e.key = d.thing AND e.id = d.id AND v.path = d.path AND v.rank = d.rank AND v.value = d.value
+    )
+"""
 _LARGE = "SELECT thing FROM search_large"
 _SUBJECTS = "SELECT subject, policy FROM search_subjects"
 _IMPORTS = "SELECT importer, imported FROM search_imports"
@@ -117,7 +129,10 @@ class _Comparing:
             *(self._named(key, "its size") for key in sorted(large)[:SHOWN]),
         ]
         examples += [Disagreement("whom it names or imports", policy, 0) for policy in sorted(policies)[:SHOWN]]
-        count = len(differing) + len(large) + len(policies)
+        declared = self._connection.execute(_DECLARED).fetchall()
+        paths = {id: path for path, id in self._connection.execute(_PATHS)}
+        examples += [Disagreement(f"declared: {paths.get(path, path)}", id, 0) for path, id in declared[:SHOWN]]
+        count = len(differing) + len(large) + len(policies) + len({id for _, id in declared})
         return Compared(self._entities, self._last - self._reached, count, examples[:SHOWN])
 
     def _add_states(self) -> None:

@@ -196,7 +196,14 @@ CONNECTIONS: Step = (
 
 # The search index: see `spark_store.index`. A file that has entities gets it later, step by step.
 SEARCH: Step = (
-    "CREATE TABLE search_paths (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, wildcard TEXT)",
+    """
+    CREATE TABLE search_paths (
+        id       INTEGER PRIMARY KEY,
+        path     TEXT    NOT NULL UNIQUE,
+        wildcard TEXT,
+        declared INTEGER NOT NULL DEFAULT 0
+    )
+    """,
     "CREATE INDEX search_paths_by_wildcard ON search_paths (wildcard) WHERE wildcard IS NOT NULL",
     """
     CREATE TABLE search_values (
@@ -207,11 +214,27 @@ SEARCH: Step = (
         PRIMARY KEY (path, rank, value, thing)
     ) WITHOUT ROWID
     """,
+    """
+    CREATE TABLE search_declared (
+        path  INTEGER NOT NULL,
+        rank  INTEGER NOT NULL,
+        value         NOT NULL,
+        id    TEXT    NOT NULL,
+        thing INTEGER NOT NULL,
+        PRIMARY KEY (path, rank, value, id)
+    ) WITHOUT ROWID
+    """,
     "CREATE TABLE search_large (thing INTEGER PRIMARY KEY)",
     "CREATE TABLE search_subjects (subject TEXT, policy TEXT, PRIMARY KEY (subject, policy)) WITHOUT ROWID",
     "CREATE TABLE search_imports (importer TEXT, imported TEXT, PRIMARY KEY (importer, imported)) WITHOUT ROWID",
     "CREATE INDEX search_imports_by_imported ON search_imports (imported)",
-    "CREATE TABLE search_progress (indexed INTEGER NOT NULL, is_stale INTEGER NOT NULL DEFAULT 0)",
+    """
+    CREATE TABLE search_progress (
+        indexed  INTEGER NOT NULL,
+        is_stale INTEGER NOT NULL DEFAULT 0,
+        declared INTEGER NOT NULL DEFAULT 0
+    )
+    """,
     """
     INSERT INTO search_progress (indexed)
     SELECT CASE WHEN EXISTS (SELECT 1 FROM entities) THEN 0 ELSE 9223372036854775807 END

@@ -98,10 +98,23 @@ async def test_it_is_made_anew_when_somebody_wants_it(site: Site) -> None:
     assert found(site.path) == expected(site.path)
 
 
+async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: Site) -> None:
+    for declared, rows in ((["/attributes/counter"], THINGS), ([], 0)):
+        site.indexer = Indexer(site.journal, site.store, declared)
+        site.start()
+        await site.complete()
+        await wait_until(lambda rows=rows: len(found(site.path).declared) == rows, LONG)  # type: ignore[misc]
+        assert found(site.path) == expected(site.path)
+        assert site.running is not None
+        site.running.cancel()
+        await asyncio.wait([site.running])
+
+
 async def test_a_step_that_fails_is_taken_again(site: Site) -> None:
     with structlog.testing.capture_logs() as logs:
-        Fragile.arm(10)
         site.start()
+        await wait_until(lambda: site.indexer.progress().indexed, LONG)
+        Fragile.arm(5)
         await site.complete()
     assert [it["reason"] for it in logs if it["event"] == "the search index waits for the store"]
     assert found(site.path) == expected(site.path)

@@ -303,3 +303,20 @@ def test_hosts_are_entries_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         'hosts.blocked[0] (CONNECTIVITY_HOSTS__BLOCKED): found "10.0.0.1/8", expected an address, a network such as '
         "10.0.0.0/8, or a host name such as broker.acme.example or *.acme.example",
     ]
+
+
+def test_paths_with_an_index_of_their_own_are_places_of_values(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("search: {indexed_paths: [/attributes/room, features/lamp/properties/on]}", encoding="utf-8")
+    assert load_settings(file).search.indexed_paths == ("attributes/room", "features/lamp/properties/on")
+    for wrong in (
+        "attributes",
+        "features/*/properties/on",
+        "features/lamp/properties",
+        "thingId",
+        "_modified",
+        "attributes//a",
+    ):
+        file.write_text(f"search: {{indexed_paths: ['{wrong}']}}", encoding="utf-8")
+        with pytest.raises(SettingsError, match=r"search\.indexed_paths"):
+            load_settings(file)

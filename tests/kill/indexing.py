@@ -34,11 +34,14 @@ class Writer:
         entities = {self._entity() for _ in range(self._chance.randrange(1, 6))}
         self._journal.write([self._change(entity) for entity in sorted(entities)])
         dice = self._chance.random()
-        if dice < 0.3:
+        if dice < 0.5:
             self._journal.within(indexing.step)
-        elif dice < 0.32:
+        elif dice < 0.515:
             self._journal.within(indexing.begin_anew)
-        elif dice < 0.35:
+        elif dice < 0.53:
+            paths = [f"attributes/a:{self._chance.randrange(9)}" for _ in range(self._chance.randrange(3))]
+            self._journal.within(lambda it: indexing.declare(it, paths))
+        elif dice < 0.55:
             erased = self._entity()
             self._journal.within(lambda it: erasure.begin(it, erased.type.value, erased.id, "2030", "nobody"))
         self._journal.commit()
@@ -68,7 +71,7 @@ class Writer:
 
 
 def main(path: str, seed: int) -> None:
-    indexing.STEP_ENTITIES, indexing.STEP_ROWS = 3, 20
+    indexing.STEP_ENTITIES, indexing.STEP_ROWS = 4, 40
     journal = SqliteJournal.open(path)
     writer = Writer(journal, seed)
     while True:

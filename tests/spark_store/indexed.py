@@ -14,12 +14,14 @@ from spark_store.rql.bind import fixed_width
 
 
 class Indexed(NamedTuple):
-    """Values as path, rank, value and thing; large things; subjects and imports of policies."""
+    """Values as path, rank, value and thing; large things; subjects and imports of policies; values at declared paths that
+    are there, as path, rank, value, id and thing."""
 
     values: set[tuple[str, int, Any, int]]
     large: set[int]
     subjects: set[tuple[str, str]]
     imports: set[tuple[str, str]]
+    declared: set[tuple[str, int, Any, str, int]]
 
 
 def found(file: sqlite3.Connection | Path) -> Indexed:
@@ -40,6 +42,12 @@ def found(file: sqlite3.Connection | Path) -> Indexed:
         {thing for (thing,) in file.execute("SELECT thing FROM search_large")},
         set(file.execute("SELECT subject, policy FROM search_subjects").fetchall()),
         set(file.execute("SELECT importer, imported FROM search_imports").fetchall()),
+        set(
+            file.execute("""
+                SELECT search_paths.path, rank, value, d.id, thing
+                FROM search_declared AS d JOIN search_paths ON search_paths.id = d.path AND declared = 2
+            """).fetchall()
+        ),
     )
 
 
@@ -49,7 +57,8 @@ def expected(file: sqlite3.Connection | Path) -> Indexed:
         with closing(sqlite3.connect(file)) as connection:
             return expected(connection)
     (progress,) = file.execute("SELECT indexed FROM search_progress").fetchone()
-    wanted = Indexed(set(), set(), set(), set())
+    wanted = Indexed(set(), set(), set(), set(), set())
+    declared = {path for (path,) in file.execute("SELECT path FROM search_paths WHERE declared = 2")}
     states = file.execute("SELECT key, type, id, created, state FROM entities WHERE key <= ?", (progress,))
     for key, type, id, created, text in states:
         if text is None:
@@ -64,6 +73,8 @@ def expected(file: sqlite3.Connection | Path) -> Indexed:
         else:
             for path, value in places(state, created):
                 wanted.values.add((path, *ranked(value), key))
+                if path in declared:
+                    wanted.declared.add((path, *ranked(value), id, key))
     return wanted
 
 

@@ -38,6 +38,10 @@ def file(tmp_path: Path) -> Path:
             journal.append([change(entity, 1, {"attributes": {"a": 1}}), change(entity, 2, state)])
         policy = {"entries": {"E": {"subjects": {"a:anna": {}}}}, "imports": {"a:b": {}}}
         journal.append([change(POLICY, 1, policy)])
+        journal.within(lambda it: indexing.declare(it, ["features/lamp/properties/on"]))
+        while journal.within(indexing.step):
+            journal.commit()
+        journal.commit()
     return tmp_path / "journal.db"
 
 
@@ -83,6 +87,14 @@ def test_where_all_is_well_nothing_is_found(file: Path) -> None:
                 Disagreement("too much: place 13", "acme:2", 2),
             ],
         ),
+        (
+            "DELETE FROM search_declared WHERE id = 'acme:2'",
+            [Disagreement("declared: features/lamp/properties/on", "acme:2", 0)],
+        ),
+        (
+            "UPDATE search_declared SET id = 'acme:9' WHERE id = 'acme:2'",
+            [Disagreement("declared: features/lamp/properties/on", name, 0) for name in ("acme:2", "acme:9")],
+        ),
         ("DELETE FROM search_large", [Disagreement("its size", "acme:3", 2)]),
         ("INSERT INTO search_large VALUES (1)", [Disagreement("its size", "acme:1", 2)]),
         ("DELETE FROM search_subjects", [Disagreement("whom it names or imports", POLICY.id, 0)]),
@@ -121,6 +133,7 @@ def test_what_the_index_has_not_reached_is_counted_and_not_missed(file: Path) ->
     tamper(file, "DELETE FROM search_large")
     tamper(file, "DELETE FROM search_subjects")
     tamper(file, "DELETE FROM search_imports")
+    tamper(file, "DELETE FROM search_declared WHERE thing > 1")
     assert compare(file) == Compared(1, 4, 0, [])
     tamper(file, "UPDATE search_progress SET is_stale = 1")
     assert compare(file).waiting == 5
@@ -130,7 +143,7 @@ def test_of_many_only_some_are_told_one_by_one(file: Path, monkeypatch: pytest.M
     tamper(file, "DELETE FROM search_values")
     monkeypatch.setattr(index_check, "SHOWN", 1)
     compared = compare(file)
-    assert (compared.differing, len(compared.examples)) == (2, 1)
+    assert (compared.differing, len(compared.examples)) == (3, 1)
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak)])

@@ -15,7 +15,7 @@ from mappings.signals import Event
 from spark_store import erasure, indexing
 from spark_store.errors import StoreUnavailable
 from spark_store.index import LARGE
-from spark_store.indexing import Progress, begin_anew, progress, step
+from spark_store.indexing import Progress, begin_anew, declare, progress, step
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from tests.behaviours.journal import timestamp
@@ -161,6 +161,7 @@ def test_interrupted_anywhere_it_goes_on(journal: SqliteJournal, late: bool, mon
     monkeypatch.setattr(indexing, "STEP_ROWS", 100)
     site = Site(journal)
     site.fill()
+    journal.within(lambda it: declare(it, PATHS))
     failures, failing = 0, 0
     while True:
         failing += 3
@@ -181,6 +182,75 @@ def test_interrupted_anywhere_it_goes_on(journal: SqliteJournal, late: bool, mon
     assert failures > 20
     Fragile.arm(0)
     assert is_true(journal)
+
+
+PATHS = ("attributes/a", "attributes/b", "features/x", "attributes/nobody")
+
+
+@pytest.mark.parametrize("paths", [PATHS[:1], PATHS])
+def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
+    journal: SqliteJournal, paths: tuple[str, ...]
+) -> None:
+    site = Site(journal)
+    site.fill()
+    assert journal.within(lambda it: declare(it, paths))
+    while take_step(journal):
+        site.write_any()
+        is_true(journal)
+    is_true(journal)
+    there = journal.read(found).declared
+    assert {row[0] for row in there} == {*paths} - {"attributes/nobody"}
+    for _ in range(20):
+        site.write_any()
+    is_true(journal)
+    assert not journal.within(lambda it: declare(it, paths)), "nothing is left to do"
+    journal.commit()
+    # What is made anew counts for nobody until it is there.
+    journal.within(begin_anew)
+    journal.commit()
+    assert not journal.read(found).declared
+    while take_step(journal):
+        site.write_any()
+    is_true(journal)
+    assert {row[0] for row in journal.read(found).declared} == {*paths} - {"attributes/nobody"}
+
+
+def test_a_path_that_is_declared_no_more_goes_and_may_come_again_amid_that(journal: SqliteJournal) -> None:
+    site = Site(journal)
+    site.fill()
+    journal.within(lambda it: declare(it, PATHS[:2]))
+    while take_step(journal):
+        pass
+    journal.within(lambda it: declare(it, PATHS[1:2]))
+    take_step(journal)
+    for _ in range(20):
+        site.write_any()
+    journal.within(lambda it: declare(it, PATHS[:2]))
+    while take_step(journal):
+        site.write_any()
+    is_true(journal)
+    assert {row[0] for row in journal.read(found).declared} == {*PATHS[:2]}
+    assert journal.within(lambda it: declare(it, ()))
+    while take_step(journal):
+        pass
+    rows = journal.read(lambda it: it.execute("SELECT count(*) FROM search_declared").fetchone())
+    assert rows == (0,)
+    is_true(journal)
+
+
+def test_what_an_erased_thing_had_at_a_declared_path_goes_and_the_path_stays(journal: SqliteJournal) -> None:
+    Site(journal).fill()
+    journal.within(lambda it: declare(it, ("attributes/a", "attributes/nobody")))
+    while take_step(journal):
+        pass
+    assert journal.read(found).declared
+    for number in range(THINGS):
+        journal.within(lambda it, number=number: erasure.begin(it, "thing", f"acme.site:{number}", timestamp(9), "x"))  # type: ignore[misc]
+    journal.within(lambda it: erasure.take_paths(it, 0))
+    journal.commit()
+    assert not journal.read(found).declared
+    paths = journal.read(lambda it: it.execute("SELECT path, declared FROM search_paths ORDER BY path").fetchall())
+    assert paths == [("attributes/a", 2), ("attributes/nobody", 2)]
 
 
 def test_a_step_ends_after_so_many_bytes(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
