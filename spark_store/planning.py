@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 from spark_store.asking import Question, Sorting
-from spark_store.rql.to_sql import Both, Candidates, Either, Every, Rows
+from spark_store.rql.to_sql import Both, Candidates, Either, Every, Rows, Together
 
 JUDGING: Final = 40
 """Looking at a thing takes about as long as reading so many rows of the index."""
@@ -98,8 +98,10 @@ def _lines(candidates: Candidates, depth: int) -> list[tuple[int, str]]:
     match candidates:
         case Every():
             return [(depth, "every thing")]
-        case Rows(_, _, says):
-            return [(depth, f"rows of {says}")]
+        case Rows():
+            return [(depth, f"rows of {candidates.says}")]
+        case Together(_, rows):
+            return [(depth, f"rows of {rows.says}")]
         case Both(parts):
             return [(depth, "in all of"), *(line for part in parts for line in _lines(part, depth + 1))]
         case Either(parts):

@@ -29,8 +29,9 @@ from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
 from spark_store.moment import Clock, Moment, Stopped
 from spark_store.planning import Plan
+from spark_store.reaching import Known
 from spark_store.records import Snapshot
-from spark_store.walking import Known, Walk
+from spark_store.walking import Walk
 
 SLICE: Final = 0.25
 """Seconds that a page looks before it gives what it has."""

@@ -64,6 +64,8 @@ class Rows:
     parameters: Parameters
     says: str
     """The same in the words of a filter."""
+    path: str = ""
+    """The one path that the rows are of; empty where there may be several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,21 @@ class Both:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """What is in all of the parts, which are about one path; `rows` says the same where nothing has several values there."""
+
+    parts: tuple[Rows, ...]
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
 class Either:
     """What is in any of the parts; without parts, nothing."""
 
     parts: tuple[Candidates, ...]
 
 
-Candidates: TypeAlias = Rows | Every | Both | Either
+Candidates: TypeAlias = Rows | Every | Both | Together | Either
 
 NOTHING: Final = Either(())
 
@@ -105,10 +115,29 @@ def candidates(predicate: Predicate | None) -> Candidates:
 
 
 def _both(parts: Sequence[Candidates]) -> Candidates:
-    kept = tuple(part for part in parts if not isinstance(part, Every))
+    kept = _joined([part for part in parts if not isinstance(part, Every)])
     if NOTHING in kept:
         return NOTHING
-    return kept[0] if len(kept) == 1 else Both(kept) if kept else Every()
+    return kept[0] if len(kept) == 1 else Both(tuple(kept)) if kept else Every()
+
+
+def _joined(parts: Sequence[Candidates]) -> list[Candidates]:
+    """The parts, with those about the same path in one: `ge` and `le` are one range of rows, and not two long ones."""
+    by_path: defaultdict[str, list[Rows]] = defaultdict(list)
+    others: list[Candidates] = []
+    for part in parts:
+        if isinstance(part, Rows) and part.path:
+            by_path[part.path].append(part)
+        else:
+            others.append(part)
+    return [*(rows[0] if len(rows) == 1 else _together(rows) for rows in by_path.values()), *others]
+
+
+def _together(rows: Sequence[Rows]) -> Together:
+    start = f"{_VALUES} {_ONE_PATH}"
+    sql = start + "".join(each.sql.removeprefix(start) for each in rows)
+    parameters = rows[0].path, *(value for each in rows for value in each.parameters[1:])
+    return Together(tuple(rows), Rows(sql, parameters, " and ".join(each.says for each in rows), rows[0].path))
 
 
 def _either(parts: Sequence[Candidates]) -> Candidates:
@@ -195,8 +224,10 @@ def _kept(literal: Literal) -> Any:
 
 
 def _found(field: Field, condition: str, parameters: Parameters, says: str) -> Rows:
-    place = _ANY_FEATURE if field.is_in_any_feature else _ONE_PATH
-    return Rows(f"{_VALUES} {place}{condition}", (path_of(field), *parameters), says)
+    path = path_of(field)
+    if field.is_in_any_feature:
+        return Rows(f"{_VALUES} {_ANY_FEATURE}{condition}", (path, *parameters), says)
+    return Rows(f"{_VALUES} {_ONE_PATH}{condition}", (path, *parameters), says, path)
 
 
 def path_of(field: Field) -> str:

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_store import moment, walking
 from spark_store.asking import Budget, Place, Question
 from spark_store.rql.order import key_of
 from spark_store.search import SqliteSearch
 from tests import searches
 from tests.spark_store.searched import Partly, Shelf, answer, with_rights
-from tests.spark_store.test_search import ACCESSES, BOUNDS, IDS, questions
+from tests.spark_store.test_search import ACCESSES, BOUNDS, IDS, narrow, questions
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +64,7 @@ def test_pages_drawn_while_things_change(
     place: Place | None = None
     coming = iter(changes)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in bounds.items():
-            patch.setattr(moment if name == "POLICIES" else walking, name, value)
+        narrow(patch, bounds)
         while True:
             page = search.page(question, rights, place, limit, Budget(60.0))
             now = {hit.thing_id: (at, hit) for at, hit in answer(present.values(), question, rights)}

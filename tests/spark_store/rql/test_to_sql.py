@@ -14,7 +14,7 @@ from hypothesis import given
 from spark_store.index import path_of as path_of_segments
 from spark_store.rql.ast import Field, Predicate
 from spark_store.rql.search import holds, read
-from spark_store.rql.to_sql import NOTHING, Both, Candidates, Either, Every, Rows, candidates, path_of
+from spark_store.rql.to_sql import NOTHING, Both, Candidates, Either, Every, Rows, Together, candidates, path_of
 from tests import searches
 from tests.spark_store.searched import Shelf
 
@@ -40,9 +40,9 @@ def is_candidate(shelf: Shelf, thing: dict[str, Any], tree: Candidates) -> bool:
     match tree:
         case Every():
             return True
-        case Rows(sql, parameters, _):
-            return shelf.connection.execute(sql, parameters).fetchone() is not None
-        case Both(parts):
+        case Rows():
+            return shelf.connection.execute(tree.sql, tree.parameters).fetchone() is not None
+        case Both(parts) | Together(parts, _):
             return all(is_candidate(shelf, thing, part) for part in parts)
         case Either(parts):
             return any(is_candidate(shelf, thing, part) for part in parts)

@@ -1,0 +1,126 @@
+"""Which things may be answers, as sets of keys: read from the index, up to a bound that makes knowing them worth while.
+
+A set is never too small: it has every thing that matches, and those that the index knows nothing about. It may be too large,
+also because a part of a filter that very many things match is left out where another part is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from spark_store.asking import Question
+from spark_store.moment import Moment
+from spark_store.planning import SORTABLE, bound_of
+from spark_store.rql.narrow import Read
+from spark_store.rql.order import Rank
+from spark_store.rql.to_sql import NOTHING, TEXT, Both, Candidates, Either, Every, Rows, Together, candidates, namespace
+
+ALL: Final = 2**62
+"""A bound for as many as there are."""
+
+FEW_OF_POLICIES: Final = 1000
+
+
+class Known:
+    """What was found out on earlier pages about a question: a set of candidates, or that there are too many."""
+
+    __slots__ = ("ids", "keys", "read", "was_read")
+
+    def __init__(self) -> None:
+        self.keys: frozenset[int] | None = None
+        self.was_read = False
+        self.read: Read | None = None
+        self.ids: tuple[object, list[tuple[str, int]]] | None = None
+        """The candidates that were last brought into the order of ids, and of what."""
+
+
+class Reach:
+    """The candidates of one question, for whoever asks, at one moment."""
+
+    def __init__(
+        self, moment: Moment, question: Question, subjects: Collection[str], limit: int, sorts_by_id: bool, known: Known
+    ) -> None:
+        self.moment = moment
+        self.limit = limit
+        self.known = known
+        self.things = moment.things()
+        self.is_indexed = moment.is_indexed()
+        self.large = frozenset(moment.large()) if self.is_indexed else frozenset[int]()
+        """Things of which the index knows nothing but that."""
+        self.policies = moment.policies(subjects) if self.is_indexed else None
+        """By which they may be seen; None for very many, or if that is not known."""
+        self._sets: dict[Candidates, frozenset[int] | None] = {}
+        self.tree = self._plant(question, sorts_by_id)
+
+    def _plant(self, question: Question, sorts_by_id: bool) -> Candidates:
+        """What the index says about the question, whoever asks."""
+        if not self.is_indexed:
+            return Every()
+        if self.policies is not None and not self.policies:
+            return NOTHING
+        parts = [candidates(question.predicate)]
+        if question.namespaces and "" not in question.namespaces and not sorts_by_id:
+            # Ids are not in the index of values, but they have one of their own; who goes along them needs no list.
+            parts.append(Either(tuple(map(namespace, sorted(question.namespaces)))))
+        kept = tuple(part for part in parts if not isinstance(part, Every))
+        return NOTHING if NOTHING in kept else kept[0] if len(kept) == 1 else Both(kept) if kept else Every()
+
+    def read(self, tree: Candidates, bound: int) -> frozenset[int] | None:
+        """The keys that a tree means, large things beside it; None for more than the bound, or for all."""
+        if tree not in self._sets or (self._sets[tree] is None and bound >= ALL):
+            self._sets[tree] = self._evaluate(tree, bound)
+        return self._sets[tree]
+
+    def _evaluate(self, tree: Candidates, bound: int) -> frozenset[int] | None:
+        match tree:
+            case Every():
+                return None
+            case Rows():
+                rows = self.moment.column(tree.sql, tree.parameters, bound + 1)
+                return frozenset(rows) if len(rows) <= bound else None
+            case Together(parts, rows):
+                path = self.moment.path(rows.path)
+                if path is None:
+                    return frozenset()
+                return self.read(Both(parts) if self.moment.has_arrays(path) else rows, bound)
+            case Either(parts):
+                found = [self.read(part, bound) for part in parts]
+                return None if None in found else frozenset[int]().union(*(each for each in found if each is not None))
+            case Both(parts):
+                complete = [each for part in parts if (each := self.read(part, bound)) is not None]
+                complete.sort(key=len)
+                return complete[0].intersection(*complete[1:]) if complete else None
+
+    def few(self) -> frozenset[int] | None:
+        """All candidates, where they are few enough to know them; on later pages those of the first one."""
+        if not self.known.was_read:
+            self.known.was_read = True
+            found = self.read(self.tree, self.bound())
+            if self.policies is not None and (found is None or len(found) > SORTABLE):
+                visible = self.read(of_policies(self.policies), FEW_OF_POLICIES)
+                if visible is not None:
+                    found = visible if found is None else found & visible
+            self.known.keys = None if found is None else found | self.large
+        return self.known.keys
+
+    def bound(self) -> int:
+        return bound_of(self.things, self.limit)
+
+    def all(self, tree: Candidates) -> frozenset[int] | None:
+        """However many there are; None where the index says nothing."""
+        if self.policies is not None:
+            tree = of_policies(self.policies) if isinstance(tree, Every) else Both((tree, of_policies(self.policies)))
+        found = self.read(tree, ALL)
+        return None if found is None else found | self.large
+
+
+def of_policies(policies: Sequence[str]) -> Rows:
+    """The things of these policies; ids of policies are texts like others, and cut like them."""
+    marks = ",".join("?" * len(policies))
+    return Rows(
+        f"SELECT thing FROM search_values WHERE path = (SELECT id FROM search_paths WHERE path = 'policyId') "
+        f"AND rank = {int(Rank.TEXT)} AND value IN ({marks})",
+        tuple(policy[:TEXT] for policy in policies),
+        f"in(policyId,{len(policies)} policies)",
+    )

@@ -1,0 +1,107 @@
+"""Documents read only where a question looks: the places of its fields, and nothing else of a large text.
+
+What `holds` and `place_of` say of a document that was read so is what they say of the whole one. Reading it takes a fraction
+of the time, since the rest is skipped and not made into values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias, TypedDict
+
+import msgspec
+
+from spark_store.rql.ast import And, Compare, Field, FieldKind, LiteralKind, Operator, Predicate
+
+Read: TypeAlias = Callable[[bytes], dict[str, Any]]
+"""Raises msgspec.DecodeError for what is no JSON object."""
+
+_PLAIN_RUN: Final = re.compile(r"[A-Za-z0-9 _.:-]+")
+"""Characters that stand for themselves in every JSON text."""
+
+_ANYTHING: Final[dict[str, Any]] = {}
+"""A place of which everything is read."""
+
+_whole: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def reader(fields: Iterable[Field]) -> Read:
+    """Reads documents at these fields, and elsewhere perhaps not."""
+    root: dict[str, Any] = {}
+    for field in fields:
+        _add(root, field.path)
+    if not root:
+        return lambda _: {}
+    narrow = msgspec.json.Decoder(_shape(root)).decode
+
+    def read(text: bytes) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = narrow(text)
+        except msgspec.ValidationError:
+            # Something that no shape foresees, such as a number where the thing itself should be.
+            found = _whole(text)
+        return found
+
+    return read
+
+
+def needles(predicate: Predicate | None) -> tuple[bytes, ...]:
+    """What the text of every document that matches has in it, the longest first; none for many filters.
+
+    The text is as whoever keeps states writes it: what need not be escaped is not.
+    """
+    return tuple(sorted(set(_needles(predicate)), key=len, reverse=True))
+
+
+def _needles(predicate: Predicate | None) -> Iterator[bytes]:
+    match predicate:
+        case And(parts):
+            for part in parts:
+                yield from _needles(part)
+        case Compare(Operator.EQ | Operator.LIKE, Field(FieldKind.DOCUMENT, _), literal) if (
+            literal.kind is LiteralKind.TEXT
+        ):
+            runs = _PLAIN_RUN.findall(str(literal.value))
+            if runs:
+                yield max(runs, key=len).encode()
+        case _:
+            return
+
+
+def _add(node: dict[str, Any], path: tuple[str, ...]) -> None:
+    for depth, key in enumerate(path):
+        below = node.get(key)
+        if below is _ANYTHING:
+            return
+        if depth == len(path) - 1:
+            node[key] = _ANYTHING
+        else:
+            node = node.setdefault(key, {}) if below is None else below
+
+
+def _shape(node: Mapping[str, Any]) -> Any:
+    """A type for objects: its members are read, each one by its own type, and all others are skipped."""
+    if "*" in node:
+        # Any feature: what is asked of one of them is asked of all.
+        merged: dict[str, Any] = {}
+        for below in node.values():
+            if below is _ANYTHING:
+                return dict[str, Any]
+            _merge(merged, below)
+        return dict[str, _member(merged)]  # type: ignore[misc]
+    return TypedDict("Read", {key: _member(below) for key, below in node.items()}, total=False)  # type: ignore[operator]
+
+
+def _merge(into: dict[str, Any], node: Mapping[str, Any]) -> None:
+    for key, below in node.items():
+        present = into.get(key)
+        if below is _ANYTHING or present is _ANYTHING:
+            into[key] = _ANYTHING
+        else:
+            _merge(into.setdefault(key, {}), below)
+
+
+def _member(node: Mapping[str, Any]) -> Any:
+    """Whatever may stand where an object is expected: what is in an array is read as a whole."""
+    return Any if node is _ANYTHING else _shape(node) | list[Any] | str | int | float | bool | None
