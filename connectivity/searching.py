@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from connectivity.feeds import Feed, FeedFailed, Page, Position, Then
@@ -30,7 +31,7 @@ from connectivity.twins.world import PresentWorld
 from mappings.ditto.instants import parse_instant
 from mappings.errors import Fault
 from mappings.headers import FIELDS, invalid_header
-from mappings.ids import EntityId
+from mappings.ids import LONGEST_KNOWN, EntityId
 from mappings.selection import Selection, parse_fields
 from mappings.signals import Headers, SearchQuery
 from spark_store.asking import Budget, Place, Question, Rights, Search
@@ -38,6 +39,7 @@ from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.named import NamedThings, named_things
 from spark_store.planning import Plan
 from spark_store.records import Snapshot
+from spark_store.rql import Predicate
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
 
@@ -45,6 +47,8 @@ Answered = TypeVar("Answered")
 
 AT_ONCE: Final = 500
 """So many things are looked for at once, where a client has asked for several pages."""
+
+_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_PAST: Final = Fault(
     501,
@@ -128,10 +132,15 @@ class Searching:
     def understand(self, query: SearchQuery, subjects: Sequence[str]) -> Asked:
         """What a query means now. Raises QueryError."""
         options = read_options(query.options)
-        predicate = read(query.filter, self._now()) if query.filter is not None else None
+        predicate = self._read(query.filter) if query.filter is not None else None
         question = Question(predicate, options.order, frozenset(query.namespaces))
         selection = None if query.fields is None else parse_fields(query.fields)
         return Asked(question, options.size, selection, tuple(subjects))
+
+    def _read(self, filter: str) -> Predicate:
+        if "time:" in filter or len(filter) > LONGEST_KNOWN:
+            return read(filter, self._now())
+        return _read_once(filter)
 
     async def look(self, look: Callable[[Looking], Answered]) -> Answered:
         """What `look` comes to in a thread that looks, for which everything that was decided until now is durable.
@@ -144,6 +153,12 @@ class Searching:
     async def close(self) -> None:
         """Look for nothing more."""
         await self._workers.close()
+
+
+@lru_cache(maxsize=512)
+def _read_once(filter: str) -> Predicate:
+    """A filter without times: whoever says the same shares what it means, so that many idle searches take little room."""
+    return read(filter, _ANY_TIME)
 
 
 class _Found(NamedTuple):

@@ -390,4 +390,5 @@ class Streams:
 
 def _about(live: Live) -> dict[str, Any]:
     """What log lines say about a subscription and the conversation that it belongs to."""
-    return {"connection": live.connection_id, "entity": str(live.entity), **conversation(decode(live.headers))}
+    entity = str(live.entity) if live.entity is not None else None
+    return {"connection": live.connection_id, "entity": entity, **conversation(decode(live.headers))}

@@ -12,7 +12,7 @@ from connectivity.feeds import Feed
 from connectivity.searching import AT_ONCE, Asked, SearchFeed
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Kind
+from mappings.signals import Kind, SearchQuery
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal import SqliteJournal
 from tests.connectivity.searcher import Searcher, has_thing
@@ -361,6 +361,16 @@ async def test_a_search_that_finds_nothing_in_its_time_fails(site: Site) -> None
     await searcher.request(key)
     error = searcher.failure(key)
     assert (error["status"], error["error"]) == (503, "thing-search:budget.exceeded")
+
+
+async def test_times_are_those_of_the_subscribe_and_equal_filters_share_what_they_mean(site: Site) -> None:
+    def predicate(filter: str) -> Any:
+        return site.searching.understand(SearchQuery(filter), ()).question.predicate
+
+    assert predicate("gt(attributes/n,1)") is predicate("gt(attributes/n,1)")
+    past = predicate("lt(_modified,time:now-1h)")
+    assert past is not predicate("lt(_modified,time:now-1h)")
+    assert past.literal.value == "2030-01-15T06:30:00.000000000Z"
 
 
 # --- pages --------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from mappings.signals import Command, HistoryQuery, Kind, Subscribe
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change
-from tests.connectivity.site import command, connection, creation, source, streaming, until
+from tests.connectivity.site import command, connection, creation, searching, source, streaming, until
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 OWNER = ("acme:owner",)
@@ -189,6 +189,24 @@ async def test_a_thing_is_made_changed_and_its_history_replayed(site: Site) -> N
     assert last["topic"] == "acme.site/lamp-7/things/twin/streaming/complete"
     assert site.metric("connectivity_events_sent_total", connection="site") == 6
     assert site.metric("connectivity_subscriptions", connection="site") == 0
+
+
+async def test_things_are_found_and_a_search_that_runs_is_told_when_the_service_stops(site: Site) -> None:
+    await site.opened()
+    for name in ("lamp-1", "lamp-2", "lamp-3"):
+        assert (await site.ask(creation(name)))["status"] == 201
+        assert (await site.ask(command("modify", "/attributes/room", "hall", name=name)))["status"] == 201
+    value = {"filter": 'eq(attributes/room,"hall")', "options": "size(2)"}
+    key = (await site.ask(searching("subscribe", value)))["value"]["subscriptionId"]
+    page = await site.ask(searching("request", {"subscriptionId": key, "demand": 1}))
+    assert [thing["thingId"] for thing in page["value"]["items"]] == ["acme.site:lamp-1", "acme.site:lamp-2"]
+    waiting = (await site.ask(searching("subscribe", value)))["value"]["subscriptionId"]
+    before = len(site.answers())
+    await site.service.close()
+    (told,) = site.answers()[before:]
+    assert (told["value"]["subscriptionId"], told["topic"]) == (key, "_/_/things/twin/search/failed")
+    assert told["value"]["error"]["error"] == "thing-search:subscription.aborted"
+    assert waiting != key
 
 
 async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attempt(
