@@ -16,7 +16,7 @@ from mappings.signals import Kind, SearchQuery
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal import SqliteJournal
 from tests.connectivity.searcher import Searcher, has_thing
-from tests.connectivity.site import Disk, Site, command, pause, searching, source, turn, until
+from tests.connectivity.site import Disk, Site, command, document, pause, searching, source, turn, until
 
 READ_ALL = {"grant": ["READ"], "revoke": []}
 OWN_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
@@ -199,6 +199,20 @@ async def test_case_84_a_predicate_on_what_may_not_be_read_is_false_and_its_nega
     assert not await found("exists(attributes/secret)")
     assert not await found("empty(attributes/secret)")
     assert await found("not(exists(attributes/secret))")
+
+
+async def test_a_change_of_a_policy_counts_for_the_next_page(site: Site) -> None:
+    readable = entries(guest={"thing:/": READ_ALL})
+    for number in range(4):
+        await has_thing(site, f"lamp-{number}", policy=readable)
+    guest = Searcher(site, source=1)
+    key = await guest.subscribe(None, "size(1)")
+    await guest.request(key)
+    for number in (1, 3):
+        changed = document(f"acme.site/lamp-{number}/policies/commands/modify", "/entries/guest/resources", {})
+        assert (await site.ask(changed))["status"] == 204
+    pages = await guest.request(key, 9)
+    assert [thing["thingId"][-1] for page in pages for thing in page] == ["0", "2"]
 
 
 @pytest.mark.parametrize("channel", ["live", "none"])
