@@ -20,6 +20,8 @@ HOT = 30
 ALARM = 90
 """What the example for AMQP takes for overheating."""
 EVERYTHING = 1_000
+A_PAGE = 3
+"""Things on a page of a search: few, so that there is more than one page."""
 SILENCE = 0.7
 
 
@@ -46,6 +48,11 @@ def policy(*, is_open: bool) -> dict[str, Any]:
     return {"entries": entries}
 
 
+def temperature_of(turn: int, number: int) -> float:
+    """What the device with this number reports in a round."""
+    return round(25 + 10 * math.sin((turn + number) / 3), 1)
+
+
 def report(devices: Sequence[Party], rounds: int, pause: float) -> None:
     """Each device creates its twin and reports a temperature every `pause` seconds. The last one keeps others out."""
     for device in devices:
@@ -56,8 +63,7 @@ def report(devices: Sequence[Party], rounds: int, pause: float) -> None:
             raise NotAsPromised(f"{device.name} could not create its twin: {answer}")
     for turn in range(rounds):
         for number, device in enumerate(devices):
-            temperature = round(25 + 10 * math.sin((turn + number) / 3), 1)
-            device.say(topic(device.name, "commands/modify"), "/attributes/temperature", temperature)
+            device.say(topic(device.name, "commands/modify"), "/attributes/temperature", temperature_of(turn, number))
         time.sleep(pause)
     for device in devices:
         for _ in range(rounds):
@@ -101,6 +107,29 @@ def ask_about_neighbour(device: Party, neighbour: Party) -> None:
         refused = neighbour.hear()
     if refused["status"] != 400 or "enforcement" not in refused["value"]["error"]:
         raise NotAsPromised(f"a refusal of the command was expected, {refused} came")
+
+
+def hot_after(rounds: int, devices: Sequence[str]) -> list[str]:
+    """Those of the devices whose last report of so many was hot, and that others may read, as a search orders them."""
+    last = {device: temperature_of(rounds - 1, number) for number, device in enumerate(devices)}
+    return sorted(twin(device) for device in devices[:-1] if last[device] > HOT)
+
+
+def search(party: Party, filter: str, **past: str) -> list[str]:
+    """The ids of the things that match, page by page; with `at_historical_timestamp` those that matched at an instant."""
+    value = {"filter": filter, "options": f"size({A_PAGE})", "namespaces": [NAMESPACE]}
+    party.say("_/_/things/twin/search/subscribe", value=value, fields="thingId,attributes/temperature", **past)
+    created = party.hear()
+    if not created["topic"].endswith("/created"):
+        raise NotAsPromised(f"a created event was expected, {created} came")
+    wanted = {"subscriptionId": created["value"]["subscriptionId"], "demand": EVERYTHING}
+    party.say("_/_/things/twin/search/request", value=wanted)
+    found: list[str] = []
+    while not (event := party.hear())["topic"].endswith("/complete"):
+        if not event["topic"].endswith("/next"):
+            raise NotAsPromised(f"next or complete was expected, {event} came")
+        found += [thing["thingId"] for thing in event["value"]["items"]]
+    return found
 
 
 class Replay:

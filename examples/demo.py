@@ -21,6 +21,7 @@ from examples import lake, shown
 from examples.amqp_party import AmqpParty
 from examples.brokers import Found, NoBroker, brokers
 from examples.conversation import (
+    A_PAGE,
     ALARM,
     HOT,
     NotAsPromised,
@@ -28,8 +29,10 @@ from examples.conversation import (
     ask_about_neighbour,
     create,
     expect_alarm,
+    hot_after,
     overheat,
     report,
+    search,
     twin,
 )
 from examples.kafka_party import KafkaParty
@@ -50,6 +53,8 @@ EVENTS = ROUNDS + 1
 
 CONNECTIONS = {"devices": "mqtt", "back-end": "amqp-091", "analytics": "kafka"}
 """Those that are looked at in the end, one for each broker."""
+
+ANALYTICS = {"speaks": "analytics.ask", "listens": "analytics.answers"}
 
 NEXT_PAGE = 20
 FEW = 5
@@ -75,6 +80,16 @@ class Story:
     @property
     def devices(self) -> list[str]:
         return [f"boiler-{self.run}-{number:02}" for number in range(DEVICES)]
+
+    @property
+    def stove(self) -> str:
+        return f"stove-{self.run}"
+
+    @property
+    def hot(self) -> list[str]:
+        """The twins that are hot after all reports and may be found by others, in their order."""
+        overheated = [twin(self.stove)] if self.found.carrying("amqp-091") is not None else []
+        return hot_after(ROUNDS, self.devices) + overheated
 
     def add(self, who: str, got: str) -> None:
         self.rows.append((who, got))
@@ -158,9 +173,10 @@ def converse(story: Story) -> None:
         with AmqpParty("alarms", amqp, speaks="back-end.ask", listens="back-end.alarms", show=shown.show) as alarms:
             hear_of_alarms(story, alarms)
     if (kafka := story.found.carrying("kafka")) is not None:
-        topics = {"speaks": "analytics.ask", "listens": "analytics.answers"}
-        with KafkaParty("analytics", kafka, **topics, show=shown.WithoutTheMiddle()) as analytics:
+        with KafkaParty("analytics", kafka, **ANALYTICS, show=shown.WithoutTheMiddle()) as analytics:
             replay_in_pages(story, analytics)
+        with KafkaParty("planner", kafka, **ANALYTICS, show=shown.show) as planner:
+            search_what_is_hot(story, planner)
     if story.found.carrying("mqtt-5") is not None:
         topics = {"speaks": f"gateways/{story.run}/ask", "listens": f"gateways/{story.run}/answers"}
         with MqttParty("gateway", mqtt, **topics, is_5=True, show=shown.WithoutTheMiddle()) as gateway:
@@ -203,7 +219,7 @@ def hear_of_alarms(story: Story, alarms: Party) -> None:
                     show=shown.show,
                 )
             )
-            for name in (f"stove-{story.run}", f"safe-{story.run}")
+            for name in (story.stove, f"safe-{story.run}")
         )
         create(stove, is_open=True)
         create(safe, is_open=False)
@@ -226,6 +242,14 @@ def replay_in_pages(story: Story, analytics: Party) -> None:
     replay.stop()
     replay.expect(range(1, 2 * NEXT_PAGE + 1))
     story.add_replay(f"{analytics.transport}: two pages, then stop", replay, f"revision <= {2 * NEXT_PAGE}")
+
+
+def search_what_is_hot(story: Story, planner: Party) -> None:
+    shown.heading(f"a planner on {planner.transport} asks which devices are above {HOT} degrees, {A_PAGE} on a page")
+    found = search(planner, f"gt(attributes/temperature,{HOT})")
+    if found != story.hot:
+        raise NotAsPromised(f"{story.hot} were expected to be hot, {found} came")
+    story.add(f"{planner.transport}: which devices are above {HOT} degrees", f"{len(found)} devices")
 
 
 def replay_what_was_hot(story: Story, gateway: Party) -> None:

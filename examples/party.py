@@ -53,12 +53,15 @@ class Party(ABC):
         self._show(self, "<-", message)
         self._received.put(message)
 
-    def say(self, topic: str, path: str = "/", value: Any = None) -> None:
-        """Send a command."""
-        headers = {"correlation-id": secrets.token_hex(3)}
+    def say(self, topic: str, path: str = "/", value: Any = None, **more: str) -> None:
+        """Send a command. `fields` is what its answers are to show; other keywords are headers, `_` for `-`."""
+        fields = more.pop("fields", None)
+        headers = {"correlation-id": secrets.token_hex(3)} | {name.replace("_", "-"): it for name, it in more.items()}
         if self.answers_in_message is not None:
             headers["reply-to"] = self.answers_in_message
-        command = {"topic": topic, "headers": headers, "path": path}
+        command: dict[str, Any] = {"topic": topic, "headers": headers, "path": path}
+        if fields is not None:
+            command["fields"] = fields
         if value is not None:
             command["value"] = value
         self.publish(command)

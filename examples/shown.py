@@ -74,6 +74,8 @@ def brief(value: Any) -> str:
         if isinstance(item := value.get("item"), dict):
             path = item["path"] if item["path"] != "/" else ""
             return f"revision {item['revision']} {path} {brief(item.get('value'))}"
+        if isinstance(items := value.get("items"), list):
+            return ", ".join(f"{it['thingId'].partition(':')[2]} {brief(it.get('attributes'))}" for it in items)
         if isinstance(error := value.get("error"), dict):
             return f"{error.get('status')} {error.get('error')}"
         value = {name: it for name, it in value.items() if name not in ("subscriptionId", "_policy")}

@@ -86,6 +86,7 @@ def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
         "AMQP: all of it, 5 events first": f"{demo.EVENTS} events",
         "AMQP: a replay without permission": "failed with 404, as it should",
         "Kafka: two pages, then stop": "40 events",
+        "Kafka: which devices are above 30 degrees": "7 devices",
         "MQTT: the device's own last three, two first": "3 events",
     }
     looked = re.findall(
@@ -101,9 +102,11 @@ def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
     assert reporting[: 2 + 2 * SHOWN_REPORTS] == ["create"] * 2 + ["modify"] * 2 * SHOWN_REPORTS
     # Everybody asks in the same words, and stops in their own way.
     for transport, ends in (("AMQP", ["complete", "failed"]), ("Kafka", ["cancel"]), ("MQTT 5", ["complete"])):
-        words = [word for _, over, _, word in said if over == transport]
+        words = [word for name, over, _, word in said if over == transport and name != "planner"]
         assert words[:3] == ["subscribeForPersistedEvents", "created", "request"]
         assert [word for word in words if word in ("complete", "failed", "cancel")] == ends
+    searched = ["subscribe", "created", "request", "next", "next", "next", "complete"]
+    assert [word for name, _, _, word in said if name == "planner"] == searched
     assert all(len(line) <= 130 for line in ended.stdout.splitlines() if " -> " in line or " <- " in line)
 
 
