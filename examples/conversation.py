@@ -17,6 +17,7 @@ READ = {"grant": ["READ"], "revoke": []}
 READERS = ("demo:clients", "demo:gateways", "demo:back-end", "demo:analytics")
 NAMESPACE = "acme.plant"
 HOT = 30
+COLD = 20
 ALARM = 90
 """What the example for AMQP takes for overheating."""
 EVERYTHING = 1_000
@@ -107,6 +108,15 @@ def ask_about_neighbour(device: Party, neighbour: Party) -> None:
         refused = neighbour.hear()
     if refused["status"] != 400 or "enforcement" not in refused["value"]["error"]:
         raise NotAsPromised(f"a refusal of the command was expected, {refused} came")
+
+
+def cool_down(devices: Sequence[Party]) -> None:
+    """Each device reports that it is cold."""
+    for device in devices:
+        device.say(topic(device.name, "commands/modify"), "/attributes/temperature", COLD)
+    for device in devices:
+        if (answer := device.hear()).get("status") != 204:
+            raise NotAsPromised(f"{device.name} could not report: {answer}")
 
 
 def hot_after(rounds: int, devices: Sequence[str]) -> list[str]:

@@ -2,9 +2,10 @@
 
 Starts the brokers that this machine has and the service with the example connections, lets ten simulated devices report for
 a few seconds, and shows the conversations that follow: a back end on AMQP, one on Kafka, a client on MQTT 5 and the device
-itself replay the same twin, each at its own pace. Then DuckDB reads the same history from the lake, and has to find what
-was replayed. In the end the service tells how its connections are, and what they have counted. Ends by itself, with 0 if
-everything was as it should be; whatever it has started ends with it, also at Ctrl-C.
+itself replay the same twin, each at its own pace; another one asks over Kafka which devices are hot. Then DuckDB reads the
+same history from the lake, and has to find what was replayed; the devices cool down, and are found hot all the same by who
+asks for ten seconds ago. In the end the service tells how its connections are, and what they have counted. Ends by itself,
+with 0 if everything was as it should be; whatever it has started ends with it, also at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from examples import lake, shown
@@ -27,6 +29,7 @@ from examples.conversation import (
     NotAsPromised,
     Replay,
     ask_about_neighbour,
+    cool_down,
     create,
     expect_alarm,
     hot_after,
@@ -54,6 +57,9 @@ EVENTS = ROUNDS + 1
 CONNECTIONS = {"devices": "mqtt", "back-end": "amqp-091", "analytics": "kafka"}
 """Those that are looked at in the end, one for each broker."""
 
+AGO = 10.0
+"""Seconds."""
+
 ANALYTICS = {"speaks": "analytics.ask", "listens": "analytics.answers"}
 
 NEXT_PAGE = 20
@@ -70,6 +76,9 @@ class Story:
 
     rows: list[tuple[str, str]] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
+
+    reported: float = 0.0
+    """When everything that is reported had been, on the monotonic clock."""
 
     missing: dict[str, str] = field(default_factory=dict)
     """What the demo went on without, with what brings it."""
@@ -88,8 +97,12 @@ class Story:
     @property
     def hot(self) -> list[str]:
         """The twins that are hot after all reports and may be found by others, in their order."""
-        overheated = [twin(self.stove)] if self.found.carrying("amqp-091") is not None else []
-        return hot_after(ROUNDS, self.devices) + overheated
+        return hot_after(ROUNDS, self.devices) + self.overheated
+
+    @property
+    def overheated(self) -> list[str]:
+        """Of these, the one that is no boiler."""
+        return [twin(self.stove)] if self.found.carrying("amqp-091") is not None else []
 
     def add(self, who: str, got: str) -> None:
         self.rows.append((who, got))
@@ -139,6 +152,7 @@ def play() -> Story:
             converse(story)
             if without_lake is None:
                 read_the_lake(story, serving)
+                search_what_was_hot(story)
             else:
                 story.missing["the lake"] = without_lake
             look_at_connections(story, serving)
@@ -177,6 +191,7 @@ def converse(story: Story) -> None:
             replay_in_pages(story, analytics)
         with KafkaParty("planner", kafka, **ANALYTICS, show=shown.show) as planner:
             search_what_is_hot(story, planner)
+    story.reported = time.monotonic()
     if story.found.carrying("mqtt-5") is not None:
         topics = {"speaks": f"gateways/{story.run}/ask", "listens": f"gateways/{story.run}/answers"}
         with MqttParty("gateway", mqtt, **topics, is_5=True, show=shown.WithoutTheMiddle()) as gateway:
@@ -287,6 +302,42 @@ def read_the_lake(story: Story, serving: Serving) -> None:
         raise NotAsPromised(f"{expected} events of {DEVICES} devices were expected in the lake, {count} are there")
     story.add("DuckDB: the same from the lake", f"{sum(len(it.revisions) for it in story.replayed)} events")
     story.add(f"DuckDB: all of {DEVICES} devices", f"{count} events")
+
+
+def search_what_was_hot(story: Story) -> None:
+    """The devices cool down, and are found as they were before."""
+    planner_at = story.found.carrying("kafka")
+    if planner_at is None:
+        return
+    # Ten seconds ago every report has to have been made.
+    time.sleep(max(0.0, story.reported + AGO - time.monotonic()))
+    then = datetime.now(UTC) - timedelta(seconds=AGO)
+    shown.heading(f"the devices cool down; a planner on Kafka asks for now, and as of {AGO:.0f} seconds ago")
+    with ExitStack() as stack:
+        cool_down(
+            [
+                stack.enter_context(
+                    MqttParty(
+                        name,
+                        story.found.running["mosquitto"],
+                        speaks=f"devices/{name}/up",
+                        listens=f"devices/{name}/down",
+                    )
+                )
+                for name in story.devices
+            ]
+        )
+    wanted = f"gt(attributes/temperature,{HOT})"
+    with KafkaParty("planner", planner_at, **ANALYTICS, show=shown.show) as planner:
+        if (now := search(planner, wanted)) != story.overheated:
+            raise NotAsPromised(f"{story.overheated} were expected to be hot now, {now} came")
+        begun = time.monotonic()
+        found = search(planner, wanted, at_historical_timestamp=then.isoformat().replace("+00:00", "Z"))
+        took = time.monotonic() - begun
+    if found != story.hot:
+        raise NotAsPromised(f"{story.hot} were expected to have been hot, {found} came")
+    shown.tell(f"Spark has looked for them in the lake, for {took:.1f} s")
+    story.add(f"Kafka: the same as of {AGO:.0f} seconds ago", f"{len(found)} devices; {len(now)} now")
 
 
 def look_at_connections(story: Story, serving: Serving) -> None:
