@@ -8,6 +8,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,24 @@ from typer.testing import CliRunner, Result
 
 from connectivity.api.app import application
 from connectivity.cli.console import app
+from connectivity.inquiring import Inquirer
 from connectivity.monitor import Monitor
+from connectivity.searching import Searching
 from connectivity.settings import ApiSettings
+from connectivity.twins.world import PresentWorld
 from connectivity.vault import new_key
+from spark_store.search import SqliteSearch
+from tests.connectivity.managed import NOW
 from tests.connectivity.test_managing import Bench
+from tests.connectivity.test_search_page import fill
 
 OPERATING = Path(__file__).parents[3] / "docs" / "operating.md"
 ANNA, BERT = "token-of-anna-the-admin", "token-of-bert-who-reads"
 SECRET = "s3cr3t-word"
-TOKENS = [{"name": "anna", "token": ANNA, "role": "admin"}, {"name": "bert", "token": BERT, "role": "read"}]
+TOKENS = [
+    {"name": "anna", "token": ANNA, "role": "admin"},
+    {"name": "bert", "token": BERT, "role": "read", "subjects": ["acme:guest"]},
+]
 
 
 class Server(uvicorn.Server):
@@ -77,7 +87,12 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     shell.write("owned.yaml")
     (bench.folder / "owned.yaml").write_text((folder / "owned.yaml").read_text())
     await bench.started()
-    asked = application(Monitor(), lambda: (True, {}), ApiSettings(tokens=TOKENS), management=bench.manager)
+    fill(bench.journal)
+    world = PresentWorld(bench.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
+    searching = Searching(bench.store, world, lambda: NOW, partial(SqliteSearch, bench.journal.path))
+    inquirer = Inquirer(searching, lambda: NOW, page_bytes=1 << 20, seconds_for_all=60.0)
+    parts = (None, bench.manager, inquirer)
+    asked = application(Monitor(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)
     # What the service logs would stand amid what commands print.
     with capture_logs(), socket.create_server(("127.0.0.1", 0)) as listening:
         server = Server(uvicorn.Config(asked, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
@@ -85,6 +100,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
         yield Shell(bench, f"http://127.0.0.1:{listening.getsockname()[1]}", folder)
         server.should_exit = True
         await serving
+    await searching.close()
     await bench.store.close()
 
 
@@ -192,6 +208,33 @@ async def test_a_role_decides_what_a_token_may(shell: Shell) -> None:
             "CONNECTIVITY_TOKEN or --token-file"
             in (await shell("connections list", 4, CONNECTIVITY_TOKEN=token)).stderr
         )
+
+
+async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_anybodys(shell: Shell) -> None:
+    """The things of the page about searching; a page has two of them at most here."""
+    staff = "--as acme:staff"
+    listed = await shell(
+        f"search gt(attributes/size,3) {staff} --fields thingId,attributes/size --sort -attributes/size"
+    )
+    assert [line.split() for line in listed.stdout.splitlines()] == [
+        ["thingId", "attributes/size"],
+        ["acme.site:boiler-1", "40"],
+        ["acme.site:lamp-7", "4"],
+        ["acme.site:lamp-8", "3.5"],
+    ]
+    some = await shell(f"search exists(attributes/room) {staff} --namespace acme.site --limit 2")
+    assert ("lamp-7" in some.stdout, "lamp-8" in some.stdout, "there are more" in some.stderr) == (True, False, True)
+    assert await shell.json(f"search exists(attributes/room) --count {staff}") == 4
+    assert "order +thingId" in (await shell(f"search eq(attributes/room,'hall') --explain {staff}")).stdout
+    assert "api:subjects.missing" not in (await shell("search", 4)).stderr
+    assert "no subjects" in (await shell("search", 4)).stderr
+
+    assert "lamp-7" not in (await shell("search", CONNECTIVITY_TOKEN=BERT)).stdout
+    (thing,) = json.loads((await shell("search --json", CONNECTIVITY_TOKEN=BERT)).stdout)
+    assert thing == {"thingId": "acme.lab:scale-2", "attributes": {"room": "hall", "size": "40"}}
+    for refused in (f"search {staff}", "search --explain"):
+        assert "Another token" in (await shell(refused, 4, CONNECTIVITY_TOKEN=BERT)).stderr
+    assert "^ position 3" in (await shell("search eq(", 1, CONNECTIVITY_TOKEN=BERT)).stderr
 
 
 async def test_what_cannot_be_kept_is_refused_with_every_problem(shell: Shell) -> None:
