@@ -6,6 +6,11 @@ those who speak to a service. `versions` says which forms a peer may ask for, `f
 wrong.
 
 Deciding: `names` tells streams from twins, `partitions` picks the partition of a key, `twins` turns an event of a thing or
-policy into a message and a published message into a command. `access` knows who somebody with a key is, `addresses` where
-answers may go, and `options` what an operator may say about it all.
+policy into a message and a published message into a command, `entries` does the same between messages and what the store
+keeps. `access` knows who somebody with a key is, `addresses` where answers may go, and `options` what an operator may say
+about it all.
+
+What a session may do is decided by machines that know the time only as an argument, and return what is to be done:
+`sessions` (whose session it is, what it follows, what ends it), `resends` (how many run, and when one is answered that is
+asked in a loop), `sending` (what is sent live, and what is left out).
 """

@@ -1,0 +1,161 @@
+"""Resends of one session: how many run, which wait, when they are answered, and what they say (Streamr protocol, resend).
+
+Old clients that meet a hole which nobody can fill ask for it again as soon as they hear that there is nothing, thousands of
+times in a second. So `Resends` lets a session begin only so many in a second and run only so many at once; others wait their
+turn, and the answer to a question that has found nothing just now is kept back, longer each time. Nobody is refused before
+very many wait.
+
+`Conversation` is what one resend says: nothing before its first message, and one end, whatever it was.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from mappings.streamr import faults
+from mappings.streamr.faults import About, RequestRefused, Sub
+from mappings.streamr.frames import Error, Frame, NoResend, Resending, Resent, Unicast, error_of
+from mappings.streamr.messages import StreamMessage
+from mappings.streamr.requests import Resend, Selection
+
+LONGEST_DELAY = 30.0
+"""Seconds that an answer is kept back at most."""
+
+QUIET = 60.0
+"""Seconds after which a question that found nothing is a new one."""
+
+MOST_REMEMBERED = 100
+"""Questions without an answer that a session is known by; who asks more is held to the rate alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResendLimits:
+    """Of one session: how many resends begin in a second, run at once, and wait."""
+
+    per_second: int = 20
+    running: int = 4
+    waiting: int = 64
+
+
+class Ticket(NamedTuple):
+    """One resend of a session; a client may use the same `sub` again while it runs."""
+
+    number: int
+    request: Resend
+
+
+_Question: TypeAlias = tuple[str, int, Sub, Selection]
+
+
+class Resends:
+    """The resends of one session."""
+
+    def __init__(self, limits: ResendLimits | None = None) -> None:
+        self._limits = limits or ResendLimits()
+        self._number = 0
+        self._waiting: deque[Ticket] = deque()
+        self._running: dict[int, Ticket] = {}
+        self._begun: deque[float] = deque(maxlen=self._limits.per_second)
+        self._kept_back: dict[int, float] = {}
+        self._fruitless: OrderedDict[_Question, tuple[int, float]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._kept_back)} kept back"
+        return f"<Resends: {counts}>"
+
+    def ask(self, request: Resend) -> Ticket:
+        """Put a resend in the queue. Raises RequestRefused for one too many."""
+        if len(self._waiting) + len(self._kept_back) >= self._limits.waiting:
+            fault = faults.limit_exceeded(f"{self._limits.waiting} waiting resends of a session")
+            raise RequestRefused(fault, About(request.stream, request.partition, request.sub))
+        self._number += 1
+        ticket = Ticket(self._number, request)
+        self._waiting.append(ticket)
+        return ticket
+
+    def begin(self, now: float) -> list[Ticket]:
+        """Those whose turn it is, in the order in which they were asked for."""
+        begun: list[Ticket] = []
+        while self._waiting and len(self._running) < self._limits.running and self._next_second() <= now:
+            ticket = self._waiting.popleft()
+            self._running[ticket.number] = ticket
+            self._begun.append(now)
+            begun.append(ticket)
+        return begun
+
+    def next_turn(self) -> float | None:
+        """When `begin` will have something to begin; None where that takes one that ends, or one that is asked for."""
+        return self._next_second() if self._waiting and len(self._running) < self._limits.running else None
+
+    def finish(self, ticket: Ticket, found: bool, now: float) -> float:
+        """A resend has come to its end; the time from which its last frame may be sent. Then `answered` has to be called."""
+        self._running.pop(ticket.number, None)
+        at = now if found else now + self._delay(ticket.request, now)
+        self._kept_back[ticket.number] = at
+        if found:
+            self._fruitless.pop(_question(ticket.request), None)
+        return at
+
+    def answered(self, ticket: Ticket) -> None:
+        """The last frame of a resend was sent."""
+        self._kept_back.pop(ticket.number, None)
+
+    def stop(self) -> list[Ticket]:
+        """End all of them with the session: those that run, which have to be cancelled."""
+        running = list(self._running.values())
+        for each in (self._waiting, self._running, self._kept_back, self._fruitless):
+            each.clear()
+        return running
+
+    def _next_second(self) -> float:
+        """When one more may begin, as far as the rate goes."""
+        return self._begun[0] + 1 if len(self._begun) == self._limits.per_second else float("-inf")
+
+    def _delay(self, request: Resend, now: float) -> float:
+        """0, 1, 2, 4 … seconds for the same question, as long as it is asked again and again."""
+        question = _question(request)
+        times, last = self._fruitless.pop(question, (0, now))
+        if now - last >= QUIET:
+            times = 0
+        delay = 0.0 if times == 0 else min(2.0 ** min(times - 1, 10), LONGEST_DELAY)
+        self._fruitless[question] = (times + 1, now + delay)
+        if len(self._fruitless) > MOST_REMEMBERED:
+            self._fruitless.popitem(last=False)
+        return delay
+
+
+def _question(request: Resend) -> _Question:
+    return request.stream, request.partition, request.sub, request.selection
+
+
+class Conversation:
+    """What one resend says."""
+
+    __slots__ = ("_request", "has_found")
+
+    def __init__(self, request: Resend) -> None:
+        self._request = request
+        self.has_found = False
+
+    def found(self, messages: Sequence[StreamMessage]) -> list[Frame]:
+        """The frames of some messages, in order."""
+        request = self._request
+        frames: list[Frame] = []
+        if messages and not self.has_found:
+            self.has_found = True
+            frames.append(Resending(request.stream, request.partition, request.sub))
+        return frames + [Unicast(request.sub, message) for message in messages]
+
+    def completed(self) -> Resent | NoResend:
+        """The last frame of a resend that came to its end."""
+        kind = Resent if self.has_found else NoResend
+        return kind(self._request.stream, self._request.partition, self._request.sub)
+
+    def failed(self, reason: str, status: int = 503) -> Error:
+        """The last frame of a resend that did not; `status` is 403, 404 or 503."""
+        request = self._request
+        fault = faults.resend_failed(request.stream, request.partition, reason, status)
+        return error_of(fault, About(request.stream, request.partition, request.sub))

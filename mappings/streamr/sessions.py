@@ -1,0 +1,341 @@
+"""Whose session a request belongs to, what the session follows, and what ends it (Streamr protocol, sessions).
+
+A broker has no sockets, so a session is whoever reads one reply address. `Sessions` are those of one connection: `admit`
+judges where a request comes from, `subscribe` and `unsubscribe` what a session follows, and each sign of its end takes all
+of it away. Nothing is done here: every call returns, in order, what is to be done (`Say`, `Follow`, `Leave`, `Ended`), and
+the time is an argument. Whether somebody may read a stream has been decided before.
+
+A session belongs to the subjects that its source or peer gave whoever began it; keys in requests say what a request may do,
+not whose session it is, since clients send them with some requests and not with others. Where many share an address, each by
+its own client id, a subscription lives until the last of them has left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from mappings.streamr import faults
+from mappings.streamr.faults import About
+from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of
+from mappings.streamr.requests import Publish, Request, Subscribe, Unsubscribe
+
+UNHEARD_SENDS = 3
+UNHEARD_SECONDS = 30.0
+"""So many sends in a row, over so long a time, that nobody received: then nobody is there."""
+
+Spot: TypeAlias = tuple[str, int]
+"""A stream and one of its partitions."""
+
+
+class Verdict(Enum):
+    """What becomes of a request because of where it comes from."""
+
+    SERVED = "served"
+    SILENT = "carried out, though nobody can be answered"
+    NOWHERE = "dropped, since nobody can be answered"
+    OUTSIDE = "dropped, since nobody may be answered at this address"
+    TAKEN = "refused where it comes from, since the session is somebody else's"
+
+
+class End(Enum):
+    """Why a session ended."""
+
+    DISCONNECTED = "the client said so"
+    IDLE = "no request for too long"
+    UNHEARD = "nobody received what was sent"
+    REFUSED = "the broker refused what was sent"
+    CLOSED = "the connection was closed"
+
+
+class Say(NamedTuple):
+    """Send the session a frame."""
+
+    address: str
+    frame: Frame
+
+
+class Follow(NamedTuple):
+    """Send the session what is appended from now on. `is_first`: nobody followed this partition before."""
+
+    address: str
+    spot: Spot
+    is_first: bool
+
+
+class Leave(NamedTuple):
+    """Send it no more. `is_last`: nobody follows this partition any longer."""
+
+    address: str
+    spot: Spot
+    is_last: bool
+
+
+class Ended(NamedTuple):
+    """Stop the session's resends and forget it."""
+
+    address: str
+    why: End
+
+
+Effect: TypeAlias = Say | Follow | Leave | Ended
+
+
+class Row(NamedTuple):
+    """What of a live subscription outlasts a restart; whoever sends keeps the last offset beside it."""
+
+    address: str
+    owners: frozenset[str]
+    spot: Spot
+    subjects: frozenset[str]
+    clients: frozenset[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """How much there may be of everything; times in seconds."""
+
+    sessions: int = 10_000
+    subscriptions: int = 1000
+    idle_timeout: float = 3600
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """`subjects` are those of the latest subscribe, key and all; `clients` those who have not left."""
+
+    subjects: frozenset[str]
+    clients: set[str | None]
+
+
+@dataclass(slots=True)
+class Session:
+    """Whoever reads one address."""
+
+    address: str
+    owners: frozenset[str]
+    seen: float
+    subscriptions: dict[Spot, _Subscription] = field(default_factory=dict)
+    unheard: int = 0
+    unheard_since: float = 0.0
+
+
+class Listeners:
+    """How many sessions follow each partition, over all connections that share it."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Spot, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def count(self, spot: Spot) -> int:
+        return self._counts.get(spot, 0)
+
+    def join(self, spot: Spot) -> bool:
+        """Whether nobody was there before."""
+        self._counts[spot] = self.count(spot) + 1
+        return self._counts[spot] == 1
+
+    def leave(self, spot: Spot) -> bool:
+        """Whether nobody is left."""
+        self._counts[spot] -= 1
+        if self._counts[spot]:
+            return False
+        del self._counts[spot]
+        return True
+
+
+class Sessions:
+    """The sessions of one connection, the one that was silent longest first."""
+
+    def __init__(self, limits: SessionLimits | None = None, listeners: Listeners | None = None) -> None:
+        self._limits = limits or SessionLimits()
+        self._listeners = listeners if listeners is not None else Listeners()
+        self._sessions: dict[str, Session] = {}
+
+    def __repr__(self) -> str:
+        following = sum(len(session.subscriptions) for session in self._sessions.values())
+        return f"<Sessions: {len(self._sessions)}, following {following}>"
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, address: str) -> Session | None:
+        return self._sessions.get(address)
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        request: Request,
+        address: str | None,
+        owners: frozenset[str],
+        now: float,
+        *,
+        is_allowed: Callable[[str], bool],
+    ) -> Verdict:
+        """Judge where a request comes from. One that is served keeps its session alive.
+
+        `address` is where its answers would go, None where the message names none; `owners` are the subjects of its source
+        or peer; `is_allowed` says whether an address is one that the operator means.
+        """
+        if address is None:
+            return Verdict.SILENT if isinstance(request, Publish) else Verdict.NOWHERE
+        if not is_allowed(address):
+            return Verdict.OUTSIDE
+        session = self._sessions.get(address)
+        if session is not None:
+            if session.owners != owners:
+                return Verdict.TAKEN
+            self._saw(session, now)
+        return Verdict.SERVED
+
+    def open(self, address: str, owners: frozenset[str], now: float) -> Session | None:
+        """The session that reads this address, begun if need be; None where there are too many."""
+        session = self._sessions.get(address)
+        if session is None:
+            if len(self._sessions) >= self._limits.sessions:
+                return None
+            session = self._sessions[address] = Session(address, owners, now)
+        return session
+
+    def subscribe(
+        self,
+        request: Subscribe,
+        address: str,
+        owners: frozenset[str],
+        subjects: frozenset[str],
+        now: float,
+        *,
+        client: str | None = None,
+    ) -> list[Effect]:
+        """Follow a partition, for somebody who may. Doing it again changes nothing but is answered again."""
+        spot, about = (request.stream, request.partition), About(request.stream, request.partition)
+        session = self.open(address, owners, now)
+        if session is None:
+            fault = faults.limit_exceeded(f"{self._limits.sessions} sessions of a connection")
+            return [Say(address, error_of(fault, about))]
+        answer = Say(address, Subscribed(*spot))
+        if (found := session.subscriptions.get(spot)) is not None:
+            found.subjects = subjects
+            found.clients.add(client)
+            return [answer]
+        if len(session.subscriptions) >= self._limits.subscriptions:
+            fault = faults.limit_exceeded(f"{self._limits.subscriptions} subscriptions of a session")
+            return [Say(address, error_of(fault, about))]
+        session.subscriptions[spot] = _Subscription(subjects, {client})
+        return [Follow(address, spot, self._listeners.join(spot)), answer]
+
+    def unsubscribe(self, request: Unsubscribe, address: str, *, client: str | None = None) -> list[Effect]:
+        """Follow a partition no longer: the one that is named; else the only one of the stream, or the first."""
+        session = self._sessions.get(address)
+        own = session.subscriptions if session is not None else {}
+        partitions = [
+            partition
+            for (stream, partition), found in own.items()
+            if stream == request.stream and client in found.clients
+        ]
+        partition = request.partition
+        if partition is None:
+            partition = partitions[0] if len(partitions) == 1 else 0
+        if session is None or partition not in partitions:
+            fault = faults.not_subscribed(request.stream, partition)
+            return [Say(address, error_of(fault, About(request.stream, partition)))]
+        spot = (request.stream, partition)
+        answer = Say(address, Unsubscribed(*spot))
+        own[spot].clients.discard(client)
+        return [answer] if own[spot].clients else [self._leave(session, spot), answer]
+
+    # --- ends -----------------------------------------------------------------------------------------------------------
+
+    def end(self, address: str, why: End) -> list[Effect]:
+        """End a session, without a frame. Nothing, if there is none."""
+        session = self._sessions.pop(address, None)
+        if session is None:
+            return []
+        return [*(self._leave(session, spot) for spot in list(session.subscriptions)), Ended(address, why)]
+
+    def close(self) -> list[Effect]:
+        """End all of them."""
+        return [effect for address in list(self._sessions) for effect in self.end(address, End.CLOSED)]
+
+    def idle(self, now: float) -> list[Effect]:
+        """End those that have been silent for too long."""
+        return [effect for address in list(self._overdue(now)) for effect in self.end(address, End.IDLE)]
+
+    def next_idle(self) -> float | None:
+        """When the next session will have been silent for too long, if it stays so; None without sessions."""
+        first = next(iter(self._sessions.values()), None)
+        return None if first is None else first.seen + self._limits.idle_timeout
+
+    def heard(self, address: str) -> None:
+        """Something that was sent was received."""
+        if (session := self._sessions.get(address)) is not None:
+            session.unheard = 0
+
+    def unheard(self, address: str, now: float) -> list[Effect]:
+        """Something was sent, and the broker says that nobody received it. End the session if that goes on."""
+        session = self._sessions.get(address)
+        if session is None:
+            return []
+        if not session.unheard:
+            session.unheard_since = now
+        session.unheard += 1
+        is_gone = session.unheard >= UNHEARD_SENDS and now - session.unheard_since >= UNHEARD_SECONDS
+        return self.end(address, End.UNHEARD) if is_gone else []
+
+    def recheck(self, stream: str, may_read: Callable[[frozenset[str]], bool]) -> list[Effect]:
+        """After a change of the stream's policy: end what is followed by somebody who may not read any longer."""
+        effects: list[Effect] = []
+        for session in self._sessions.values():
+            lost = [
+                spot
+                for spot, found in session.subscriptions.items()
+                if spot[0] == stream and not may_read(found.subjects)
+            ]
+            for spot in lost:
+                fault = faults.not_authorized(*spot)
+                effects += (self._leave(session, spot), Say(session.address, error_of(fault, About(*spot))))
+        return effects
+
+    # --- restarts -------------------------------------------------------------------------------------------------------
+
+    def rows(self, address: str) -> list[Row]:
+        """What of a session outlasts a restart."""
+        session = self._sessions.get(address)
+        if session is None:
+            return []
+        return [
+            Row(address, session.owners, spot, found.subjects, frozenset(found.clients))
+            for spot, found in session.subscriptions.items()
+        ]
+
+    def restore(self, rows: Iterable[Row], now: float) -> list[Effect]:
+        """Go on after a restart, without a frame. The sessions count as just seen."""
+        effects: list[Effect] = []
+        for row in rows:
+            session = self._sessions.setdefault(row.address, Session(row.address, row.owners, now))
+            if row.spot not in session.subscriptions:
+                session.subscriptions[row.spot] = _Subscription(row.subjects, set(row.clients))
+                effects.append(Follow(row.address, row.spot, self._listeners.join(row.spot)))
+        return effects
+
+    # --- inside ---------------------------------------------------------------------------------------------------------
+
+    def _saw(self, session: Session, now: float) -> None:
+        """Those seen last stand last."""
+        session.seen = now
+        self._sessions[session.address] = self._sessions.pop(session.address)
+
+    def _overdue(self, now: float) -> Iterator[str]:
+        for session in self._sessions.values():
+            if now - session.seen < self._limits.idle_timeout:
+                return
+            yield session.address
+
+    def _leave(self, session: Session, spot: Spot) -> Leave:
+        del session.subscriptions[spot]
+        return Leave(session.address, spot, self._listeners.leave(spot))

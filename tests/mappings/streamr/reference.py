@@ -1,0 +1,25 @@
+"""Which messages a resend brings, on a list: the protocol's options in their plainest form.
+
+Whatever reads from a store has to bring the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mappings.streamr.messages import StreamMessage
+from mappings.streamr.requests import All, FromTime, Last, Range, Selection
+
+
+def chosen(messages: Sequence[StreamMessage], selection: Selection) -> list[StreamMessage]:
+    """Of the messages of one partition, in the order of their offsets, those that are wanted."""
+    match selection:
+        case All():
+            return list(messages)
+        case Last(count):
+            return list(messages[max(0, len(messages) - count) :])
+        case Range(start, end):
+            return [each for each in messages if start <= each.offset and (end is None or each.offset <= end)]
+        case FromTime(instant):
+            first = next((index for index, each in enumerate(messages) if each.timestamp >= instant), len(messages))
+            return list(messages[first:])
