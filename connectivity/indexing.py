@@ -4,13 +4,17 @@ so are the indexes of paths that are declared in `search.indexed_paths`.
 Each step (`spark_store.indexing`) is a transaction of its own in the store's worker thread, and after it everybody else has
 as much time as it took. So commands go on meanwhile, answered some tens of milliseconds later at worst; searches
 look at the states until it is done. Whatever is killed, the next start goes on.
+
+Who wants it anew while a service has the data folder leaves a file there (`want_anew`), which the service takes away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import structlog
 
@@ -30,6 +34,17 @@ TELL_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 """How long to wait after a step that failed."""
 
+LOOK_SECONDS = 5.0
+"""How often it is looked whether somebody wants it anew."""
+
+MARK = "index-wanted-anew"
+"""The file that says so."""
+
+
+def want_anew(data_dir: Path) -> None:
+    """The service that has this folder, or the next one, makes the index anew. Raises OSError."""
+    (data_dir / MARK).touch(mode=0o600)
+
 
 class Indexer:
     """Sees to it that the index is complete."""
@@ -47,8 +62,7 @@ class Indexer:
         self._journal = journal
         self._store = store
         self._clock = clock
-        self._wanted = asyncio.Event()
-        self._wanted.set()
+        self._mark = Path(journal.path).with_name(MARK)
 
     def __repr__(self) -> str:
         return f"<Indexer of {self._journal.path}>"
@@ -58,9 +72,8 @@ class Indexer:
         return self._journal.read(indexing.progress)
 
     async def begin_anew(self) -> Progress:
-        """Make all of it anew; durable when this returns. Raises StoreUnavailable."""
+        """All of it has to be made anew; durable when this returns. Raises StoreUnavailable."""
         await self._store.take(lambda: self._journal.within(indexing.begin_anew))
-        self._wanted.set()
         return self.progress()
 
     async def run_forever(self) -> None:
@@ -74,9 +87,14 @@ class Indexer:
                 await self._store.wait_available()
                 await asyncio.sleep(RETRY_SECONDS)
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            await self._make()
+            with contextlib.suppress(StoreError):
+                if self._mark.exists():
+                    # The file goes at last: what is wanted may be done twice, and is not forgotten.
+                    await self.begin_anew()
+                    self._mark.unlink(missing_ok=True)
+                if self._journal.read(indexing.has_work):
+                    await self._make()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _make(self) -> None:
         begun = told = self._clock()
@@ -84,9 +102,9 @@ class Indexer:
         while True:
             since = self._clock()
             try:
+                steps += 1
                 if not await self._step():
                     break
-                steps += 1
                 now, failure = self._clock(), ""
                 pause = now - since
                 if steps == 1 or now - told >= TELL_SECONDS:
@@ -98,8 +116,7 @@ class Indexer:
                 failure, pause = str(error), RETRY_SECONDS
                 await self._store.wait_available()
             await asyncio.sleep(pause)
-        if steps:
-            log.info("search index made", seconds=round(self._clock() - begun, 1))
+        log.info("search index made", steps=steps, seconds=round(self._clock() - begun, 1))
 
     async def _step(self) -> bool:
         """One step; whether there is more to do. Raises StoreUnavailable."""

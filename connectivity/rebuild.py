@@ -4,7 +4,7 @@ and the search index from the current state.
 The first half is the pipeline's, in a process of its own, which ends with this one; the second half happens here, while no
 service runs: this process holds the data folder's lock from the beginning to the end. Both halves go on where they were
 when they were interrupted, so a rebuild that was killed is started again, and that is all. The index can also be made anew
-alone.
+alone, by a service that runs as well.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from connectivity.indexing import want_anew
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.pipeline import command
 from connectivity.settings import Settings
@@ -61,11 +62,23 @@ def rebuild(settings: Settings, only: Half | None = None, tell: Callable[[str], 
                 made = rebuild_journal(lake, say=lambda checked: tell(f"journal: {checked} entities"))
                 outcome.changed[Half.JOURNAL.value] = made._asdict()
     except DataFolderLocked as error:
+        if only is Half.INDEX:
+            return _wanted(settings, outcome)
         outcome.exit_code = EXIT_BUSY
         outcome.reason = f"the journal is rebuilt while no service runs: {error}"
     except StoreError as error:
         outcome.exit_code = EXIT_UNFIT if isinstance(error, LakeUnfit | SchemaTooNew) else EXIT_FAILED
         outcome.reason = str(error)
+    return outcome
+
+
+def _wanted(settings: Settings, outcome: Outcome) -> Outcome:
+    """A running service makes the index anew by itself, beside everything else."""
+    try:
+        want_anew(Path(settings.data_dir))
+        outcome.changed[Half.INDEX.value] = {"asked": "the running service, whose log says when it is made"}
+    except OSError as error:
+        outcome.exit_code, outcome.reason = EXIT_FAILED, f"{settings.data_dir}: {error.strerror}"
     return outcome
 
 

@@ -98,6 +98,11 @@ def progress(connection: sqlite3.Connection) -> Progress:
     return Progress(min(indexed, last), last, indexed == COMPLETE and not is_stale, bool(is_stale))
 
 
+def has_work(connection: sqlite3.Connection) -> bool:
+    """Whether there are steps to take."""
+    return not progress(connection).is_complete or connection.execute(_IS_MOVING).fetchone() is not None
+
+
 def begin_anew(connection: sqlite3.Connection) -> None:
     """From now on nobody counts on the index; the steps that follow take all of it away, and make it again."""
     for statement in _BEGIN_ANEW:
@@ -120,18 +125,21 @@ def step(connection: sqlite3.Connection) -> bool:
     indexed, is_stale = connection.execute(_PROGRESS).fetchone()
     if is_stale:
         _clear(connection)
-        return True
-    if indexed == COMPLETE:
-        return _step_declared(connection)
+    elif indexed != COMPLETE:
+        _take_in(connection, indexed)
+    else:
+        _step_declared(connection)
+    return has_work(connection)
+
+
+def _take_in(connection: sqlite3.Connection, indexed: int) -> None:
     rows = _next(connection, indexed)
-    reached = rows[-1][0] if rows else COMPLETE
-    connection.execute(_REACH, (reached,))
+    connection.execute(_REACH, (rows[-1][0] if rows else COMPLETE,))
     index = Index(connection)
     for key, type, id, created, size, text in rows:
         if size is not None:
             index.change(type, id, key, None, created, size, _parsed(text))
     index.end()
-    return reached != COMPLETE or connection.execute(_IS_MOVING).fetchone() is not None
 
 
 def _next(connection: sqlite3.Connection, after: int) -> list[tuple[Any, ...]]:
@@ -141,21 +149,16 @@ def _next(connection: sqlite3.Connection, after: int) -> list[tuple[Any, ...]]:
     return rows[: next((n for n, total in enumerate(sizes, 1) if total >= STEP_BYTES), len(rows))]
 
 
-def _step_declared(connection: sqlite3.Connection) -> bool:
+def _step_declared(connection: sqlite3.Connection) -> None:
     if (leaving := connection.execute(_LEAVING).fetchone()) is not None:
         if found := connection.execute(_ROWS_LEAVING, (*leaving, STEP_ROWS)).fetchall():
             connection.executemany(_DELETE_DECLARED, found)
         else:
             connection.execute(_HAS_LEFT, leaving)
-        return True
+        return
     coming = dict(connection.execute(_COMING).fetchall())
-    if not coming:
-        return False
     (reached,) = connection.execute(_REACHED_DECLARED).fetchone()
-    rows = _next(connection, reached)
-    if not rows:
-        connection.execute(_ARE_THERE)
-        return True
+    rows = _next(connection, reached) if coming else []
     made = [
         (coming[path], rank, value, id, key)
         for key, type, id, created, _, text in rows
@@ -164,8 +167,10 @@ def _step_declared(connection: sqlite3.Connection) -> bool:
         if path in coming
     ]
     connection.executemany(_INSERT_DECLARED, made)
-    connection.execute(_REACH_DECLARED, (rows[-1][0],))
-    return True
+    if rows:
+        connection.execute(_REACH_DECLARED, (rows[-1][0],))
+    else:
+        connection.execute(_ARE_THERE)
 
 
 def _parsed(text: bytes | str | None) -> dict[str, Any] | None:

@@ -140,7 +140,8 @@ def rebuild(
 ) -> None:
     """Make `latest` anew from the lake's events, the journal's current state, and the search index; goes on if interrupted.
 
-    The service must be stopped: nobody else may write journal or lake meanwhile.
+    The service must be stopped: nobody else may write journal or lake meanwhile. Only the index alone is made anew by the
+    running service itself.
     """
     loaded = loaded_settings(settings)
     from connectivity import rebuild as module

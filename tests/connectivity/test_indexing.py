@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectivity.indexing import Indexer
+from connectivity.indexing import MARK, Indexer, want_anew
 from connectivity.store import Store
 from mappings.ids import EntityId, EntityType
 from spark_store import indexing
@@ -56,6 +56,7 @@ class Site:
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     monkeypatch.setattr(indexing, "STEP_ENTITIES", 2)
     monkeypatch.setattr("connectivity.indexing.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("connectivity.indexing.LOOK_SECONDS", 0.01)
     made = Site(tmp_path)
     yield made
     await made.close()
@@ -90,12 +91,12 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
 async def test_it_is_made_anew_when_somebody_wants_it(site: Site) -> None:
     site.start()
     await site.complete()
-    site.journal.within(lambda it: it.execute("UPDATE search_values SET value = 7"))
-    site.journal.commit()
+    await site.store.take(lambda: site.journal.within(lambda it: it.execute("UPDATE search_values SET value = 7")))
     assert found(site.path) != expected(site.path)
-    assert not (await site.indexer.begin_anew()).is_complete
-    await site.complete()
-    assert found(site.path) == expected(site.path)
+    want_anew(site.path.parent)
+    await wait_until(lambda: found(site.path) == expected(site.path) and site.indexer.progress().is_complete, LONG)
+    assert len(found(site.path).values) == 2 * THINGS
+    assert not (site.path.parent / MARK).exists()
 
 
 async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: Site) -> None:

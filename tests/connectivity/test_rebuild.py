@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from connectivity import rebuild as module
 from connectivity.cli.console import app
+from connectivity.indexing import MARK
 from connectivity.lock import lock_folder
 from connectivity.rebuild import Half, rebuild
 from connectivity.settings import Settings
@@ -83,6 +84,11 @@ def test_the_journal_is_left_alone_while_a_service_runs(site: Site, monkeypatch:
         assert outcome.reason is not None
         assert outcome.reason.startswith("the journal is rebuilt while no service runs: ")
         assert list(rebuild(settings(site), Half.LATEST).changed) == ["latest"]
+        # The index alone is the service's own business.
+        asked = rebuild(settings(site), Half.INDEX)
+        assert (asked.exit_code, asked.reason) == (0, None)
+        assert asked.changed == {"index": {"asked": "the running service, whose log says when it is made"}}
+        assert (site.folder / MARK).exists()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from mappings.signals import Event
 from spark_store import erasure, indexing
 from spark_store.errors import StoreUnavailable
 from spark_store.index import LARGE
-from spark_store.indexing import Progress, begin_anew, declare, progress, step
+from spark_store.indexing import Progress, begin_anew, declare, has_work, progress, step
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from tests.behaviours.journal import timestamp
@@ -118,11 +118,13 @@ def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: Sql
     forget(journal)
     reached = [journal.read(progress)]
     while take_step(journal):
+        assert journal.read(has_work)
         for _ in range(5):
             site.write_any()
         is_true(journal)
         reached.append(journal.read(progress))
     assert is_true(journal)
+    assert not journal.read(has_work)
     assert reached[0].indexed == 0
     assert not any(it.is_complete for it in reached)
     assert [it.indexed for it in reached] == sorted({it.indexed for it in reached})
