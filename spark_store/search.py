@@ -18,19 +18,21 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from mappings.ids import EntityId
-from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
+from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights, Sorting
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
 from spark_store.moment import Clock, Moment, Stopped
 from spark_store.planning import Plan
 from spark_store.reaching import Known
 from spark_store.records import Snapshot
+from spark_store.rql.ast import Field, FieldKind
 from spark_store.walking import Walk
 
 SLICE: Final = 0.25
@@ -41,6 +43,8 @@ _REMEMBERED: Final = 64
 
 _EVERY: Final = 500
 """Things at a time for those who want all of them."""
+
+_BY_ID: Final = (Sorting(Field(FieldKind.DOCUMENT, ("thingId",))),)
 
 _OPERATIONS: Final = 20_000
 """Of SQLite's own operations, after which the clock is looked at: less than a millisecond."""
@@ -126,7 +130,7 @@ class SqliteSearch:
 
     def count(self, question: Question, rights: Rights, budget: Budget) -> int:
         """How many things match, whatever the order. Raises as `page` does."""
-        return sum(1 for _ in self.every(question, rights, budget))
+        return sum(1 for _ in self.every(replace(question, order=_BY_ID), rights, budget))
 
     def explain(self, question: Question, rights: Rights, limit: int = 25) -> Plan:
         """How the first page would be come by now. Raises StoreUnavailable."""

@@ -1,6 +1,7 @@
 """All benchmarks of the service, or those whose names are given: `python -m tests.bench [NAME…]`.
 
-Those of the lake take a size, in events, as in `lake-fill=200000`; `million` and `search-cost` take a number of things.
+Those of the lake take a size, in events, as in `lake-fill=200000`; `million`, `search` and `search-cost` take a number of
+things.
 
 Each one starts what it needs, measures, and ends it. Timings are no tests: nothing fails here but a run that goes wrong.
 """
@@ -31,7 +32,7 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import cold, indexing, judging, lake, monitoring, operating, searching, targets, twins
+from tests.bench import cold, indexing, judging, lake, monitoring, operating, search, searching, targets, twins
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -301,6 +302,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "search-by-id": searching.by_id,
     "search-in-process": searching.in_process,
     "search-cost": indexing.costs,
+    "search": search.search,
 }
 
 
