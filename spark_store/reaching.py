@@ -7,9 +7,9 @@ also because a part of a filter that very many things match is left out where an
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from spark_store.asking import Question
+from spark_store.asking import Question, Value
 from spark_store.moment import Moment
 from spark_store.planning import SORTABLE, bound_of
 from spark_store.rql.narrow import Read
@@ -20,6 +20,10 @@ ALL: Final = 2**62
 """A bound for as many as there are."""
 
 FEW_OF_POLICIES: Final = 1000
+
+
+PLAIN: Final = (Rank.EMPTY_ARRAY, Rank.NULL, Rank.OBJECT, Rank.ARRAY)
+"""Ranks whose values are not told apart in the order."""
 
 
 class Known:
@@ -33,6 +37,25 @@ class Known:
         self.read: Read | None = None
         self.ids: tuple[object, list[tuple[str, int]]] | None = None
         """The candidates that were last brought into the order of ids, and of what."""
+
+
+class Group(NamedTuple):
+    """What the index says about the value that orders things: the rank, and the value where it matters."""
+
+    rank: int
+    value: Any
+
+    @classmethod
+    def of(cls, value: Value) -> Group:
+        if value.rank in PLAIN:
+            return cls(int(value.rank), None)
+        text = value.value
+        return cls(int(value.rank), text[:TEXT] if isinstance(text, str) else text)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its things may differ in what the index does not have."""
+        return isinstance(self.value, str) and len(self.value) >= TEXT
 
 
 class Reach:

@@ -29,14 +29,15 @@ from spark_store.planning import (
     shown_order,
     way_to_ids,
 )
-from spark_store.reaching import ALL, Known, Reach, of_policies
+from spark_store.reaching import ALL, PLAIN, Group, Known, Reach, of_policies
 from spark_store.records import namespace_of
+from spark_store.rql.ast import FieldKind
 from spark_store.rql.foresee import fields
 from spark_store.rql.narrow import needles, reader
 from spark_store.rql.order import Rank, compare, key_of, place_of
 from spark_store.rql.search import holds
+from spark_store.rql.states_sql import Condition, possible
 from spark_store.rql.to_sql import (
-    TEXT,
     Both,
     Candidates,
     Every,
@@ -46,6 +47,9 @@ from spark_store.rql.to_sql import (
 
 CHUNK_MARK: Final = 128
 """After looking at so many things it is told how far nothing was found."""
+
+SCANNED: Final = 4000
+"""So many things are looked through by the database in one go: some ten milliseconds."""
 
 LOST: Final = 3000
 """After looking at so many things in vain, all candidates are read, however many there are."""
@@ -65,9 +69,6 @@ _NONE: Final = object()
 _FIRST: Final = -1
 _LAST: Final = 99
 """Ranks before and behind all others."""
-_PLAIN: Final = (Rank.EMPTY_ARRAY, Rank.NULL, Rank.OBJECT, Rank.ARRAY)
-"""Ranks whose values are not told apart in the order."""
-
 _AT: Final = "SELECT thing FROM search_values WHERE path = ? AND rank"
 _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
 
@@ -79,25 +80,6 @@ class Found(NamedTuple):
     hit: Hit | None
     size: int = 0
     """Of its state, in bytes."""
-
-
-class _Group(NamedTuple):
-    """What the index says about the value that orders things: the rank, and the value where it matters."""
-
-    rank: int
-    value: Any
-
-    @classmethod
-    def of(cls, value: Value) -> _Group:
-        if value.rank in _PLAIN:
-            return cls(int(value.rank), None)
-        text = value.value
-        return cls(int(value.rank), text[:TEXT] if isinstance(text, str) else text)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether its things may differ in what the index does not have."""
-        return isinstance(self.value, str) and len(self.value) >= TEXT
 
 
 class Walk:
@@ -115,9 +97,11 @@ class Walk:
         self._sorts_by_id = len(self.order) == 1
         self.reach = Reach(moment, question, rights.subjects, limit, self._sorts_by_id, known)
         self._is_plain = self._sorts_by_id and self.predicate is None
+        asked = [] if self.predicate is None else list(fields(self.predicate))
+        asked += [sorting.field for sorting in self.order]
+        self._looks_beside = any(field.kind in (FieldKind.HIDDEN, FieldKind.INSTANT) for field in asked)
         if known.read is None:
-            asked = () if self.predicate is None else fields(self.predicate)
-            known.read = reader([*asked, *(sorting.field for sorting in self.order)])
+            known.read = reader(asked)
         self._narrow = known.read
         self._needles = needles(self.predicate)
         self._access: dict[tuple[str | None, str], Access | None] = {}
@@ -144,7 +128,9 @@ class Walk:
         hidden = Hidden(revision, created, modified)
         if access.is_whole and _SIGN not in state:
             if not self._is_plain:
-                seen = with_hidden(self._narrow(state), hidden)
+                seen = self._narrow(state)
+                if self._looks_beside:
+                    with_hidden(seen, hidden)
                 if self.predicate is not None and not holds(self.predicate, seen):
                     return None
             place = (Value(Rank.TEXT, thing_id),) if self._sorts_by_id else place_of(seen, self.order)
@@ -231,8 +217,8 @@ class Walk:
         self,
         keys: Collection[int] | None,
         after: Place | None,
-        fixed: tuple[_Group, ...],
-        last: Collection[_Group] = (),
+        fixed: tuple[Group, ...],
+        last: Collection[Group] = (),
     ) -> Iterator[Found]:
         """Everything among these keys that matches, all of it looked at and brought into order; None for all things.
 
@@ -244,7 +230,7 @@ class Walk:
             if (
                 judged is not None
                 and self._is_within(judged.place, fixed)
-                and (not last or _Group.of(judged.place[level]) in last)
+                and (not last or Group.of(judged.place[level]) in last)
                 and (after is None or compare(after, judged.place, self.order) < 0)
             ):
                 found.append(judged)
@@ -255,8 +241,8 @@ class Walk:
                 found.sort(key=lambda each: each.place[level], reverse=self.order[level].is_descending)
         yield from found
 
-    def _is_within(self, place: Place, fixed: tuple[_Group, ...]) -> bool:
-        return all(_Group.of(value) == group for value, group in zip(place, fixed, strict=False))
+    def _is_within(self, place: Place, fixed: tuple[Group, ...]) -> bool:
+        return all(Group.of(value) == group for value, group in zip(place, fixed, strict=False))
 
     # along the ids
 
@@ -266,7 +252,7 @@ class Walk:
         tree: Candidates,
         after: Place | None,
         level: int,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
         apart: frozenset[int] = frozenset(),
     ) -> Iterator[Found]:
         """What matches in the order of ids; with `fixed` values of the fields that order it before them."""
@@ -287,7 +273,7 @@ class Walk:
         tree: Candidates,
         start: str | None,
         is_descending: bool,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Row | str]:
         """Rows that may match in the order of ids, and ids as far as which none did."""
@@ -303,15 +289,49 @@ class Walk:
             if looked_at % CHUNK_MARK == 0:
                 yield row[1]
             if looked_at == LOST + self.limit * 2 and self.reach.is_indexed:
-                found = self.reach.all(tree)
+                found, condition = self.reach.all(tree), self._condition()
+                if condition is not None and (found is None or len(found) * _DENSE > self.reach.things):
+                    yield from self._possible_by_id(condition, row[1], is_descending, apart)
+                    return
                 if found is not None:
                     if not fixed:
                         self.known.keys = found
                     yield from self._candidates_by_id(found - apart, row[1], is_descending, fixed)
                     return
 
+    def _condition(self) -> Condition | None:
+        """What a state has to meet, where it can be said and nothing is hidden from whoever asks."""
+        if self.predicate is None or not self._sees_everything():
+            return None
+        return possible(self.predicate)
+
+    def _sees_everything(self) -> bool:
+        """Whether it is certain that of every thing that he may see he may read everything."""
+        namespaces = self.moment.namespaces()
+        if self.reach.policies is None or namespaces is None:
+            return False
+        accesses = (self.access(policy, f"{name}:") for policy in self.reach.policies for name in namespaces)
+        return all(access is None or access.is_whole for access in accesses)
+
+    def _possible_by_id(
+        self, condition: Condition, start: str, is_descending: bool, apart: frozenset[int]
+    ) -> Iterator[Row | str]:
+        """What meets a condition behind an id, as `_rows_by_id` has it; what does not never leaves the database."""
+        sign, back, direction = ("<", ">", "DESC") if is_descending else (">", "<", "ASC")
+        ahead = f"SELECT id FROM entities WHERE type = 'thing' AND id {sign} ? ORDER BY id {direction} LIMIT 1 OFFSET ?"
+        last: str | None = start
+        while last is not None:
+            start, last = last, self.moment.first(ahead, (last, SCANNED))
+            upto = "" if last is None else f" AND id {back}= ?"
+            more, values = f"{upto} AND {condition.sql}", (*(() if last is None else (last,)), *condition.parameters)
+            for row in self._things_by_id(start, is_descending, COLUMNS, more, values):
+                if row[0] not in apart:
+                    yield row
+            if last is not None:
+                yield last
+
     def _candidates_by_id(
-        self, keys: frozenset[int], start: str | None, is_descending: bool, fixed: tuple[_Group, ...]
+        self, keys: frozenset[int], start: str | None, is_descending: bool, fixed: tuple[Group, ...]
     ) -> Iterator[Row | str]:
         if way_to_ids(len(keys), self.reach.things, self.limit) is Way.CANDIDATES:
             if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
@@ -342,15 +362,19 @@ class Walk:
             yield from (rows[key] for _, key in some if key in rows)
             yield some[-1][0]
 
-    def _things_by_id(self, start: str | None, is_descending: bool, columns: str) -> Iterator[Any]:
+    def _things_by_id(
+        self, start: str | None, is_descending: bool, columns: str, more: str = "", values: tuple[Any, ...] = ()
+    ) -> Iterator[Any]:
+        """Things in the order of ids, behind `start`, if there is `more` that they have to meet."""
         sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
         condition = "" if start is None else f" AND id {sign} ?"
         living = " AND state IS NOT NULL" if columns == COLUMNS else ""
         for first, last in self._ranges(is_descending):
             bounds = "" if first is None else " AND id >= ? AND id < ?"
+            where = f"type = 'thing'{bounds}{condition}{living}{more}"
             yield from self.moment.connection.execute(
-                f"SELECT {columns} FROM entities WHERE type = 'thing'{bounds}{condition}{living} ORDER BY id {direction}",
-                (*(() if first is None else (first, last)), *(() if start is None else (start,))),
+                f"SELECT {columns} FROM entities WHERE {where} ORDER BY id {direction}",
+                (*(() if first is None else (first, last)), *(() if start is None else (start,)), *values),
             )
 
     def _ranges(self, is_descending: bool) -> Sequence[tuple[str | None, str | None]]:
@@ -371,7 +395,7 @@ class Walk:
         keys: frozenset[int] | None,
         tree: Candidates,
         after: Place | None,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Found]:
         """What matches among candidates whose first values are `fixed`, in the order of what comes behind them."""
@@ -393,7 +417,7 @@ class Walk:
         keys: frozenset[int] | None,
         tree: Candidates,
         after: Place | None,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Found]:
         """As `_level`, one value of the field that orders next after the other."""
@@ -418,17 +442,17 @@ class Walk:
         keys: frozenset[int] | None,
         tree: Candidates,
         after: Place | None,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Found]:
         """As `_along_values`, for values of one type. Values of few things are looked at together."""
-        start = None if after is None else _Group.of(after[level])
+        start = None if after is None else Group.of(after[level])
         is_behind = start is not None and self.known.ids is not None and self.known.ids[0] == (*fixed, start)
         if start is not None and is_behind:
             # An earlier page has ended amid many things of one value, and has kept their order.
             yield from self._large_group(level, path, start, keys, tree, after, (*fixed, start), apart)
         things: dict[int, None] = {}
-        groups: list[_Group] = []
+        groups: list[Group] = []
         # What was found before may come first, and one more is looked for than a page has.
         wanted = min(CHUNK, self.limit + _SPARE)
         for group, members in self._groups(path, rank, start, is_behind, self.order[level].is_descending, keys):
@@ -452,9 +476,9 @@ class Walk:
         self,
         level: int,
         things: Collection[int],
-        groups: Sequence[_Group],
+        groups: Sequence[Group],
         after: Place | None,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
     ) -> Iterator[Found]:
         """The things of some values that lie beside each other."""
         if things:
@@ -466,11 +490,11 @@ class Walk:
         self,
         level: int,
         path: int | None,
-        group: _Group,
+        group: Group,
         keys: frozenset[int] | None,
         tree: Candidates,
         after: Place | None,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Found]:
         """The things of one value that many have."""
@@ -499,7 +523,7 @@ class Walk:
         keys: frozenset[int] | None,
         tree: Candidates,
         after: Place | None,
-        fixed: tuple[_Group, ...],
+        fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Found]:
         """The things that have no value to be ordered by, or null."""
@@ -511,25 +535,25 @@ class Walk:
             nulls = frozenset(self.moment.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
             all = (frozenset(self.moment.column(_KEYS)) - apart) if keys is None else keys
             keys = (all - others).union(all.intersection(nulls))
-        within = (*fixed, _Group(int(Rank.NULL), None))
+        within = (*fixed, Group(int(Rank.NULL), None))
         yield from self._level(level + 1, keys, tree, after, within, apart)
 
     def _groups(
         self,
         path: int | None,
         rank: int,
-        start: _Group | None,
+        start: Group | None,
         is_behind: bool,
         is_descending: bool,
         keys: frozenset[int] | None,
-    ) -> Iterator[tuple[_Group, list[int] | None]]:
+    ) -> Iterator[tuple[Group, list[int] | None]]:
         """Values in order, each with those of its things that are among the keys; None where it has very many things.
 
         They begin with `start`, or behind it.
         """
         sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
         select = "SELECT value, thing FROM search_values WHERE path = ? AND rank = ?"
-        is_plain = rank in _PLAIN
+        is_plain = rank in PLAIN
         if is_plain and is_behind:
             return
         bound: tuple[Any, ...] = () if start is None or is_plain else (start.value,)
@@ -547,12 +571,12 @@ class Walk:
                     value = None
                 if last is _NONE or value != last:
                     if last is not _NONE:
-                        yield _Group(rank, last), members
+                        yield Group(rank, last), members
                     last, members, size = value, [], 0
                 size += 1
                 if size > _SMALL:
                     cursor.close()
-                    yield _Group(rank, last), None
+                    yield Group(rank, last), None
                     if is_plain:
                         return
                     bound, sign = (last,), sign[0]
@@ -561,10 +585,10 @@ class Walk:
                     members.append(thing)
             else:
                 if last is not _NONE:
-                    yield _Group(rank, last), members
+                    yield Group(rank, last), members
                 return
 
-    def _end_of(self, group: _Group) -> Place:
+    def _end_of(self, group: Group) -> Place:
         """Behind everything that has this value."""
         rest = [Value(_FIRST if each.is_descending else _LAST, None) for each in self.order[1:-1]]
         id = Value(Rank.TEXT, "" if self.order[-1].is_descending else "\U0010ffff")

@@ -75,6 +75,7 @@ BOUNDS = st.fixed_dictionaries(
         "LOST": st.sampled_from([0, 2, 3000]),
         "CHUNK_MARK": st.sampled_from([1, 128]),
         "APART": st.sampled_from([0, 2, 4000]),
+        "SCANNED": st.sampled_from([0, 1, 4000]),
         "_DENSE": st.sampled_from([0, 12]),
         "FEW_OF_POLICIES": st.sampled_from([0, 1000]),
         "POLICIES": st.sampled_from([1, 200]),
