@@ -17,6 +17,7 @@ from connectivity.lifecycle import Status
 from connectivity.management import Moment, Owner
 from connectivity.uri import MASK
 from connectivity.vault import new_key
+from mappings.signals import Kind
 from spark_store.errors import StoreUnavailable
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 from tests.connectivity.managed import NOW, Bench, agree, document, only, put, refused, said
@@ -462,7 +463,7 @@ async def test_what_cannot_be_noted_in_the_audit_log_is_not_done(bench: Bench, m
     """The answer says that nothing was changed."""
     await put(bench, "depot")
     bench.monitor.meter("depot").replies.published.note(None)
-    live = type("Live", (), {"key": "abcd", "connection_id": "depot", "entity": None})()
+    live = type("Live", (), {"key": "abcd", "kind": Kind.SEARCH, "connection_id": "depot", "entity": None})()
     monkeypatch.setattr(type(bench.streams), "__iter__", lambda _: iter([live]))
     revoked: list[Any] = []
     monkeypatch.setattr(bench.streams, "revoke", lambda *given: revoked.append(given))
