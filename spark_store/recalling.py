@@ -28,7 +28,8 @@ from spark_store.folding import Folding
 from spark_store.instants import as_text
 from spark_store.records import Snapshot, entity_of
 from spark_store.replay import state_path
-from spark_store.rql.ast import And, Not, Or, Predicate
+from spark_store.rql.ast import And, FieldKind, Not, Or, Predicate
+from spark_store.rql.foresee import fields
 from spark_store.rql.search import holds
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> I
     types = dict(zip(OUT, (text, number, number, number, text, pa.bool_()), strict=True))
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     things = (was(list(map(Row._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
-    weak = None if predicate is None else weakened(predicate)
-    found = (row for thing in things if thing is not None and (row := _found(predicate, weak, thing)) is not None)
+    look = None if predicate is None else _Looking(predicate)
+    found = (row for thing in things if thing is not None and (row := _found(look, thing)) is not None)
     while some := list(itertools.islice(found, _BATCH)):
         columns = zip(*some, strict=True)
         arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
@@ -128,14 +129,33 @@ def whole(entity: str, revision: int, created: int, modified: int, state: Any) -
     }
 
 
-def _found(predicate: Predicate | None, weak: Predicate | None, thing: Was) -> tuple[Any, ...] | None:
-    """A row of what goes out; None where the predicate holds for nobody."""
-    matches = True
-    if predicate is not None:
-        document = whole(*thing[:4], thing.state if thing.state is not None else _parse(thing.text or "{}"))
-        matches = holds(predicate, document)
-        if not matches and weak is not None and (weak is predicate or not holds(weak, document)):
-            return None
+class _Looking:
+    """A predicate, as it is asked of one thing after the other."""
+
+    def __init__(self, predicate: Predicate) -> None:
+        self._predicate = predicate
+        self._weak = weakened(predicate)
+        # To write a time down takes as long as most predicates.
+        self._asks_for_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
+
+    def finds(self, thing: Was) -> bool | None:
+        """Whether the predicate holds for somebody who may read the whole thing; None where it holds for nobody."""
+        state = thing.state if thing.state is not None else _parse(thing.text or "{}")
+        if self._asks_for_times:
+            document = whole(*thing[:4], state)
+        else:
+            document = {**state, "thingId": thing.entity, "_revision": thing.revision}
+        if holds(self._predicate, document):
+            return True
+        is_lost = self._weak is not None and (self._weak is self._predicate or not holds(self._weak, document))
+        return None if is_lost else False
+
+
+def _found(look: _Looking | None, thing: Was) -> tuple[Any, ...] | None:
+    """A row of what goes out, if it does."""
+    matches = True if look is None else look.finds(thing)
+    if matches is None:
+        return None
     return (*thing[:4], thing.text if thing.text is not None else _encode(thing.state).decode(), matches)
 
 

@@ -32,7 +32,7 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import cold, indexing, judging, lake, monitoring, operating, search, searching, targets, twins
+from tests.bench import as_of, cold, indexing, judging, lake, monitoring, operating, search, searching, targets, twins
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -303,6 +303,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "search-in-process": searching.in_process,
     "search-cost": indexing.costs,
     "search": search.search,
+    "search-as-of": as_of.first_page,
 }
 
 

@@ -86,7 +86,7 @@ def soon(folder: Path, seconds: float = MEASURED_SECONDS) -> list[Figure]:
     """From a commit in the journal until both tables have the change, at a thousand changes a second."""
     write_past(folder / "journal.db", THINGS * 10, each=10)
     with pipeline(folder) as (process, batches):
-        _wait_for(Lake(folder), THINGS * 10, process)
+        wait_for(Lake(folder), THINGS * 10, process)
         waits = _write_and_watch(folder, seconds)
     ranks = statistics.quantiles(waits, n=100)
     took = statistics.median(float(it["seconds"]) for it in batches)
@@ -102,7 +102,7 @@ def soon(folder: Path, seconds: float = MEASURED_SECONDS) -> list[Figure]:
     ]
 
 
-def _wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
+def wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
     while read_watermark(lake.watermark).seq < seq:
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             raise RuntimeError("the pipeline ended")

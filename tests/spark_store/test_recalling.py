@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,11 +18,12 @@ from spark_store.recalling import COLUMNS, KNOWN, OUT, Row, recalled, was, weake
 from spark_store.records import Snapshot
 from spark_store.rql import parse
 from spark_store.rql.ast import Predicate
-from spark_store.rql.search import May, holds
+from spark_store.rql.search import May, holds, read
 from tests.searches import filters, rights, things
 from tests.spark_store.histories import HISTORIES, Happening, lived
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
+NOW = datetime(2030, 6, 1, tzinfo=UTC)
 INPUT = pa.schema([(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in COLUMNS])
 
 
@@ -123,6 +124,8 @@ def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_o
     assert [row["entity"] for row in open_ if not row["matches"]] == ["acme.site:lamp-39"]
     assert len(open_) == 40
     assert list(recalled(parse("eq(attributes/x,1)"))(iter(batches))) == []
+    timed = pa.Table.from_batches(recalled(read('ge(_modified,"2030-01-15T00:00:04Z")', NOW))(iter(batches)))
+    assert timed.num_rows == 10, "a quarter of them had four events"
 
 
 def test_a_whole_thing_has_the_fields_beside_the_document_as_events_write_them() -> None:

@@ -1,0 +1,155 @@
+"""Searches of the past: how long the first page takes over a million events of a hundred thousand things of 1 KB.
+
+Events are sensor readings, and one thing more in a thousand is deleted and made again. The pipeline keeps its moments as it
+always does. Asked are times between two moments, so that about as much as possible is folded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from connectivity.asof import PastFeed, PastOptions, PastSearches
+from connectivity.feeds import Then
+from connectivity.searching import Asked
+from connectivity.store import Store
+from connectivity.twins.world import PresentWorld
+from mappings.signals import Event
+from spark_store.asking import Question
+from spark_store.journal import SqliteJournal
+from spark_store.lake import moment_before
+from spark_store.records import Change
+from spark_store.replay import fold
+from spark_store.rql.options import read_options
+from spark_store.rql.search import read
+from spark_store.tables import Lake
+from spark_store.wide import WideQueries, finder
+from tests.bench.lake import pipeline, wait_for
+from tests.bench.pasts import BEGUN
+from tests.bench.report import Figure
+from tests.bench.site import STAMP, SUBJECT, policy
+from tests.integration.documents import policy_for
+
+THINGS, EVENTS = 100_000, 1_000_000
+FILLER = 800
+"""Characters that a thing has beside what changes."""
+
+SAMPLES = 5
+_PATH = "/features/sensor/properties/celsius"
+_STAMP = "strftime('%Y-%m-%dT%H:%M:%S', :begun + number / 1000, 'unixepoch') || printf('.%03d000Z', number % 1000)"
+_VALUE = "(number * 7919 % 100003) / 1000.0"
+_THING = f"""
+    json_object('thingId', id, 'policyId', :policy, 'attributes',
+                json_object('room', 'r' || (key % 500), 'filler', substr(hex(randomblob(20)) || :filler, 1, {FILLER})),
+                'features', json_object('sensor', json_object('properties', json_object('celsius', {_VALUE}))))
+"""
+_COUNTED = "WITH RECURSIVE counted(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM counted WHERE n + 1 < {})"
+
+
+def written(path: Path, things: int, events: int) -> None:
+    """A journal in which the things take turns, a thousand events in each second; they share a policy."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    guard = policy(0)
+    rules = {"policyId": str(guard), "imports": {}, **policy_for(SUBJECT)}
+    made = Event(guard, 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
+    journal = SqliteJournal.open(path)
+    journal.append([Change((made,), (fold([made]),))])
+    journal.close()
+    each = events // things
+    given = {
+        "things": things, "events": events, "begun": int(BEGUN.timestamp()), "policy": str(guard), "filler": "x" * FILLER,
+    }  # fmt: skip
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        for statement in (
+            f"""{_COUNTED.format(":things")}
+            INSERT INTO entities (key, type, id, revision, created, modified, state, policy, newest_seq)
+            SELECT key, 'thing', id, {each}, {_STAMP}, {_STAMP}, CAST({_THING} AS BLOB), :policy, number + 2
+            FROM (SELECT n + 2 AS key, 'acme.bench:device-' || n AS id, :events - :things + n AS number FROM counted)""",
+            f"""{_COUNTED.format(each)}
+            INSERT INTO entries (entity, revision, seq, timestamp, action, path, value, headers)
+            SELECT key, n + 1, number + 2, {_STAMP},
+                   CASE n WHEN 0 THEN 'created' ELSE 'modified' END, CASE n WHEN 0 THEN '/' ELSE '{_PATH}' END,
+                   CAST(CASE n WHEN 0 THEN {_THING} ELSE {_VALUE} END AS BLOB), CAST('{{}}' AS BLOB)
+            FROM (SELECT key, id, n, n * :things + key - 2 AS number FROM entities CROSS JOIN counted WHERE type = 'thing')
+            """,
+            "INSERT INTO counters VALUES ('seq', :events + 1) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        ):
+            names = {name: value for name, value in given.items() if f":{name}" in statement}
+            connection.execute(statement, names)
+    connection.close()
+
+
+def first_page(folder: Path, events: int = EVENTS) -> list[Figure]:
+    """Of a selective filter, and of everything sorted by a value, as of five times each."""
+    things = min(THINGS, events // 10)
+    written(folder / "journal.db", things, events)
+    with pipeline(folder, "--batch-rows", "200000") as (process, _):
+        begun = time.perf_counter()
+        wait_for(Lake(folder), events + 1, process)
+        filling = time.perf_counter() - begun
+        with _searches(folder) as past:
+            few = asyncio.run(_measured(past, f"gt({_PATH[1:]},99)", None, events))
+            all = asyncio.run(_measured(past, None, f"sort(-{_PATH[1:]}),size(200)", events))
+    size = sum(it.stat().st_size for it in (folder / "lake" / "moments").rglob("*.parquet"))
+    total = sum(it.stat().st_size for it in (folder / "lake").rglob("*.parquet"))
+    note = f"{things:,} things; filled in {filling:.0f} s; moments are {size / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+    return [
+        _figure(f"search as of, {events:,} events, 1 % found", few, "≤ 2 s", 2.0, note),
+        _figure("the same, everything found and sorted by a value", all, "–", 1e9, f"all pages: {all[-1]:.1f} s"),
+    ]
+
+
+def _figure(name: str, found: list[float], goal: str, most: float, note: str) -> Figure:
+    *samples, _ = found
+    middle = statistics.median(samples)
+    return Figure(
+        name,
+        f"{middle:.2f} s to the first page",
+        "–",
+        goal,
+        middle <= most,
+        f"{min(samples):.2f} to {max(samples):.2f} s; {note}",
+    )
+
+
+@contextmanager
+def _searches(folder: Path) -> Iterator[PastSearches]:
+    lake, journal = Lake(folder), SqliteJournal.open(folder / "journal.db")
+    store = Store(journal)
+    world = PresentWorld(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
+    queries = WideQueries(lake, finder(lake, None, is_off=False))
+    searches = PastSearches(store, world, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
+    yield searches
+    searches.close()
+
+
+async def _measured(past: PastSearches, filter: str | None, options: str | None, events: int) -> list[float]:
+    """Seconds to the first page of each sample, and to the last page of the last one."""
+    wanted = read_options(options)
+    predicate = None if filter is None else read(filter, BEGUN)
+    asked = Asked(Question(predicate, wanted.order), wanted.size, None, (SUBJECT,))
+    found: list[float] = []
+    for sample in range(-2, SAMPLES):
+        # The first ones are for Spark's own sake.
+        at = BEGUN + timedelta(milliseconds=events * (0.35 + 0.1 * (sample % SAMPLES)))
+        moment = moment_before(past.lake, at).seq
+        begun = time.perf_counter()
+        feed = past.open(asked, int(at.timestamp() * 1000) * 1_000_000)
+        assert isinstance(feed, PastFeed)
+        page = await feed.page(0, 1, 1 << 20)
+        seconds = time.perf_counter() - begun
+        if sample >= 0:
+            found.append(seconds)
+        print(f"as of {at:%T}, moment {moment:,}: {seconds:.2f} s, {len(page.elements)} page", flush=True)
+        while sample == SAMPLES - 1 and page.then is Then.MORE:
+            page = await feed.page(page.position, 20, 1 << 20)
+        feed.close()
+    return [*found, time.perf_counter() - begun]
