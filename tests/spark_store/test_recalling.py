@@ -76,9 +76,27 @@ def test_what_is_not_known_is_no_thing() -> None:
     changed = [row._replace(action="modified", path="/attributes/n", value="1") for row in rows]
     assert was(changed[2:]) is None, "its beginning is missing"
     assert was([state_row(past[0][1]), *changed[3:]]) is None, "there is a hole"
+    assert was([state_row(past[0][1]), changed[1], *changed[3:]]) is None, "and another one"
     assert was(rows[2:]) is not None, "a creation brings all of it"
     gone = Snapshot(LAMP, 3, past[0][1].created, past[2][1].modified, None, None)
     assert was([state_row(gone)]) is None
+
+
+def test_what_is_said_about_a_thing_goes_with_what_it_is_about_and_stays_with_the_rest() -> None:
+    said = b'{"_metadata":[["/attributes/a/unit","W"],["/attributes/n/unit","kg"]]}'
+    past = lived(
+        LAMP,
+        [
+            Happening("created", "/", {"attributes": {"a": 1, "n": 2}}, said),
+            Happening("modified", "/attributes/n", 3),
+            Happening("modified", "/", {"attributes": {"n": 4}}),
+        ],
+        range(1, 99),
+    )
+    last = past[-1][1]
+    assert (last.state or {})["_metadata"] == {"attributes": {"n": {"unit": "kg"}}}
+    assert_was([event_row(event) for event, _ in past], last)
+    assert_was([state_row(past[0][1]), *(event_row(event) for event, _ in past[1:])], last)
 
 
 @given(filters(6), things(), rights())
