@@ -197,11 +197,12 @@ def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
             raise OperationRefused(not_enough(caller, Role.ADMIN))
         return tuple(dict.fromkeys(wanted))
     if not caller.subjects:
-        may_say = " An admin says 'as' instead." if caller.role.may(Role.ADMIN) else ""
+        # What a shell shows of this is the message.
+        may_say = " Say in whose with 'as'." if caller.role.may(Role.ADMIN) else ""
         raise refused(
             "api:subjects.missing",
-            "Your token has no subjects in whose name things could be searched.",
-            f"expected 'subjects' at the token in api.tokens.{may_say}",
+            f"Your token has no subjects in whose name things could be searched.{may_say}",
+            "expected 'subjects' at the token in api.tokens",
         )
     return caller.subjects
 
