@@ -31,6 +31,8 @@ class Limits(msgspec.Struct, frozen=True):
     part: int = 65_535
     element: int = 16 << 20
     """A split element, joined; and the largest that is published."""
+    joining: int = 64 << 20
+    """All split elements of a connection that are not whole yet, together."""
     open_elements: int = 16
     subscriptions: int = 1024
     """Those that a peer may hold at a time."""
@@ -57,3 +59,5 @@ class Limits(msgspec.Struct, frozen=True):
     """How long a session can be resumed after its transport was lost."""
     resumable: int = 1024
     """Lost sessions that are kept at a time."""
+    resumable_octets: int = 64 << 20
+    """What they keep together."""

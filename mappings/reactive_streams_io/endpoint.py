@@ -1,0 +1,572 @@
+"""One end of one connection: octets and the time come in, events and octets come out.
+
+    state      hello       frames of streams   goodbye               malformed   late
+    OPENING    OPEN        –                   CLOSED, one back      CLOSED      CLOSED, goodbye
+    RESUMING   –           held back           CLOSED, one back      CLOSED      interrupted
+    OPEN       malformed   to the session      CLOSED, one back      CLOSED      ping; then interrupted or CLOSED
+    CLOSING    –           dropped             CLOSED                CLOSED      CLOSED
+    CLOSED     nothing is read any more; what `take` still gives is sent, then the transport is closed
+
+A client is RESUMING between its `resume` and the answer. CLOSING is an end of ours that waits for the peer's goodbye. After
+a malformed frame there is nothing to wait for. `late` is what `tick` finds when nothing came in time.
+
+After the handshake both sides are alike: each may subscribe to the other. What they agree on lives in a `Session`, which can
+go on over another transport; this file has what belongs to one transport: the hellos, the extensions in force, keepalive,
+the sequence numbers of messages, and parting (reactive-streams-io: handshake, extensions, closing).
+
+`receive`, `take`, `tick` and `lose` are all that a transport needs; `due` says when to call `tick` next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+
+from mappings.errors import EncodeError, Fault, ProtocolError
+from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.events import Closed, Event, Interrupted, NotResumed, Opened, Resumed
+from mappings.reactive_streams_io.frames import (
+    CODES,
+    CORE,
+    LAYOUTS,
+    TRACKED,
+    Cancel,
+    ClientHello,
+    Extension,
+    Frame,
+    Goodbye,
+    Ping,
+    Pong,
+    Request,
+    Resume,
+    ResumeAck,
+    ResumeFail,
+    ResumeGrant,
+    ResumeOk,
+    Seq,
+    ServerHello,
+    Subscribe,
+    encode,
+)
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.mistakes import VERSION, Mistake, broken
+from mappings.reactive_streams_io.resumption import Resumables, Ticket
+from mappings.reactive_streams_io.session import Session
+
+LATE_HELLO = "protocol error: no hello in time"
+LOST = "the connection was lost"
+
+
+class State(Enum):
+    OPENING = "no hello yet"
+    RESUMING = "asked to go on"
+    OPEN = "open"
+    CLOSING = "parting"
+    CLOSED = "over"
+
+
+class Role(Enum):
+    """Who opened the connection; the value is the hello that this side says."""
+
+    CLIENT = CODES[ClientHello]
+    SERVER = CODES[ServerHello]
+
+
+class Endpoint:
+    """One end of a connection.
+
+    `has_messages` tells a transport of messages, each one or more whole frames, from a stream of octets. `resumables` makes
+    a server grant tokens to `subject`, a `ticket` makes a client go on with a session that was interrupted.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        now: float,
+        *,
+        limits: Limits | None = None,
+        extensions: Iterable[Extension] = tuple(Extension),
+        has_messages: bool = False,
+        subject: str = "",
+        resumables: Resumables | None = None,
+        ticket: Ticket | None = None,
+    ) -> None:
+        self.role = role
+        self.state = State.OPENING
+        self.subject = subject
+        self.in_force: frozenset[int] = frozenset()
+        self.offered: frozenset[int] = frozenset()
+        self._limits = limits or Limits()
+        ours = ticket.extensions if ticket else frozenset(extension.value for extension in extensions)
+        if role is Role.SERVER and resumables is None:
+            ours -= {Extension.RESUME.value}
+        self._ours = ours
+        self._has_messages = has_messages
+        self._resumables = resumables
+        self._ticket = ticket
+        self._token: bytes | None = None
+        keeps = Extension.RESUME.value in ours
+        self.session = ticket.session if ticket else Session(self._limits, keeps_copies=keeps)
+        other = Role.CLIENT if role is Role.SERVER else Role.SERVER
+        self._decoder = Decoder(self._limits, frozenset({other.value, CODES[Goodbye]}), other.value, self.session.sizes)
+        self._events: list[Event] = []
+        self._control: deque[bytes] = deque()
+        self._afterwards: deque[bytes] = deque()
+        self._control_octets = 0
+        self._carried = b""
+        self._held: list[Frame] = []
+        self._held_octets = 0
+        self._numbered = False
+        self._hello_is_sent = False
+        self._next_sent = self._next_received = 1
+        self._begun = self._heard = self._pinged = now
+        self._cut: float | None = None
+        self._hello_is_said = False
+        self._has_said_goodbye = False
+        self._may_resume = role is Role.SERVER
+        if role is Role.CLIENT or not has_messages:
+            self._say_hello()
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.role.name.lower()}, {self.state.value}, {sorted(self.in_force)}, {self.session}>"
+
+    # The transport.
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the transport is to be closed, once `take` gives nothing any more."""
+        return self.state is State.CLOSED
+
+    def receive(self, octets: bytes, now: float) -> list[Event]:
+        """What came: any octets of a stream, or one message. What is wrong with it ends the connection, as an event."""
+        if self.state is State.CLOSED:
+            return []
+        try:
+            frames = self._decoder.feed(octets)
+            if self._has_messages:
+                self._message(frames, now)
+            else:
+                for frame in frames:
+                    self._frame(frame, now)
+                    if self.is_closed:
+                        break
+            self._note_cut(now)
+            if self._control_octets + self.session.said_octets > self._limits.backlog:
+                raise broken(Mistake.UNREAD, f"{self._control_octets + self.session.said_octets} octets wait")
+        except ProtocolError as error:
+            self._part(error.fault.message)
+        return self.take_events()
+
+    def take(self) -> bytes:
+        """The next octets for the transport, a message where it has messages; empty where there is nothing to send.
+
+        At most `Limits.batch` octets, unless a single frame is larger. What was taken counts as sent.
+        """
+        batch: list[bytes] = []
+        room = self._limits.batch
+        if self._is_numbering:
+            batch.append(encode(Seq(self._next_sent)))
+            room -= len(batch[0])
+        numbered = len(batch)
+        while (frame := self._next_frame()) is not None:
+            if len(frame) > room and len(batch) > numbered:
+                self._carried = frame
+                break
+            batch.append(frame)
+            room -= len(frame)
+        if len(batch) == numbered:
+            return b""
+        self._next_sent += numbered
+        self._hello_is_sent = True
+        return batch[0] if len(batch) == 1 else b"".join(batch)
+
+    def lose(self, now: float, reason: str = LOST) -> list[Event]:
+        """The transport is gone. A session that can be resumed is interrupted, any other one is over."""
+        if self.state is State.CLOSED:
+            return self.take_events()
+        if not self._interrupt(now, reason):
+            self._end(reason)
+        return self.take_events()
+
+    def close(self, now: float, reason: str = reasons.OK) -> list[Event]:
+        """Part from the peer: all streams end, and the connection is over once the peer has said goodbye too."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return self.take_events()
+        self._say_goodbye(reason)
+        self._void()
+        self._events += self.session.end_all(reason)
+        self._begun = now
+        self.state = State.CLOSING
+        return self.take_events()
+
+    def tick(self, now: float) -> list[Event]:
+        """The time has come that `due` named, or any other."""
+        if self.state is not State.CLOSED and (due := self.due) is not None and now >= due:
+            self._late(now)
+        return self.take_events()
+
+    @property
+    def due(self) -> float | None:
+        """When to call `tick`, or None where nothing is waited for."""
+        limits = self._limits
+        if self.state is State.OPENING:
+            answers = self._has_messages and self.role is Role.SERVER
+            return None if answers else self._begun + limits.hello_wait
+        if self.state is State.RESUMING:
+            return self._begun + limits.hello_wait
+        if self.state is State.CLOSING:
+            return self._begun + limits.goodbye_wait
+        if self.state is State.CLOSED:
+            return None
+        if Extension.KEEPALIVE.value in self.in_force:
+            ping = max(self._heard, self._pinged) + limits.silence_before_ping
+            return min(ping, self._heard + limits.silence_before_loss)
+        since = self._heard if self._has_messages else self._cut
+        return None if since is None else since + limits.idle
+
+    def take_events(self) -> list[Event]:
+        """What has not been told yet."""
+        events, self._events = self._events, []
+        return events
+
+    # Streams; see `Session` for what these raise.
+
+    def accept(self, stream: int, element_size: int = 0) -> bool:
+        """Begin a stream that the peer asked for. False, as for all of these, where it is over."""
+        return self.session.accept(stream, element_size)
+
+    def refuse(self, stream: int, error: str) -> bool:
+        """Answer a subscribe with an error. The stream begins, so that the peer knows which one, and fails."""
+        return self.session.end(stream, error)
+
+    def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
+        """Let elements wait for the transport: as many as `wanted` says at most."""
+        return self.session.offer(stream, elements)
+
+    def complete(self, stream: int) -> bool:
+        """End a stream behind all that was offered."""
+        return self.session.end(stream, None)
+
+    def fail(self, stream: int, error: str) -> bool:
+        """Fail a stream behind all that was offered."""
+        return self.session.end(stream, error)
+
+    def wanted(self, stream: int) -> int:
+        """How many elements of a stream may be offered now."""
+        return self.session.wanted(stream)
+
+    def waiting(self, stream: int) -> int:
+        """Octets of a stream that the transport has not taken yet."""
+        return self.session.waiting(stream)
+
+    def subscribe(self, publisher: str, demand: int = 0) -> int:
+        """Ask the peer for a stream. Raises EncodeError where the connection is over, too."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            raise EncodeError(Fault(503, "rsio:connection.closed", f"found a connection that is {self.state.value}"))
+        return self.session.subscribe(publisher, demand)
+
+    def request(self, stream: int, demand: int) -> bool:
+        """Ask for more of a stream."""
+        return self.session.request(stream, demand)
+
+    def cancel(self, stream: int) -> bool:
+        """Want no more of a stream. Nothing of it is told from now on."""
+        return self.session.cancel(stream)
+
+    # Resuming.
+
+    def ticket(self) -> Ticket | None:
+        """What a client goes on with after an interruption; None where it cannot."""
+        if self._token is not None:
+            return Ticket(self.session, self._token, self._ours)
+        return self._ticket
+
+    def expires(self) -> float | None:
+        """When the session is over for want of frames; None where a loss is noticed."""
+        return self._heard + self._limits.lifetime if self._has_messages else None
+
+    def yield_session(self, now: float) -> None:  # noqa: ARG002
+        """The session goes on over another connection: part from the peer of this one, and leave the streams alone."""
+        if self.state is not State.CLOSED:
+            self.session = Session(self._limits, keeps_copies=False)
+            self._part(reasons.RESUMED_ELSEWHERE)
+
+    # What comes in.
+
+    def _message(self, frames: Iterator[Frame], now: float) -> None:
+        for number, frame in enumerate(frames):
+            if number == 0 and not self._is_next_message(frame, now):
+                return
+            if number > 0 or not isinstance(frame, Seq):
+                self._frame(frame, now)
+            if self.is_closed:
+                return
+        if self._decoder.waiting:
+            raise broken(Mistake.CUT_FRAME, f"{self._decoder.waiting} octets")
+
+    def _is_next_message(self, first: Frame, now: float) -> bool:
+        """Whether a message is to be processed, judged by its first frame."""
+        if Extension.SEQUENCE.value not in self.in_force:
+            return True
+        if not isinstance(first, Seq):
+            # What the client sent before it knew of our hello has no number yet.
+            if self._numbered or self.role is Role.CLIENT:
+                raise broken(Mistake.NO_SEQUENCE_NUMBER)
+            return True
+        self._numbered = True
+        if first.number > self._next_received:
+            if self.role is Role.CLIENT and self._interrupt(now, Mistake.SEQUENCE_GAP.condition):
+                return False
+            raise broken(Mistake.SEQUENCE_GAP, f"message {first.number}, expected {self._next_received}")
+        if first.number < self._next_received:
+            return False
+        self._next_received += 1
+        self._heard = now
+        return True
+
+    def _frame(self, frame: Frame, now: float) -> None:
+        self._heard = now
+        if isinstance(frame, Goodbye):
+            self._goodbye(frame.reason)
+        elif self.state is State.CLOSING:
+            # Only the answer to our goodbye is waited for.
+            if isinstance(frame, ClientHello | ServerHello):
+                self._decoder.allowed = self._allowed(frame)
+        elif isinstance(frame, TRACKED):
+            if self.state is State.RESUMING:
+                self._hold_back(frame)
+            else:
+                self._stream_frame(frame)
+        else:
+            self._of_the_connection(frame, now)
+
+    def _note_cut(self, now: float) -> None:
+        """Since when a frame has been waiting for its end, on a transport without messages."""
+        if not self._decoder.waiting:
+            self._cut = None
+        elif self._cut is None or self._heard == now:
+            self._cut = now
+
+    def _stream_frame(self, frame: Frame) -> None:
+        self._events += self.session.receive(frame)
+        if Extension.RESUME.value in self.in_force and (received := self.session.acknowledgement()) is not None:
+            self._say(ResumeAck(received))
+
+    def _of_the_connection(self, frame: Frame, now: float) -> None:
+        match frame:
+            case ClientHello() | ServerHello():
+                self._hello(frame, now)
+            case Ping(data):
+                self._say(Pong(data))
+            case Pong():
+                pass
+            case ResumeAck(received):
+                self.session.acknowledge(received)
+            case ResumeGrant(token, _, window) if self.role is Role.CLIENT and self.state is State.OPEN:
+                self._token = token
+                self.session.window = min(window, self._limits.window)
+            case ResumeGrant() if self.state is State.RESUMING:
+                # It is for the session that would begin here. Whatever the answer, another grant follows it.
+                pass
+            case Resume() if self._may_resume and not self.session.received and self._resumables is not None:
+                self._resume(frame, self._resumables, now)
+            case ResumeOk(received) if self.state is State.RESUMING:
+                self._resumed(received)
+            case ResumeFail(reason) if self.state is State.RESUMING:
+                self._not_resumed(reason)
+            case Seq():
+                raise broken(Mistake.SEQUENCE_MISPLACED)
+            case _:
+                raise broken(Mistake.RESUME_MISPLACED, type(frame).__name__)
+
+    def _hello(self, hello: ClientHello | ServerHello, now: float) -> None:
+        self._decoder.allowed = self._allowed(hello)
+        self.state = State.OPEN
+        if not self._hello_is_said:
+            self._say_hello()
+        self._events.append(Opened(self.in_force))
+        resumes = Extension.RESUME.value in self.in_force
+        if self._ticket is not None:
+            self._ask_to_go_on(self._ticket, now)
+        elif not resumes:
+            self.session.keep_no_copies()
+        elif self._resumables is not None:
+            self._say(self._grant(self._resumables))
+
+    def _allowed(self, hello: ClientHello | ServerHello) -> frozenset[int]:
+        """What may come once this hello has come."""
+        self.offered = frozenset(hello.extensions)
+        self.in_force = self._ours & self.offered
+        extended = {
+            code for code, layout in LAYOUTS.items() if layout.extension and layout.extension.value in self.in_force
+        }
+        return CORE | extended
+
+    def _goodbye(self, reason: str) -> None:
+        self._say_goodbye(reasons.OK)
+        self._end(reason)
+
+    # Resuming.
+
+    def _grant(self, resumables: Resumables) -> ResumeGrant:
+        return ResumeGrant(resumables.grant(self), round(self._limits.lifetime * 1000), self._limits.window)
+
+    def _ask_to_go_on(self, ticket: Ticket, now: float) -> None:
+        if Extension.RESUME.value not in self.in_force:
+            self._not_resumed("the server does not resume")
+            return
+        self.state = State.RESUMING
+        self._begun = now
+        self._say(Resume(ticket.token, self.session.received, self.session.first_available))
+
+    def _resume(self, frame: Resume, resumables: Resumables, now: float) -> None:
+        self._may_resume = False
+        holder = resumables.claim(frame.token, self.subject, now)
+        if holder is None or holder is self:
+            self._refuse_to_resume("unknown or expired token", resumables)
+            return
+        old = holder.session
+        same = holder.offered == self.offered
+        fits = old.can_repeat(frame.received) and frame.first_available <= old.received + 1
+        holder.yield_session(now)
+        if not same or not fits:
+            resumables.give_up(old)
+            self._refuse_to_resume("frames are missing" if same else "other extensions than before", resumables)
+            return
+        resumables.void(old)
+        self._events += self.session.end_all("another session goes on here")
+        resumables.void(self.session)
+        self._adopt(old)
+        self._say(ResumeOk(old.received))
+        old.repeat(frame.received)
+        self._events.append(Resumed(old.key))
+        self._afterwards.append(encode(self._grant(resumables)))
+
+    def _refuse_to_resume(self, reason: str, resumables: Resumables) -> None:
+        self._say(ResumeFail(reason))
+        self._say(self._grant(resumables))
+
+    def _resumed(self, received: int) -> None:
+        if not self.session.can_repeat(received):
+            raise broken(Mistake.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.session.sent} were sent")
+        self.session.repeat(received)
+        self._held.clear()
+        self._ticket = None
+        self.state = State.OPEN
+        self._events.append(Resumed(self.session.key))
+
+    def _not_resumed(self, reason: str) -> None:
+        self._events += [NotResumed(reason), *self.session.end_all(reason)]
+        self._ticket = None
+        self._adopt(Session(self._limits, keeps_copies=Extension.RESUME.value in self.in_force))
+        self.state = State.OPEN
+        held, self._held = self._held, []
+        for frame in held:
+            self._stream_frame(frame)
+
+    def _adopt(self, session: Session) -> None:
+        self.session = session
+        self._decoder.sizes = session.sizes
+
+    def _hold_back(self, frame: Frame) -> None:
+        """The server cannot know yet that it is asked to go on: what it asks for meanwhile counts only if it does not."""
+        if not isinstance(frame, Subscribe | Request | Cancel):
+            raise broken(Mistake.RESUME_MISPLACED, f"{type(frame).__name__} before the answer")
+        self._held.append(frame)
+        self._held_octets += len(encode(frame)) + _HELD_FRAME
+        if self._held_octets > self._limits.backlog:
+            raise broken(Mistake.FRAME_TOO_LARGE, f"{self._held_octets} octets before the answer to a resume")
+
+    def _interrupt(self, now: float, reason: str) -> bool:
+        """Leave the session to be resumed. False where that cannot be."""
+        if self._has_said_goodbye:
+            return False
+        if self._resumables is not None:
+            if self.state is not State.OPEN or not self._resumables.is_kept(self.session):
+                return False
+            since = self._heard if self._has_messages else now
+            self._resumables.lose(self.session, since + self._limits.lifetime)
+        elif self.ticket() is None:
+            return False
+        self._control.clear()
+        self.state = State.CLOSED
+        self._events.append(Interrupted(reason))
+        return True
+
+    def _void(self) -> None:
+        self._token = self._ticket = None
+        if self._resumables is not None:
+            self._resumables.void(self.session)
+
+    # Time.
+
+    def _late(self, now: float) -> None:
+        if self.state is State.OPENING:
+            self._part(LATE_HELLO)
+        elif self.state is State.CLOSING:
+            self._end("no goodbye in time")
+        elif self.state is State.RESUMING:
+            self._interrupt(now, "no answer in time")
+        elif Extension.KEEPALIVE.value in self.in_force and now < self._heard + self._limits.silence_before_loss:
+            self._pinged = now
+            self._say(Ping(b""))
+        elif not self._interrupt(now, reasons.IDLE):
+            self._part(reasons.IDLE)
+
+    # What goes out.
+
+    @property
+    def _is_numbering(self) -> bool:
+        return self._has_messages and self._hello_is_sent and Extension.SEQUENCE.value in self.in_force
+
+    def _next_frame(self) -> bytes | None:
+        if self._control:
+            frame = self._control.popleft()
+            self._control_octets -= len(frame)
+            return frame
+        is_optimistic = self.state is State.OPENING and self.role is Role.CLIENT and self._ticket is None
+        if self.state is not State.OPEN and not is_optimistic:
+            return None
+        if self._carried:
+            frame, self._carried = self._carried, b""
+            return frame
+        if self._afterwards and not self.session.is_repeating:
+            return self._afterwards.popleft()
+        return self.session.next_frame()
+
+    def _say(self, frame: Frame) -> None:
+        if self._has_said_goodbye:
+            return
+        octets = encode(frame)
+        self._control.append(octets)
+        self._control_octets += len(octets)
+
+    def _say_hello(self) -> None:
+        self._hello_is_said = True
+        extensions = tuple(sorted(self._ours))
+        self._say(ClientHello(VERSION, extensions) if self.role is Role.CLIENT else ServerHello(VERSION, extensions))
+
+    def _say_goodbye(self, reason: str) -> None:
+        self._say(Goodbye(reasons.cut(reason, self._limits.text_sent)))
+        self._has_said_goodbye = True
+
+    def _part(self, reason: str) -> None:
+        """End the connection without waiting for the peer."""
+        if self._control_octets > self._limits.backlog:
+            self._control.clear()
+            self._control_octets = 0
+        self._say_goodbye(reason)
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        self._void()
+        self._events += self.session.end_all(reason)
+        self._held.clear()
+        self.state = State.CLOSED
+        self._events.append(Closed(reason))
+
+
+_HELD_FRAME = 64
+"""What a frame that is held back counts besides its octets."""

@@ -1,0 +1,144 @@
+"""Sessions that can be resumed: whose session a token names, and for how long (reactive-streams-io, resume).
+
+A server has one `Resumables` for all its connections. Each session has one token at a time, 128 random bits that count
+once and for one subject alone. While its transport is there a session is only known here; once it is lost, it is kept for
+its lifetime, within bounds in number and octets. What is given up, `expire` tells with the fate of its streams.
+
+Over a broker nobody says that a transport is lost: there the lifetime counts from the last frame that came.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mappings.reactive_streams_io.events import StreamEvent
+from mappings.reactive_streams_io.limits import SHORTEST_TOKEN, Limits
+from mappings.reactive_streams_io.session import Session
+
+GIVEN_UP = "503 rsio:session.lost The connection was lost and has not been resumed."
+
+
+class Holder(Protocol):
+    """The connection that a session belongs to."""
+
+    @property
+    def session(self) -> Session: ...
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def offered(self) -> frozenset[int]:
+        """The extensions that the peer's hello listed."""
+        ...
+
+    def expires(self) -> float | None:
+        """When the session of an open connection is over for want of frames, or None where a loss is noticed."""
+        ...
+
+    def yield_session(self, now: float) -> None:
+        """Another connection takes the session: part from the peer of this one, and leave the streams alone."""
+        ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    holder: Holder
+    session: Session
+    token: bytes
+    until: float | None = None
+
+
+class Ticket:
+    """What a client needs to go on: its session, the token that the server gave, and the extensions that were said."""
+
+    __slots__ = ("extensions", "session", "token")
+
+    def __init__(self, session: Session, token: bytes, extensions: frozenset[int]) -> None:
+        self.session = session
+        self.token = token
+        self.extensions = extensions
+
+    def __repr__(self) -> str:
+        return f"<Ticket for {self.session}>"
+
+    def give_up(self) -> list[StreamEvent]:
+        """Resume no more: what becomes of the streams."""
+        return self.session.end_all(GIVEN_UP)
+
+
+class Resumables:
+    """The sessions of one server that have a token. `tokens` makes one; times are the seconds that the endpoints get."""
+
+    __slots__ = ("_by_session", "_by_token", "_limits", "_lost", "_tokens")
+
+    def __init__(
+        self, limits: Limits | None = None, tokens: Callable[[], bytes] = lambda: secrets.token_bytes(SHORTEST_TOKEN)
+    ) -> None:
+        self._limits = limits or Limits()
+        self._tokens = tokens
+        self._by_token: dict[bytes, _Kept] = {}
+        self._by_session: dict[int, _Kept] = {}
+        self._lost: dict[int, _Kept] = {}
+
+    def __repr__(self) -> str:
+        return f"<Resumables {len(self._by_token)} tokens, {len(self._lost)} lost>"
+
+    def grant(self, holder: Holder) -> bytes:
+        """A token for the session of a connection; the one before is void."""
+        self.void(holder.session)
+        kept = _Kept(holder, holder.session, self._tokens())
+        self._by_token[kept.token] = self._by_session[kept.session.key] = kept
+        return kept.token
+
+    def void(self, session: Session) -> None:
+        """The session cannot be resumed any more, or not by its token."""
+        if (kept := self._by_session.pop(session.key, None)) is not None:
+            del self._by_token[kept.token]
+            self._lost.pop(session.key, None)
+
+    def is_kept(self, session: Session) -> bool:
+        """Whether somebody may come back for a session."""
+        return session.key in self._by_session
+
+    def lose(self, session: Session, until: float) -> None:
+        """The transport of a session is gone: keep it until then. Where there are too many, the oldest are next to go."""
+        kept = self._by_session[session.key]
+        kept.until = until
+        self._lost[session.key] = kept
+        octets = sum(each.session.octets for each in self._lost.values())
+        surplus = len(self._lost) - self._limits.resumable
+        for each in list(self._lost.values()):
+            if surplus <= 0 and octets <= self._limits.resumable_octets:
+                break
+            each.until = float("-inf")
+            octets -= each.session.octets
+            surplus -= 1
+
+    def claim(self, token: bytes, subject: str, now: float) -> Holder | None:
+        """The connection whose session a token names, if it may still be claimed by this subject."""
+        kept = self._by_token.get(token)
+        if kept is None or kept.holder.subject != subject:
+            return None
+        until = kept.until if kept.until is not None else kept.holder.expires()
+        return None if until is not None and now > until else kept.holder
+
+    def give_up(self, session: Session) -> None:
+        """A claim has failed: the session is over, which `expire` will tell."""
+        if (kept := self._by_session.get(session.key)) is not None:
+            kept.until = float("-inf")
+            self._lost[session.key] = kept
+
+    def next_expiry(self) -> float | None:
+        """When `expire` has something to tell, as far as is known."""
+        return min((kept.until for kept in self._lost.values() if kept.until is not None), default=None)
+
+    def expire(self, now: float) -> list[tuple[Session, list[StreamEvent]]]:
+        """The sessions that nobody came back for in time, and what becomes of their streams."""
+        over = [kept.session for kept in self._lost.values() if kept.until is not None and kept.until < now]
+        for session in over:
+            self.void(session)
+        return [(session, session.end_all(GIVEN_UP)) for session in over]

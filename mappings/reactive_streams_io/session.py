@@ -1,0 +1,349 @@
+"""What two peers have agreed on and what is on its way between them: the part of a connection that outlives a transport.
+
+A session holds the streams of both directions, the sizes of their elements, and two counts: how many frames of streams were
+sent and how many were received. Where it may be resumed, copies of the frames that were sent wait until the peer has
+acknowledged them, bounded in number and octets; the oldest go first, and then a resume may fail, no more.
+
+Frames leave one by one: first those that are sent again, then what answers the peer or asks it, then the streams in turn, a
+frame each, so that no stream waits behind another one (reactive-streams-io, subscriptions and resume).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+
+from mappings.errors import EncodeError, Fault
+from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io.events import Cancelled, Requested, StreamEvent, Subscribed
+from mappings.reactive_streams_io.frames import (
+    Cancel,
+    Frame,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnNextLastPart,
+    OnNextPacked,
+    OnNextPart,
+    OnSubscribe,
+    Request,
+    Subscribe,
+    encode,
+)
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.mistakes import Mistake, broken
+from mappings.reactive_streams_io.publishing import Publishing
+from mappings.reactive_streams_io.subscribing import Subscribing
+
+_keys = itertools.count(1)
+
+
+class Session:
+    """The streams between two peers. `key` is its own in this process."""
+
+    __slots__ = (
+        "_acknowledged",
+        "_again",
+        "_copies",
+        "_copies_octets",
+        "_limits",
+        "_numbers",
+        "_order",
+        "_said",
+        "by_stream",
+        "keeps_copies",
+        "key",
+        "publishing",
+        "received",
+        "said_octets",
+        "sent",
+        "sizes",
+        "subscribing",
+        "window",
+    )
+
+    def __init__(self, limits: Limits, *, keeps_copies: bool) -> None:
+        self.key = next(_keys)
+        self.publishing: dict[int, Publishing] = {}
+        self.by_stream: dict[int, Publishing] = {}
+        self.subscribing = Subscribing(limits)
+        self.sizes: dict[int, int] = {}
+        self.sent = self.received = 0
+        self.keeps_copies = keeps_copies
+        self.window = limits.window
+        self.said_octets = 0
+        self._acknowledged = 0
+        self._limits = limits
+        self._numbers = itertools.count(1)
+        self._order: deque[Publishing] = deque()
+        self._said: deque[bytes] = deque()
+        self._again: deque[bytes] = deque()
+        self._copies: deque[bytes] = deque()
+        self._copies_octets = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Session {self.key}, {len(self.publishing)} published, {self.subscribing}, "
+            f"sent {self.sent}, received {self.received}, {len(self._copies)} copies>"
+        )
+
+    # What comes in.
+
+    def receive(self, frame: Frame) -> list[StreamEvent]:
+        """A frame of a stream. Raises ProtocolError for what ends the connection."""
+        self.received += 1
+        match frame:
+            case OnNext() | OnNextPacked() | OnNextPart() | OnNextLastPart() | OnComplete() | OnError():
+                found = self.subscribing.comes(frame)
+            case OnSubscribe():
+                found = self.subscribing.begins(frame.subscriber, frame.element_size)
+            case Subscribe():
+                return self._subscribed(frame)
+            case Request():
+                return self._requested(frame)
+            case Cancel():
+                return self._cancelled(frame.subscriber)
+            case _:
+                raise TypeError(f"{type(frame).__name__} belongs to no stream")
+        while self.subscribing.to_cancel:
+            self._say(Cancel(self.subscribing.to_cancel.pop()))
+        return found
+
+    def _subscribed(self, frame: Subscribe) -> list[StreamEvent]:
+        if (active := self.publishing.get(frame.subscriber)) is not None:
+            if active.asked != frame:
+                raise broken(Mistake.ID_IN_USE, f"the id {frame.subscriber}")
+            return []
+        if (length := len(frame.publisher.encode())) > self._limits.publisher:
+            said = f"The publisher string has {length} octets, expected at most {self._limits.publisher}."
+            return self._refuse(frame.subscriber, f"400 rsio:publisher.invalid {said}")
+        if len(self.publishing) >= self._limits.subscriptions:
+            said = f"There are {len(self.publishing)} subscriptions already, no more may be made."
+            return self._refuse(frame.subscriber, f"429 rsio:subscriptions.limit {said}")
+        publishing = Publishing(next(self._numbers), frame, self._limits)
+        self.publishing[frame.subscriber] = self.by_stream[publishing.stream] = publishing
+        return [Subscribed(publishing.stream, frame.publisher, frame.demand)]
+
+    def _refuse(self, subscriber: int, reason: str) -> list[StreamEvent]:
+        self._say(OnSubscribe(subscriber, 0))
+        self._say(OnError(subscriber, reason))
+        return []
+
+    def _requested(self, frame: Request) -> list[StreamEvent]:
+        publishing = self.publishing.get(frame.subscriber)
+        if publishing is None or publishing.has_ended:
+            return []
+        if not frame.demand:
+            ended = self._cancelled(frame.subscriber)
+            self._say(OnError(frame.subscriber, "400 rsio:demand.invalid The demand must be positive (RS 3.9)."))
+            return ended
+        publishing.request(frame.demand)
+        return [Requested(publishing.stream, frame.demand)]
+
+    def _cancelled(self, subscriber: int) -> list[StreamEvent]:
+        publishing = self.publishing.get(subscriber)
+        if publishing is None:
+            return []
+        # The subscriber waits for one onSubscribe to each subscribe, to tell the generations of an id apart.
+        if not publishing.has_begun:
+            self._say_octets(publishing.begin(0))
+        self._drop(publishing)
+        return [] if publishing.has_ended else [Cancelled(publishing.stream)]
+
+    # Streams that the peer asked for.
+
+    def accept(self, stream: int, element_size: int) -> bool:
+        """Begin a stream. False where the peer wants it no more. Raises ValueError for a second time."""
+        publishing = self.by_stream.get(stream)
+        if publishing is None:
+            return False
+        if publishing.has_begun:
+            raise ValueError(f"the stream {stream} has begun already")
+        self._say_octets(publishing.begin(element_size))
+        return True
+
+    def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
+        """Let elements of a stream wait for the transport. False where the peer wants it no more.
+
+        Raises EncodeError (413) for an element that is too large, ValueError for more than are wanted or of a wrong size.
+        """
+        publishing = self.by_stream.get(stream)
+        if publishing is None:
+            return False
+        publishing.offer(elements)
+        if elements:
+            self._queue(publishing)
+        return True
+
+    def end(self, stream: int, error: str | None) -> bool:
+        """Complete a stream, or fail it: behind all that it was offered. False where the peer wants it no more."""
+        publishing = self.by_stream.get(stream)
+        if publishing is None:
+            return False
+        if not publishing.has_begun:
+            self._say_octets(publishing.begin(0))
+        subscriber = publishing.subscriber
+        frame = (
+            OnComplete(subscriber) if error is None else OnError(subscriber, reasons.cut(error, self._limits.text_sent))
+        )
+        publishing.end(encode(frame))
+        self._queue(publishing)
+        return True
+
+    def wanted(self, stream: int) -> int:
+        """How many elements may be offered now."""
+        publishing = self.by_stream.get(stream)
+        return 0 if publishing is None or publishing.has_ended or not publishing.has_begun else publishing.demand
+
+    def waiting(self, stream: int) -> int:
+        """Octets of a stream's elements that the transport has not taken yet."""
+        publishing = self.by_stream.get(stream)
+        return 0 if publishing is None else publishing.octets
+
+    # Streams that we ask for.
+
+    def subscribe(self, publisher: str, demand: int) -> int:
+        """Ask for a stream; its number. Raises EncodeError where there are too many, or the string is too long."""
+        if (length := len(publisher.encode())) > self._limits.publisher:
+            said = f"found a publisher string of {length} octets, expected at most {self._limits.publisher}"
+            raise EncodeError(Fault(400, "rsio:publisher.invalid", said))
+        generation = self.subscribing.subscribe(next(self._numbers), demand)
+        self._say(Subscribe(publisher, generation.subscriber, generation.demand))
+        return generation.stream
+
+    def request(self, stream: int, demand: int) -> bool:
+        """Ask for more. False where the stream is over. Raises ValueError for nothing or less."""
+        generation = self.subscribing.request(stream, demand)
+        if generation is None:
+            return False
+        self._say(Request(generation.subscriber, demand))
+        return True
+
+    def cancel(self, stream: int) -> bool:
+        """Want no more of a stream. False where it is over."""
+        generation = self.subscribing.cancel(stream)
+        if generation is None:
+            return False
+        self._say(Cancel(generation.subscriber))
+        return True
+
+    def end_all(self, reason: str) -> list[StreamEvent]:
+        """The peer is gone: what becomes of every stream. Nothing is kept."""
+        cancelled = [Cancelled(each.stream) for each in self.by_stream.values() if not each.has_ended]
+        self.publishing.clear()
+        self.by_stream.clear()
+        self._order.clear()
+        self._said.clear()
+        self._again.clear()
+        self.said_octets = 0
+        self.keep_no_copies()
+        return [*cancelled, *self.subscribing.end_all(reason)]
+
+    # What goes out.
+
+    @property
+    def has_frames(self) -> bool:
+        return bool(self._again or self._said or self._order)
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether frames of a lost transport are still to be sent again."""
+        return bool(self._again)
+
+    @property
+    def octets(self) -> int:
+        """What is kept for the peer: copies, answers and elements."""
+        waiting = sum(publishing.octets for publishing in self.publishing.values())
+        return self._copies_octets + self.said_octets + waiting + self.subscribing.open_octets
+
+    def next_frame(self) -> bytes | None:
+        """The next frame for the transport, which counts as sent from now on. None where there is none."""
+        if self._again:
+            return self._again.popleft()
+        if self._said:
+            frame = self._said.popleft()
+            self.said_octets -= len(frame)
+        elif self._order:
+            frame = self._next_in_turn()
+        else:
+            return None
+        self.sent += 1
+        if self.keeps_copies:
+            self._keep(frame)
+        return frame
+
+    def _next_in_turn(self) -> bytes:
+        publishing = self._order.popleft()
+        is_last = publishing.is_said
+        frame = publishing.next_frame()
+        if frame is None:
+            raise RuntimeError(f"{publishing} has nothing to say")
+        publishing.is_queued = False
+        if is_last:
+            self._drop(publishing)
+        elif publishing.has_more:
+            self._queue(publishing)
+        return frame
+
+    # Positions.
+
+    @property
+    def first_available(self) -> int:
+        """The position of the oldest frame of which there is a copy; one behind the last sent where there is none."""
+        return self.sent - len(self._copies) + 1
+
+    def acknowledge(self, received: int) -> None:
+        """The peer has so many frames. Raises ProtocolError for more than were sent."""
+        if received > self.sent:
+            raise broken(Mistake.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.sent} were sent")
+        while self._copies and self.first_available <= received:
+            self._copies_octets -= len(self._copies.popleft())
+
+    def can_repeat(self, received: int) -> bool:
+        """Whether everything behind so many frames is still there."""
+        return self.first_available - 1 <= received <= self.sent
+
+    def repeat(self, received: int) -> None:
+        """Send everything again that is behind so many frames. `can_repeat` has to be true."""
+        self.acknowledge(received)
+        self._again = deque(self._copies)
+        self._acknowledged = self.received
+
+    def acknowledgement(self) -> int | None:
+        """What is to be acknowledged to the peer now, if it is time for that."""
+        if self.received - self._acknowledged < max(1, self.window // 4):
+            return None
+        self._acknowledged = self.received
+        return self.received
+
+    def keep_no_copies(self) -> None:
+        """The session cannot be resumed."""
+        self.keeps_copies = False
+        self._copies.clear()
+        self._copies_octets = 0
+
+    def _keep(self, frame: bytes) -> None:
+        self._copies.append(frame)
+        self._copies_octets += len(frame)
+        while len(self._copies) > self.window or self._copies_octets > self._limits.copies:
+            self._copies_octets -= len(self._copies.popleft())
+
+    def _queue(self, publishing: Publishing) -> None:
+        if not publishing.is_queued:
+            publishing.is_queued = True
+            self._order.append(publishing)
+
+    def _drop(self, publishing: Publishing) -> None:
+        self.publishing.pop(publishing.subscriber, None)
+        self.by_stream.pop(publishing.stream, None)
+        if publishing.is_queued:
+            self._order.remove(publishing)
+            publishing.is_queued = False
+
+    def _say(self, frame: Frame) -> None:
+        self._say_octets(encode(frame))
+
+    def _say_octets(self, frame: bytes) -> None:
+        self._said.append(frame)
+        self.said_octets += len(frame)

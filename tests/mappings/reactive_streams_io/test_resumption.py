@@ -1,0 +1,104 @@
+"""Whose session a token names: reactive-streams-io, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mappings.reactive_streams_io.events import Failed
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.resumption import GIVEN_UP, Resumables, Ticket
+from mappings.reactive_streams_io.session import Session
+
+
+class Connection:
+    def __init__(self, subject: str = "ada", expires: float | None = None) -> None:
+        self.session = Session(Limits(), keeps_copies=True)
+        self.subject = subject
+        self.offered = frozenset({1})
+        self._expires = expires
+
+    def expires(self) -> float | None:
+        return self._expires
+
+    def yield_session(self, now: float) -> None:
+        self.session = Session(Limits(), keeps_copies=False)
+
+
+@pytest.fixture
+def resumables() -> Resumables:
+    tokens: Iterator[bytes] = (bytes([number]) * 16 for number in range(1, 256))
+    return Resumables(Limits(resumable=2), lambda: next(tokens))
+
+
+def test_a_token_names_its_session_for_its_subject_alone(resumables: Resumables) -> None:
+    connection = Connection()
+    token = resumables.grant(connection)
+    assert resumables.claim(token, "ada", 0) is connection
+    assert resumables.claim(token, "eve", 0) is None
+    assert resumables.claim(bytes(16), "ada", 0) is None
+
+
+def test_a_new_token_voids_the_one_before(resumables: Resumables) -> None:
+    connection = Connection()
+    old = resumables.grant(connection)
+    new = resumables.grant(connection)
+    assert resumables.claim(old, "ada", 0) is None
+    assert resumables.claim(new, "ada", 0) is connection
+    resumables.void(connection.session)
+    resumables.void(connection.session)
+    assert resumables.claim(new, "ada", 0) is None
+    assert not resumables.is_kept(connection.session)
+
+
+def test_a_lost_session_is_kept_for_its_lifetime(resumables: Resumables) -> None:
+    connection = Connection()
+    token = resumables.grant(connection)
+    stream = connection.session.subscribe("a", 0)
+    assert resumables.next_expiry() is None
+    resumables.lose(connection.session, 60)
+    assert resumables.next_expiry() == 60
+    assert resumables.claim(token, "ada", 60) is connection
+    assert resumables.expire(60) == []
+    assert resumables.claim(token, "ada", 60.1) is None
+    assert resumables.expire(60.1) == [(connection.session, [Failed(stream, GIVEN_UP)])]
+    assert resumables.expire(60.1) == []
+
+
+def test_where_no_loss_is_noticed_the_session_expires_by_itself(resumables: Resumables) -> None:
+    token = resumables.grant(Connection(expires=10))
+    assert resumables.claim(token, "ada", 10) is not None
+    assert resumables.claim(token, "ada", 11) is None
+
+
+def test_the_oldest_are_given_up_where_there_are_too_many(resumables: Resumables) -> None:
+    connections = [Connection() for _ in range(4)]
+    for connection in connections:
+        resumables.grant(connection)
+        resumables.lose(connection.session, 60)
+    assert [session for session, _ in resumables.expire(0)] == [each.session for each in connections[:2]]
+    assert "2 tokens, 2 lost" in repr(resumables)
+
+
+def test_a_session_that_cannot_be_claimed_is_given_up(resumables: Resumables) -> None:
+    connection = Connection()
+    resumables.grant(connection)
+    resumables.give_up(connection.session)
+    resumables.give_up(Connection().session)
+    assert [session for session, _ in resumables.expire(0)] == [connection.session]
+
+
+def test_tokens_cannot_be_guessed() -> None:
+    resumables = Resumables()
+    tokens = {resumables.grant(Connection()) for _ in range(100)}
+    assert len(tokens) == 100
+    assert {len(token) for token in tokens} == {16}
+
+
+def test_a_client_may_give_up() -> None:
+    session = Session(Limits(), keeps_copies=True)
+    stream = session.subscribe("a", 0)
+    ticket = Ticket(session, bytes(16), frozenset({1}))
+    assert ticket.give_up() == [Failed(stream, GIVEN_UP)]
+    assert bytes(16).hex() not in repr(ticket)
