@@ -101,7 +101,8 @@ def write_things(path: Path, number: int) -> None:
                 [(ids.setdefault(name, len(ids) + 1), rank, value, key) for name, rank, value in rows],
             )
         file.executemany(
-            "INSERT INTO search_paths VALUES (?, ?, ?)", [(id, name, index.wildcard(name)) for name, id in ids.items()]
+            "INSERT INTO search_paths (id, path, wildcard) VALUES (?, ?, ?)",
+            [(id, name, index.wildcard(name)) for name, id in ids.items()],
         )
         file.execute("INSERT INTO search_values SELECT * FROM raw ORDER BY path, rank, value, thing")
         file.execute("COMMIT")
