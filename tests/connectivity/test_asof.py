@@ -266,9 +266,14 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
     searcher, key = await past.subscribe(options="size(1)")
     assert len(await searcher.request(key)) == 1
     assert past.open_files() == 1
-    past.site.clock.advance(120)
-    past.site.streams.sweep()
-    await until(lambda: searcher.end(key) == "failed")
+
+    def has_idled() -> bool:
+        # As long as its page is on its way, it is not idle.
+        past.site.clock.advance(120)
+        past.site.streams.sweep()
+        return searcher.end(key) == "failed"
+
+    await until(has_idled)
     assert past.open_files() == 0
 
 
