@@ -147,9 +147,7 @@ class Decoder:
             raise Short(at + length)
         return octets[at : at + length], at + length
 
-    def _name(self, octets: bytes, at: int, start: int) -> tuple[str, int]:
-        length, behind = read_varint(octets, at)
-        self._check_room(length, behind - start)
+    def _name(self, octets: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
         found, at = self._bounded(octets, at, Mistake.FRAME_TOO_LARGE, self._limits.frame)
         return _utf_8(found), at
 

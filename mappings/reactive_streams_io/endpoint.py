@@ -435,7 +435,6 @@ class Endpoint:
             resumables.give_up(old)
             self._refuse_to_resume("frames are missing" if same else "other extensions than before", resumables)
             return
-        resumables.void(old)
         self._events += self.session.end_all("another session goes on here")
         resumables.void(self.session)
         self._adopt(old)

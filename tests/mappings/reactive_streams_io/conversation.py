@@ -40,10 +40,16 @@ class Feed:
 
 
 class Party:
-    """An endpoint and its application. `hears` gives it octets and returns what it says because of them."""
+    """An endpoint and its application. `hears` gives it octets and returns what it says because of them.
 
-    def __init__(self, role: Role = Role.SERVER, clock: Clock | None = None, **options: Any) -> None:
+    `pages` bounds what the test publishers offer in all, whatever is asked for.
+    """
+
+    def __init__(
+        self, role: Role = Role.SERVER, clock: Clock | None = None, pages: int = 1 << 30, **options: Any
+    ) -> None:
         self.clock = clock or Clock()
+        self.pages = pages
         self.endpoint = Endpoint(role, self.clock.now(), **options)
         self.feeds: dict[int, Feed] = {}
         self.events: list[Event] = []
@@ -105,7 +111,8 @@ class Party:
         feed = self.feeds.get(stream)
         if feed is None:
             return
-        while (wanted := self.endpoint.wanted(stream)) and (page := feed.page(min(wanted, PAGE))):
+        while self.pages and (wanted := self.endpoint.wanted(stream)) and (page := feed.page(min(wanted, PAGE))):
+            self.pages -= 1
             try:
                 self.endpoint.offer(stream, page)
             except EncodeError as error:

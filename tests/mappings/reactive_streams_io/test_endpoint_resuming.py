@@ -9,6 +9,7 @@ import pytest
 from mappings.reactive_streams_io.endpoint import Role, State
 from mappings.reactive_streams_io.events import Accepted, Closed, Completed, Failed, Interrupted, NotResumed, Resumed
 from mappings.reactive_streams_io.frames import (
+    Cancel,
     Extension,
     Frame,
     OnComplete,
@@ -381,6 +382,18 @@ def test_what_the_server_asks_for_before_it_knows_of_a_resume_counts_only_if_the
         assert party.told(Failed) == ([Failed(ingest, "another session goes on here")] if is_known else [])
         party.hears(begun)
         assert party.told(Accepted) == ([] if is_known else [Accepted(ingest, 0)])
+
+
+@pytest.mark.parametrize(
+    "said", [encode(Subscribe("x" * 100, 1, 0)) * 20, encode(Cancel(1)) * 100, encode(OnComplete(1))], ids=len
+)
+def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> None:
+    server = Server(backlog=2000)
+    old, _, stream = interrupted(server)
+    client, _ = reconnect(server, old)
+    client.hears("02 00 01 01")
+    assert is_goodbye(client.hears(octets("81 01 00") * (said[0] == 0x86) + said))
+    assert [event.stream for event in client.told(Failed)] == [stream]
 
 
 def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:

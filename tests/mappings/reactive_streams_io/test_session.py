@@ -128,6 +128,7 @@ def test_positions_count_frames_and_copies_are_kept_until_acknowledged() -> None
         one.acknowledge(5)
     one.repeat(3)
     assert one.is_repeating
+    assert one.first_available == 4
     one.offer(stream, [b"d"])
     assert drained(one) == octets("82 01 01 63 82 01 01 64")
     assert one.sent == 5
@@ -161,6 +162,11 @@ def test_an_acknowledgement_is_due_every_quarter_of_the_window() -> None:
         one.receive(Cancel(9))
         due.append(one.acknowledgement())
     assert due == [None, 2, None, 4, None, 6]
+    one.receive(Cancel(9))
+    one.receive(Cancel(9))
+    # Whoever resumes has said how much was received.
+    one.repeat(0)
+    assert one.acknowledgement() is None
 
 
 def test_the_end_of_all_leaves_nothing() -> None:
