@@ -32,7 +32,20 @@ from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from spark_store.journal import SqliteJournal
-from tests.bench import as_of, cold, indexing, judging, lake, monitoring, operating, search, searching, targets, twins
+from tests.bench import (
+    as_of,
+    binary_frames,
+    cold,
+    indexing,
+    judging,
+    lake,
+    monitoring,
+    operating,
+    search,
+    searching,
+    targets,
+    twins,
+)
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
@@ -272,6 +285,7 @@ def _subscribe(broker: Mosquitto, number: int, things: int, at_once: int = 200) 
 
 BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "replay": replay_in_process,
+    "frames": binary_frames.measured,
     "next": next_over_mqtt,
     "modify": durable_modify,
     "retrieve": twins.retrieves,

@@ -1,0 +1,121 @@
+"""Replays as reactive-streams-io frames, in this process: from the elements to the octets that a transport would get.
+
+Elements of 16 octets are packed, and those of the size of an event go singly. Beside it stands the least that any program
+has to do: joining the elements, and joining each with its length. What a connection costs that waits is measured too.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Subscribed
+from mappings.reactive_streams_io.frames import CORE, ClientHello, OnNextPacked, Subscribe, encode
+from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from tests.bench.report import Figure
+
+GOAL = 500_000
+PAGE = 500
+"""What a feed supplies at a time."""
+
+ELEMENTS = 400_000
+ROUNDS = 5
+
+
+def _server(extensions: tuple[int, ...] = ()) -> tuple[Endpoint, int]:
+    """An endpoint with one stream without end of its demand, and the stream."""
+    endpoint = Endpoint(Role.SERVER, 0.0)
+    endpoint.receive(encode(ClientHello(0, extensions)), 0.0)
+    (subscribed,) = endpoint.receive(encode(Subscribe("x", 1, UNBOUNDED)), 0.0)[:1]
+    assert isinstance(subscribed, Subscribed)
+    return endpoint, subscribed.stream
+
+
+def _sent(elements: list[bytes], size: int) -> float:
+    """Seconds to offer the elements in pages and take all octets."""
+    endpoint, stream = _server()
+    endpoint.accept(stream, size)
+    pages = [elements[place : place + PAGE] for place in range(0, len(elements), PAGE)]
+    begun = time.perf_counter()
+    for page in pages:
+        endpoint.offer(stream, page)
+        while endpoint.take():
+            pass
+    return time.perf_counter() - begun
+
+
+def _joined(elements: list[bytes], size: int) -> float:
+    pages = [elements[place : place + PAGE] for place in range(0, len(elements), PAGE)]
+    begun = time.perf_counter()
+    for page in pages:
+        b"".join(page if size else [each for element in page for each in (bytes([len(element)]), element)])
+    return time.perf_counter() - begun
+
+
+def _read(elements: list[bytes], size: int) -> float:
+    """Seconds to read packed frames of a page each."""
+    frames = [encode(OnNextPacked(1, elements[place : place + PAGE]), size) for place in range(0, len(elements), PAGE)]
+    decoder = Decoder(Limits(), CORE, 0x01, {1: size})
+    begun = time.perf_counter()
+    found = 0
+    for frame in frames:
+        for read in decoder.feed(frame):
+            assert isinstance(read, OnNextPacked)
+            found += len(read.elements)
+    taken = time.perf_counter() - begun
+    assert found == len(elements)
+    return taken
+
+
+def _rate(measure: Callable[[list[bytes], int], float], elements: list[bytes], size: int) -> float:
+    return len(elements) / statistics.median(measure(elements, size) for _ in range(ROUNDS))
+
+
+def _idle_octets(streams: int) -> float:
+    """What one more stream that waits for demand takes."""
+    endpoint = Endpoint(Role.SERVER, 0.0, limits=Limits(subscriptions=streams, backlog=1 << 30))
+    endpoint.receive(encode(ClientHello(0, ())), 0.0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for subscriber in range(1, streams + 1):
+            for event in endpoint.receive(encode(Subscribe("things/acme:lamp-1/history", subscriber, 0)), 0.0):
+                assert isinstance(event, Subscribed)
+                endpoint.accept(event.stream)
+            while endpoint.take():
+                pass
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] / streams
+    finally:
+        tracemalloc.stop()
+
+
+def measured(folder: Path) -> list[Figure]:
+    """Packed and single elements written, packed ones read, and an idle stream's memory."""
+    small = [number.to_bytes(16, "big") for number in range(ELEMENTS)]
+    large = [bytes(120)] * (ELEMENTS // 4)
+    packed, single, read = _rate(_sent, small, 16), _rate(_sent, large, 0), _rate(_read, small, 16)
+    return [
+        Figure(
+            "packed replay of 16-octet elements, in process",
+            f"{packed:,.0f} elements/s",
+            f"{_rate(_joined, small, 16):,.0f} elements/s (joined)",
+            f"{GOAL:,}",
+            packed >= GOAL,
+            f"pages of {PAGE}; read again: {read:,.0f} elements/s",
+        ),
+        Figure(
+            "120-octet elements singly, in process",
+            f"{single:,.0f} elements/s",
+            f"{_rate(_joined, large, 0):,.0f} elements/s (joined with a length)",
+            "–",
+            True,
+            f"an idle stream takes {_idle_octets(1000):,.0f} octets",
+        ),
+    ]
