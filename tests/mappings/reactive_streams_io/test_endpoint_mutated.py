@@ -75,39 +75,35 @@ OF_EITHER = [
 ]
 OF_A_SUBSCRIBER = [
     frame
-    for subscriber in (1, 2, 300)
+    for subscriber, name in enumerate(NAMES, 1)
     for frame in (
-        *(Subscribe(name, subscriber, demand) for name in NAMES for demand in (0, 3, UNBOUNDED)),
-        *(Request(subscriber, demand) for demand in (0, 1, 2, UNBOUNDED)),
+        # Mostly the same subscribe again, which is no mistake.
+        *[Subscribe(name, subscriber, (0, 3, UNBOUNDED)[subscriber % 3])] * 4,
+        *(Request(subscriber, demand) for demand in (1, 2, UNBOUNDED)),
         Cancel(subscriber),
     )
 ]
+WRONGLY = [Subscribe("tck/never", 1, 9), Request(1, 0), Cancel(300), Subscribe("tck/range?n=1", 300, 1)]
 OF_A_PUBLISHER = [
     said
-    for subscriber in (1, 2, 3)
+    for subscriber, size in ((1, 0), (2, 2), (3, 0))
     for said in (
-        encode(OnSubscribe(subscriber, 0)),
-        encode(OnSubscribe(subscriber, 2)),
-        encode(OnNext(subscriber, b"a")),
-        encode(OnNext(subscriber, b"")),
-        encode(OnNext(subscriber, b"ab"), 2),
-        bytes([0x83, subscriber]) + octets("02 61 62 63 64"),
+        *[encode(OnNext(subscriber, b"ab"), size)] * 2,
+        bytes([0x83, subscriber]) + octets("02 61 62 63 64") if size else encode(OnNext(subscriber, b"")),
         *(encode(OnNextPart(subscriber, element, bytes(2000))) for element in range(3)),
         encode(OnNextPart(subscriber, 1, b"")),
-        *(encode(OnNextLastPart(subscriber, element, b"ab")) for element in range(2)),
+        *(encode(OnNextLastPart(subscriber, element, b"ab")) for element in range(3)),
         encode(OnComplete(subscriber)),
         encode(OnError(subscriber, "500 x")),
     )
 ]
+BEGUN = [encode(OnSubscribe(1, 0)), encode(OnSubscribe(2, 2)), encode(OnSubscribe(3, 0))]
 HELLOS = st.lists(st.sampled_from([1, 2, 3, 9000]), max_size=4).map(tuple)
-SAID = {
-    Role.SERVER: st.sampled_from(
-        [encode(frame) for frame in OF_EITHER] + 2 * [encode(frame) for frame in OF_A_SUBSCRIBER]
-    ),
-    Role.CLIENT: st.sampled_from(
-        [encode(frame) for frame in OF_EITHER] + [encode(frame) for frame in OF_A_SUBSCRIBER[:9]] + 3 * OF_A_PUBLISHER
-    ),
+RIGHT = {
+    Role.SERVER: [encode(frame) for frame in OF_A_SUBSCRIBER],
+    Role.CLIENT: [*OF_A_PUBLISHER, *(encode(frame) for frame in OF_A_SUBSCRIBER[:8])],
 }
+WRONG = [*(encode(frame) for frame in (*OF_EITHER, *WRONGLY)), *BEGUN]
 CHANGES = st.lists(
     st.tuples(st.sampled_from(["set", "cut", "double", "insert"]), st.integers(0, 1 << 16), st.integers(0, 255)),
     max_size=6,
@@ -147,10 +143,13 @@ def conversations(draw: st.DrawFn) -> tuple[Role, bool, list[bytes]]:
     role = draw(st.sampled_from(Role))
     listed = draw(HELLOS)
     hello = encode(ClientHello(0, listed) if role is Role.SERVER else ServerHello(0, listed))
-    said = [hello, *draw(st.lists(SAID[role], max_size=25))]
-    changes = draw(CHANGES)
+    begun = BEGUN if role is Role.CLIENT and draw(st.integers(0, 3)) else []
+    right = draw(st.lists(st.sampled_from(RIGHT[role]), min_size=10, max_size=40))
+    said = [hello, *begun, *right, *draw(st.lists(st.sampled_from(WRONG), max_size=2))]
+    said += draw(st.lists(st.sampled_from(RIGHT[role]), max_size=5))
+    changes = draw(CHANGES) if draw(st.booleans()) else []
     if draw(st.booleans()):
-        return role, True, [changed(message, changes if place % 3 == 1 else []) for place, message in enumerate(said)]
+        return role, True, [changed(message, changes if place % 9 == 8 else []) for place, message in enumerate(said)]
     whole = changed(b"".join(said), changes)
     return role, False, pieces(whole, draw(st.lists(st.sampled_from([1, 2, 7, 40, 5000]), min_size=1, max_size=4)))
 
