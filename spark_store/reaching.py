@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from spark_store.asking import Question, Value
-from spark_store.moment import Moment
+from spark_store.picture import Picture
 from spark_store.planning import SORTABLE, bound_of
 from spark_store.rql.narrow import Read
 from spark_store.rql.order import Rank
@@ -59,19 +59,25 @@ class Group(NamedTuple):
 
 
 class Reach:
-    """The candidates of one question, for whoever asks, at one moment."""
+    """The candidates of one question, for whoever asks, in one picture of the file."""
 
     def __init__(
-        self, moment: Moment, question: Question, subjects: Collection[str], limit: int, sorts_by_id: bool, known: Known
+        self,
+        picture: Picture,
+        question: Question,
+        subjects: Collection[str],
+        limit: int,
+        sorts_by_id: bool,
+        known: Known,
     ) -> None:
-        self.moment = moment
+        self.picture = picture
         self.limit = limit
         self.known = known
-        self.things = moment.things()
-        self.is_indexed = moment.is_indexed()
-        self.large = frozenset(moment.large()) if self.is_indexed else frozenset[int]()
+        self.things = picture.things()
+        self.is_indexed = picture.is_indexed()
+        self.large = frozenset(picture.large()) if self.is_indexed else frozenset[int]()
         """Things of which the index knows nothing but that."""
-        self.policies = moment.policies(subjects) if self.is_indexed else None
+        self.policies = picture.policies(subjects) if self.is_indexed else None
         """By which they may be seen; None for very many, or if that is not known."""
         self._sets: dict[Candidates, frozenset[int] | None] = {}
         self.tree = self._plant(question, sorts_by_id)
@@ -100,13 +106,13 @@ class Reach:
             case Every():
                 return None
             case Rows():
-                rows = self.moment.column(tree.sql, tree.parameters, bound + 1)
+                rows = self.picture.column(tree.sql, tree.parameters, bound + 1)
                 return frozenset(rows) if len(rows) <= bound else None
             case Together(parts, rows):
-                path = self.moment.path(rows.path)
+                path = self.picture.path(rows.path)
                 if path is None:
                     return frozenset()
-                return self.read(Both(parts) if self.moment.has_arrays(path) else rows, bound)
+                return self.read(Both(parts) if self.picture.has_arrays(path) else rows, bound)
             case Either(parts):
                 found = [self.read(part, bound) for part in parts]
                 return None if None in found else frozenset[int]().union(*(each for each in found if each is not None))

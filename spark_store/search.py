@@ -1,13 +1,13 @@
-"""Searching the current things, over the journal's file: every answer exact, every page a moment's truth.
+"""Searching the current things, over the journal's file: every answer exact, every page true of one instant.
 
 `SqliteSearch.page` answers a question from a place on. It reads over a connection of its own, which one thread uses at a
-time; whoever wants several pages at once has several of them. A page sees one moment of the file, and so do the policies
-that are read for it with `snapshot`; later pages see later moments. What the index beside the states can say narrows the
+time; whoever wants several pages at once has several of them. A page sees one picture of the file, and so do the policies
+that are read for it with `snapshot`; later pages see later pictures. What the index beside the states can say narrows the
 looking down (`spark_store.rql.to_sql`), and which way is taken is decided in `spark_store.planning`; whether a thing is an
 answer is decided by the reference evaluator on its state, or known because nothing restricts whoever asks and the question
 has no filter (Ditto search, permissions).
 
-Looking is bounded twice: a page that has looked for a moment gives what it has and the place it has come to, so that others
+Looking is bounded twice: a page that has looked for a while gives what it has and the place it has come to, so that others
 get their turn, and a search that finds nothing for as long as its budget lasts ends.
 """
 
@@ -28,7 +28,7 @@ from mappings.ids import EntityId
 from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights, Sorting
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
-from spark_store.moment import Clock, Moment, Stopped
+from spark_store.picture import Clock, Picture, Stopped
 from spark_store.planning import Plan
 from spark_store.reaching import Known
 from spark_store.records import Snapshot
@@ -90,9 +90,9 @@ class SqliteSearch:
         clock = Clock(started + budget.left(), self._slice)
         hits: list[Hit] = []
         place, is_last = after, True
-        with self._translating(), self._moment(clock) as moment:
+        with self._translating(), self._picture(clock) as picture:
             try:
-                walk = Walk(moment, question, rights, limit, self._recall(question, after))
+                walk = Walk(picture, question, rights, limit, self._recall(question, after))
                 for found in walk.behind(after):
                     if found.hit is None:
                         if clock.is_late():
@@ -119,7 +119,7 @@ class SqliteSearch:
         return Found(hits, place, is_last)
 
     def every(self, question: Question, rights: Rights, budget: Budget) -> Iterator[Hit]:
-        """Everything that matches, in order. Each of the pages behind it is one moment. Raises as `page` does."""
+        """Everything that matches, in order. Each of the pages behind it sees one picture. Raises as `page` does."""
         place: Place | None = None
         while True:
             found = self.page(question, rights, place, _EVERY, budget)
@@ -135,11 +135,11 @@ class SqliteSearch:
     def explain(self, question: Question, rights: Rights, limit: int = 25) -> Plan:
         """How the first page would be come by now. Raises StoreUnavailable."""
         clock = Clock(time.perf_counter() + Budget().seconds, self._slice)
-        with self._translating(), self._moment(clock) as moment:
-            return Walk(moment, question, rights, limit, Known()).plan()
+        with self._translating(), self._picture(clock) as picture:
+            return Walk(picture, question, rights, limit, Known()).plan()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The committed state of an entity; within a page, that of the page's moment. Raises StoreUnavailable."""
+        """The committed state of an entity; within a page, that of the page's picture. Raises StoreUnavailable."""
         with self._translating():
             row = self._connection.execute(_SNAPSHOT, (entity.type.value, entity.id)).fetchone()
             if row is None:
@@ -166,13 +166,13 @@ class SqliteSearch:
         return entry[1]
 
     @contextlib.contextmanager
-    def _moment(self, clock: Clock) -> Iterator[Moment]:
-        """One moment of the file, to be read until the clock says stop."""
+    def _picture(self, clock: Clock) -> Iterator[Picture]:
+        """One picture of the file, to be read until the clock says stop."""
         self._connection.set_progress_handler(clock.tick, _OPERATIONS)
         try:
             self._connection.execute("BEGIN")
             try:
-                yield Moment(self._connection, clock)
+                yield Picture(self._connection, clock)
             finally:
                 # Ending is no looking.
                 self._connection.set_progress_handler(None, 0)

@@ -1,6 +1,6 @@
 """Things in the order of an answer, one after the other, from a place on: the looking behind a page of a search.
 
-A `Moment` is one state of the file that is being read, and a `Walk` goes through it for one question. What it gives are
+A `Picture` is one state of the file that is being read, and a `Walk` goes through it for one question. What it gives are
 things that match, with the places where they stand, and now and then only a place: as far as that, nothing more was found,
 so whoever stops there can go on there.
 
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from spark_store.asking import Access, Hidden, Hit, Place, Question, Rights, Sorting, Value, with_hidden
-from spark_store.moment import CHUNK, COLUMNS, Moment, Row, Stopped
+from spark_store.picture import CHUNK, COLUMNS, Picture, Row, Stopped
 from spark_store.planning import (
     SORTABLE,
     Plan,
@@ -85,8 +85,8 @@ class Found(NamedTuple):
 class Walk:
     """One question, for one page of about `limit` things."""
 
-    def __init__(self, moment: Moment, question: Question, rights: Rights, limit: int, known: Known) -> None:
-        self.moment = moment
+    def __init__(self, picture: Picture, question: Question, rights: Rights, limit: int, known: Known) -> None:
+        self.picture = picture
         self.rights = rights
         self.limit = limit
         self.known = known
@@ -95,7 +95,7 @@ class Walk:
         self.order = effective_order(question)
         self.key_of = key_of(self.order)
         self._sorts_by_id = len(self.order) == 1
-        self.reach = Reach(moment, question, rights.subjects, limit, self._sorts_by_id, known)
+        self.reach = Reach(picture, question, rights.subjects, limit, self._sorts_by_id, known)
         self._is_plain = self._sorts_by_id and self.predicate is None
         asked = [] if self.predicate is None else list(fields(self.predicate))
         asked += [sorting.field for sorting in self.order]
@@ -197,7 +197,11 @@ class Walk:
 
     def _apart(self) -> frozenset[int] | None:
         """The things whose place the index does not know, for whoever asks; None for too many, or if that is not known."""
-        if not self.reach.is_indexed or self.reach.policies is None or (namespaces := self.moment.namespaces()) is None:
+        if (
+            not self.reach.is_indexed
+            or self.reach.policies is None
+            or (namespaces := self.picture.namespaces()) is None
+        ):
             return None
         fields = [sorting.field.path for sorting in self.order]
         partial = [
@@ -225,7 +229,7 @@ class Walk:
         Their first values are `fixed`, and, if `last` says so, the next one is one of those.
         """
         found, level = [], len(fixed)
-        for row in self._every_row() if keys is None else self.moment.load(keys):
+        for row in self._every_row() if keys is None else self.picture.load(keys):
             judged = self.judge(row)
             if (
                 judged is not None
@@ -234,7 +238,7 @@ class Walk:
                 and (after is None or compare(after, judged.place, self.order) < 0)
             ):
                 found.append(judged)
-            if self.moment.clock.tick():
+            if self.picture.clock.tick():
                 raise Stopped
         if len(found) > 1:
             for level in reversed(range(len(self.order))):
@@ -307,7 +311,7 @@ class Walk:
 
     def _sees_everything(self) -> bool:
         """Whether it is certain that of every thing that he may see he may read everything."""
-        namespaces = self.moment.namespaces()
+        namespaces = self.picture.namespaces()
         if self.reach.policies is None or namespaces is None:
             return False
         accesses = (self.access(policy, f"{name}:") for policy in self.reach.policies for name in namespaces)
@@ -321,7 +325,7 @@ class Walk:
         ahead = f"SELECT id FROM entities WHERE type = 'thing' AND id {sign} ? ORDER BY id {direction} LIMIT 1 OFFSET ?"
         last: str | None = start
         while last is not None:
-            start, last = last, self.moment.first(ahead, (last, SCANNED))
+            start, last = last, self.picture.first(ahead, (last, SCANNED))
             upto = "" if last is None else f" AND id {back}= ?"
             more, values = f"{upto} AND {condition.sql}", (*(() if last is None else (last,)), *condition.parameters)
             for row in self._things_by_id(start, is_descending, COLUMNS, more, values):
@@ -335,7 +339,7 @@ class Walk:
     ) -> Iterator[Row | str]:
         if way_to_ids(len(keys), self.reach.things, self.limit) is Way.CANDIDATES:
             if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
-                self.known.ids = (fixed or keys, sorted(self.moment.ids(keys)))
+                self.known.ids = (fixed or keys, sorted(self.picture.ids(keys)))
             yield from self._known_ids(self.known.ids[1], start, is_descending)
             return
         is_dense = len(keys) * _DENSE > self.reach.things
@@ -345,7 +349,7 @@ class Walk:
                 if is_dense:
                     yield row
                 else:
-                    yield from self.moment.load((row[0],))
+                    yield from self.picture.load((row[0],))
             if looked_at % CHUNK_MARK == 0:
                 yield row[1]
 
@@ -358,7 +362,7 @@ class Walk:
         size = min(CHUNK, self.limit + 1)
         for first in range(0, len(rest), size):
             some = rest[first : first + size]
-            rows = {row[0]: row for row in self.moment.load([key for _, key in some])}
+            rows = {row[0]: row for row in self.picture.load([key for _, key in some])}
             yield from (rows[key] for _, key in some if key in rows)
             yield some[-1][0]
 
@@ -372,7 +376,7 @@ class Walk:
         for first, last in self._ranges(is_descending):
             bounds = "" if first is None else " AND id >= ? AND id < ?"
             where = f"type = 'thing'{bounds}{condition}{living}{more}"
-            yield from self.moment.connection.execute(
+            yield from self.picture.connection.execute(
                 f"SELECT {columns} FROM entities WHERE {where} ORDER BY id {direction}",
                 (*(() if first is None else (first, last)), *(() if start is None else (start,)), *values),
             )
@@ -423,7 +427,7 @@ class Walk:
         """As `_level`, one value of the field that orders next after the other."""
         sorting = self.order[level]
         start = None if after is None else after[level]
-        path = self.moment.path(path_of(sorting.field))
+        path = self.picture.path(path_of(sorting.field))
         ranks = [int(rank) for rank in Rank]
         for rank in reversed(ranks) if sorting.is_descending else ranks:
             if start is not None and (rank > start.rank if sorting.is_descending else rank < start.rank):
@@ -527,13 +531,13 @@ class Walk:
         apart: frozenset[int],
     ) -> Iterator[Found]:
         """The things that have no value to be ordered by, or null."""
-        if path is not None and self.moment.has_for_all(path):
-            nulls = frozenset(self.moment.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
+        if path is not None and self.picture.has_for_all(path):
+            nulls = frozenset(self.picture.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
             keys = (nulls if keys is None else keys & nulls) - apart
         elif keys is None or len(keys) > SORTABLE:
-            others = frozenset(self.moment.column(f"{_AT} <> {int(Rank.NULL)}", (path,)))
-            nulls = frozenset(self.moment.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
-            all = (frozenset(self.moment.column(_KEYS)) - apart) if keys is None else keys
+            others = frozenset(self.picture.column(f"{_AT} <> {int(Rank.NULL)}", (path,)))
+            nulls = frozenset(self.picture.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
+            all = (frozenset(self.picture.column(_KEYS)) - apart) if keys is None else keys
             keys = (all - others).union(all.intersection(nulls))
         within = (*fixed, Group(int(Rank.NULL), None))
         yield from self._level(level + 1, keys, tree, after, within, apart)
@@ -561,7 +565,7 @@ class Walk:
             sign = f"{sign}="
         while True:
             condition = f" AND value {sign} ?" if bound else ""
-            cursor = self.moment.connection.execute(
+            cursor = self.picture.connection.execute(
                 f"{select}{condition} ORDER BY value {direction}", (path, rank, *bound)
             )
             last: Any = _NONE

@@ -97,7 +97,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         ("spark_store.journal", "spark_store.journal.*", "spark_store.follower"),
         ("spark_store.scanning", "spark_store.cold"),
-        ("spark_store.planning", "spark_store.moment"),
+        ("spark_store.planning", "spark_store.picture"),
         ("spark_store.reaching",),
         ("spark_store.walking",),
         ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.lag", "spark_store.memory"),

@@ -11,7 +11,7 @@ import pytest
 
 from spark_store.asking import Question, Sorting
 from spark_store.index import LARGE
-from spark_store.moment import Clock, Moment
+from spark_store.picture import Clock, Picture
 from spark_store.reaching import ALL, Known, Reach
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.search import read
@@ -42,7 +42,7 @@ def put(shelf: Shelf, *attributes: dict[str, Any]) -> None:
 
 def reach(shelf: Shelf, text: str, subject: str = "reader") -> Reach:
     question = Question(read(text, NOW), ORDER)
-    return Reach(Moment(shelf.connection, Clock(float("inf"), 60.0)), question, {subject}, 25, True, Known())
+    return Reach(Picture(shelf.connection, Clock(float("inf"), 60.0)), question, {subject}, 25, True, Known())
 
 
 def test_a_range_is_one_range_of_rows_unless_things_have_several_values(shelf: Shelf) -> None:

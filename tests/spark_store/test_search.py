@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType
-from spark_store import moment, reaching, walking
+from spark_store import picture, reaching, walking
 from spark_store.asking import Budget, Hit, Place, Question, Sorting
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.records import Snapshot
@@ -56,7 +56,7 @@ def drawn(search: SqliteSearch, question: Question, rights: Given, limit: int) -
 def narrow(patch: pytest.MonkeyPatch, bounds: Mapping[str, Any]) -> None:
     """Give the bounds, from which another way is taken, these values, so that few things take every way."""
     for name, value in bounds.items():
-        for module in (moment, reaching, walking):
+        for module in (picture, reaching, walking):
             if hasattr(module, name):
                 patch.setattr(module, name, value)
 
@@ -255,7 +255,9 @@ def test_what_was_found_gives_a_search_its_time_back(search: SqliteSearch, many:
     assert budget.spent == 0.0
 
 
-def test_a_page_and_the_policies_read_for_it_are_of_one_moment(shelf: Shelf, search: SqliteSearch, many: Given) -> None:
+def test_a_page_and_the_policies_read_for_it_are_of_one_picture(
+    shelf: Shelf, search: SqliteSearch, many: Given
+) -> None:
     class Reading(Given):
         def access(self, policy: str, namespace: str) -> Partly | None:
             shelf.put({"thingId": "acme:0000", "policyId": POLICY, **BESIDE, "_revision": 2})

@@ -1,7 +1,8 @@
 """One state of the journal's file, as a search reads it: sets of keys, things by key, and who may see anything by what.
 
-A moment lies within a transaction that only reads. It is bounded by a clock, which SQLite asks amid its statements, so that
-no statement takes longer than the search may. What of all this is asked, and why, is `spark_store.walking`'s business.
+A picture lasts as long as a transaction that only reads. It is bounded by a clock, which SQLite asks amid its statements,
+so that no statement takes longer than the search may. What of all this is asked, and why, is `spark_store.walking`'s
+business.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Stopped(Exception):
     """The clock says that the time for looking is over."""
 
 
-class Moment:
+class Picture:
     """One state of the file, and what is read from it more than once."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_store.moment import NAMESPACES, POLICIES, Clock, Moment
+from spark_store.picture import NAMESPACES, POLICIES, Clock, Picture
 from tests.spark_store.searched import Shelf
 
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
@@ -20,8 +20,8 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     found.close()
 
 
-def moment(shelf: Shelf) -> Moment:
-    return Moment(shelf.connection, Clock(float("inf"), 60.0))
+def picture(shelf: Shelf) -> Picture:
+    return Picture(shelf.connection, Clock(float("inf"), 60.0))
 
 
 def test_a_clock_stops_at_its_deadline_and_is_late_after_its_slice() -> None:
@@ -39,8 +39,8 @@ def test_things_are_loaded_by_their_keys_however_many(shelf: Shelf, number: int)
     shelf.put(*({"thingId": f"acme:{n}", **BESIDE} for n in range(number)), {"thingId": "acme:gone", **BESIDE})
     shelf.delete("acme:gone")
     keys = range(1, number + 2)
-    assert sorted(row[0] for row in moment(shelf).load(keys)) == list(range(1, number + 1))
-    assert sorted(moment(shelf).ids(keys)) == sorted(
+    assert sorted(row[0] for row in picture(shelf).load(keys)) == list(range(1, number + 1))
+    assert sorted(picture(shelf).ids(keys)) == sorted(
         [*((f"acme:{n}", n + 1) for n in range(number)), ("acme:gone", number + 1)]
     )
 
@@ -50,15 +50,15 @@ def test_policies_of_subjects_are_those_that_name_them_and_those_that_import_the
     shelf.name("b", ["acme:r"])
     imports = [("acme:s", "acme:p"), ("acme:t", "acme:s"), ("acme:p", "acme:t"), ("acme:u", "acme:r")]
     shelf.connection.executemany("INSERT INTO search_imports (importer, imported) VALUES (?, ?)", imports)
-    assert moment(shelf).policies({"a"}) == ["acme:p", "acme:q", "acme:s", "acme:t"]
-    assert moment(shelf).policies({"b", "nobody"}) == ["acme:r", "acme:u"]
-    assert moment(shelf).policies(set()) == []
+    assert picture(shelf).policies({"a"}) == ["acme:p", "acme:q", "acme:s", "acme:t"]
+    assert picture(shelf).policies({"b", "nobody"}) == ["acme:r", "acme:u"]
+    assert picture(shelf).policies(set()) == []
     shelf.name("all", [f"acme:{n}" for n in range(POLICIES + 1)])
-    assert moment(shelf).policies({"all"}) is None
+    assert picture(shelf).policies({"all"}) is None
 
 
 def test_namespaces_are_those_of_things(shelf: Shelf) -> None:
     shelf.put(*({"thingId": id, **BESIDE} for id in ("acme:a", "acme:b", "acme.lab:a", ":free")))
-    assert sorted(moment(shelf).namespaces() or ()) == ["", "acme", "acme.lab"]
+    assert sorted(picture(shelf).namespaces() or ()) == ["", "acme", "acme.lab"]
     shelf.put(*({"thingId": f"n{n}:a", **BESIDE} for n in range(NAMESPACES)))
-    assert moment(shelf).namespaces() is None
+    assert picture(shelf).namespaces() is None
