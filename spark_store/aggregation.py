@@ -34,7 +34,7 @@ from spark_store.rql.ast import Field, Operator
 from spark_store.rql.bind import bind
 from spark_store.rql.finding import comparable, features_of, find, walk
 from spark_store.rql.order import NOTHING, Rank, value_of
-from spark_store.rql.search import May, is_readable
+from spark_store.rql.search import May, is_readable, is_readable_in
 
 MOST_GROUPS: Final = 10_000
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -296,9 +296,9 @@ def _values(field: Field, thing: Thing, may: May | None) -> Iterator[Value]:
 
 def _comparable(field: Field, thing: Thing, may: May | None) -> Iterator[Any]:
     if not field.is_in_any_feature:
-        yield from comparable(find(thing, field)) if is_readable(field, may) else ()
+        yield from comparable(find(thing, field)) if is_readable(field, thing, may) else ()
         return
     path = field.path[2:]
     for name, feature in features_of(thing).items():
-        if may is None or may(("features", name, *path)):
+        if is_readable_in(name, feature, path, may):
             yield from comparable(walk(feature, path))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from mappings.pointer import MISSING
@@ -71,6 +71,27 @@ def _step(value: Any, key: str, place: int | None) -> Sequence[Any]:
         return inner
     # The place is there, so objects that have no such key lack nothing.
     return [value[place], *(found for found in inner if found is not MISSING)]
+
+
+def places(document: Any, path: Sequence[str]) -> Collection[Sequence[str]]:
+    """The places of what a path leads to, as policies write them: which one an element of an array is, is no part of it."""
+    own = tuple(path)
+    if not any(key.isdecimal() for key in own):
+        return (own,)
+    reached: dict[tuple[tuple[str, ...], int], Any] = {((), id(document)): document}
+    for key in own:
+        inner = [(at, each) for (at, _), value in reached.items() for at, each in _inward(at, value, key)]
+        reached = {(at, id(value)): value for at, value in inner}
+    return {own, *(at for at, _ in reached)}
+
+
+def _inward(at: tuple[str, ...], value: Any, key: str) -> list[tuple[tuple[str, ...], Any]]:
+    if not isinstance(value, list):
+        return [((*at, key), value.get(key, MISSING) if isinstance(value, Mapping) else MISSING)]
+    inner = [((*at, key), element.get(key, MISSING)) for element in value if isinstance(element, Mapping)]
+    if _PLACE.fullmatch(key) and int(key) < len(value):
+        inner.append((at, value[int(key)]))
+    return inner
 
 
 def features_of(document: Document) -> Mapping[str, Any]:

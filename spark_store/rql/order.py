@@ -66,7 +66,7 @@ def place_of(document: Document, order: Sequence[Sorting], may: May | None = Non
 
 
 def _standing(document: Document, sorting: Sorting, may: May | None) -> Value:
-    if not is_readable(sorting.field, may):
+    if not is_readable(sorting.field, document, may):
         return NOTHING
     found = find(document, sorting.field)
     if len(found) == 1 and type(found[0]) is not list:

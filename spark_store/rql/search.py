@@ -42,7 +42,7 @@ from spark_store.rql.ast import (
     Predicate,
 )
 from spark_store.rql.bind import resolve_times
-from spark_store.rql.finding import Document, comparable, exact, features_of, find, walk
+from spark_store.rql.finding import Document, comparable, exact, features_of, find, places, walk
 from spark_store.rql.foresee import fields
 from spark_store.rql.parser import parse
 from spark_store.rql.wildcards import covers, fold
@@ -120,12 +120,20 @@ def holds(predicate: Predicate, document: Document, may: May | None = None) -> b
             return _holds_in_any_feature(predicate, document, may)
         case _:
             found = _test(predicate, find(document, predicate.field))
-            return found and is_readable(predicate.field, may)
+            return found and is_readable(predicate.field, document, may)
 
 
-def is_readable(field: Field, may: May | None) -> bool:
-    """Whether somebody who sees the thing may ask about a field of it, which is not in any feature."""
-    return may is None or field.path == ("thingId",) or may(field.path)
+def is_readable(field: Field, document: Document, may: May | None) -> bool:
+    """Whether somebody who sees a thing may ask about a field of it, which is not in any feature.
+
+    A path that goes by the number of an element needs what the path without the number needs: policies know no numbers.
+    """
+    return may is None or field.path == ("thingId",) or all(map(may, places(document, field.path)))
+
+
+def is_readable_in(name: str, feature: Any, path: Sequence[str], may: May | None) -> bool:
+    """Whether he may ask about the place at the end of a path in one of its features."""
+    return may is None or all(may(("features", name, *place)) for place in places(feature, path))
 
 
 def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Document, may: May | None) -> bool:
@@ -143,7 +151,7 @@ def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Do
         if may is None:
             return True
     return any(
-        _test(predicate, walk(feature, path)) and (may is None or may(("features", name, *path)))
+        _test(predicate, walk(feature, path)) and is_readable_in(name, feature, path, may)
         for name, feature in features.items()
     )
 

@@ -10,8 +10,11 @@ import pytest
 from connectivity.twins.enforcer import Enforcer
 from connectivity.twins.rights import ThingRights
 from mappings.ids import EntityId
+from spark_store.aggregation import Tally, read_aggregation
 from spark_store.asking import Access
 from spark_store.records import Snapshot
+from spark_store.rql.options import read_options
+from spark_store.rql.order import place_of
 from spark_store.rql.parser import parse
 from spark_store.rql.search import holds
 
@@ -88,6 +91,62 @@ def test_a_predicate_counts_where_its_field_may_be_read(resources: dict[str, Any
     assert granted is not None
     assert granted.view(THING) is not None
     assert holds(parse(filter), THING, granted.may) is found
+
+
+WITH_PARTS = {
+    **THING,
+    "attributes": {"parts": [{"name": "pump", "worn": 1}, {"1": {"worn": 2}}], "rooms": {"1": {"worn": 3}}},
+    "features": {"lamp": {"properties": {"parts": [{"worn": 1}]}}},
+}
+NOT_WORN = {
+    "": GRANT,
+    "attributes__parts__worn": REVOKE,
+    "attributes__parts__1__worn": REVOKE,
+    "features__lamp__properties__parts__worn": REVOKE,
+}
+ONE_ROOM = {"attributes__rooms__1": GRANT}
+
+
+@pytest.mark.parametrize(
+    ("resources", "filter", "found"),
+    [
+        (ROOT, "eq(attributes/parts/0/worn,1)", True),
+        (NOT_WORN, 'eq(attributes/parts/0/name,"pump")', True),
+        (NOT_WORN, "eq(attributes/parts/worn,1)", False),
+        (NOT_WORN, "eq(attributes/parts/0/worn,1)", False),
+        (NOT_WORN, "exists(attributes/parts/0/worn)", False),
+        (NOT_WORN, "in(attributes/parts/1/1/worn,2)", False),
+        (NOT_WORN, "eq(features/lamp/properties/parts/0/worn,1)", False),
+        (NOT_WORN, "eq(features/*/properties/parts/0/worn,1)", False),
+        (NOT_WORN, "eq(attributes/rooms/1/worn,3)", True),
+        (ONE_ROOM, "eq(attributes/rooms/1/worn,3)", True),
+        (ONE_ROOM, "eq(attributes/parts/0/worn,1)", False),
+    ],
+)
+def test_the_number_of_an_element_leads_to_nothing_that_may_not_be_read(
+    resources: dict[str, Any], filter: str, found: bool
+) -> None:
+    granted = access(**resources)
+    assert granted is not None
+    assert holds(parse(filter), WITH_PARTS, granted.may) is found
+
+
+@pytest.mark.parametrize(("resources", "place"), [(ROOT, 1), (NOT_WORN, None)])
+def test_nor_is_it_told_by_an_order_or_a_sum(resources: dict[str, Any], place: int | None) -> None:
+    granted = access(**resources)
+    assert granted is not None
+    order = read_options("sort(+attributes/parts/0/worn)").order
+    assert place_of(WITH_PARTS, order, granted.may)[0].value == place
+    tally = Tally(
+        read_aggregation(
+            {
+                "groupBy": {"own": "attributes/parts/0/worn"},
+                "measures": {"any": {"max": "features/*/properties/parts/0/worn"}},
+            }
+        )
+    )
+    tally.add(WITH_PARTS, granted.may)
+    assert tally.rows() == [{"own": place, "count": 1, "any": place}]
 
 
 def test_who_may_read_nothing_sees_nothing() -> None:
