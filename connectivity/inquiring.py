@@ -4,6 +4,9 @@ A page is the first one of a search that nobody else hears of; its cursor is the
 thing which whoever asks must not know of, so a cursor is encrypted, with a key that this process made for itself: it tells
 nothing, nobody can make one, and after a restart it leads nowhere. Bound to it is the question with everything that decides
 what is found; the moment that `time:now` means travels along, so that the pages are answers to one question.
+
+Who asks in the name of others is in the audit log before anything is looked for: once an hour for the same names, so that a
+dashboard does not push out what else is in there.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ import binascii
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +34,8 @@ from connectivity.searching import Asked, Looking, SearchFeed, Searching
 from connectivity.twins.rights import ThingRights
 from mappings.errors import Fault
 from spark_store.asking import Hit, Place, Question, Value
-from spark_store.errors import InvalidOption, QueryError, StoreUnavailable
+from spark_store.errors import InvalidOption, QueryError, StoreError
+from spark_store.records import AuditEntry
 from spark_store.rql.options import read_options
 from spark_store.rql.order import Rank
 from spark_store.rql.search import read
@@ -40,6 +44,10 @@ _CURSOR: Final = re.compile(r"(?:^|,)cursor\((?P<cursor>[^,)\"\\]*)\)(?=,|$)")
 _NONCE_BYTES: Final = 12
 _LONGEST: Final = 16 * 1024
 """Of a cursor, which has to fit into the head of a request."""
+
+_NOTED_FOR: Final = timedelta(hours=1)
+_MOST_NOTED: Final = 1_000
+"""So many pairs of who asks and in whose name are known to be noted."""
 
 _Payload: Final = msgspec.json.Decoder(tuple[float, list[tuple[int, Any]]])
 
@@ -57,19 +65,27 @@ class Inquirer:
     """Answers inquiries by searching."""
 
     def __init__(
-        self, searching: Searching, now: Callable[[], datetime], *, page_bytes: int, seconds_for_all: float
+        self,
+        searching: Searching,
+        now: Callable[[], datetime],
+        *,
+        page_bytes: int,
+        seconds_for_all: float,
+        note: Callable[[AuditEntry], Awaitable[None]],
     ) -> None:
-        """`seconds_for_all`: for how long all that matches may be looked at, to count it."""
+        """`seconds_for_all`: for how long all that matches may be looked at, to count it. `note` adds to the audit log."""
         self._searching = searching
         self._now = now
         self._page_bytes = page_bytes
         self._seconds_for_all = seconds_for_all
         self._cursors = Cursors()
+        self._note = note
+        self._noted: dict[tuple[str, frozenset[str]], datetime] = {}
 
     async def things(self, inquiry: Inquiry) -> Findings:
         """The things that match, in order. Raises OperationRefused."""
         async with _refusing(inquiry.seconds):
-            found = self._read(inquiry)
+            found = await self._understood(inquiry)
             feed = SearchFeed(self._searching, found.asked)
             page = await feed.page(found.after or 0, 1, self._page_bytes)
             cursor = None
@@ -86,7 +102,7 @@ class Inquirer:
             number += len(hits)
 
         async with _refusing(inquiry.seconds):
-            asked = self._read(inquiry).asked
+            asked = (await self._understood(inquiry)).asked
             everything = Everything(self._searching, asked.question, asked.subjects, self._seconds_for_all)
             while not everything.is_over:
                 await everything.slice(add)
@@ -95,7 +111,7 @@ class Inquirer:
     async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
         """How the first page would be come by now. Raises OperationRefused."""
         async with _refusing(inquiry.seconds):
-            asked = self._read(inquiry).asked
+            asked = (await self._understood(inquiry)).asked
             plan = await self._searching.look(
                 lambda looking: looking.reading.explain(
                     asked.question, ThingRights(looking.world, asked.subjects), asked.size
@@ -109,6 +125,19 @@ class Inquirer:
             "isIndexed": plan.is_indexed,
             "text": str(plan),
         }
+
+    async def _understood(self, inquiry: Inquiry) -> _Read:
+        """What is asked, and that it is asked in the name of others noted. Raises QueryError, StoreError."""
+        found = self._read(inquiry)
+        if (by := inquiry.instead) is not None:
+            now, key = self._now(), (by, frozenset(inquiry.subjects))
+            if (before := self._noted.get(key)) is None or not timedelta() <= now - before < _NOTED_FOR:
+                names = ", ".join(sorted(key[1]))
+                await self._note(AuditEntry(now.isoformat(), by, "search in the name of others", "", None, names))
+                if len(self._noted) >= _MOST_NOTED:
+                    self._noted.clear()
+                self._noted[key] = now
+        return found
 
     def _read(self, inquiry: Inquiry) -> _Read:
         """What is asked. Raises QueryError."""
@@ -135,7 +164,7 @@ async def _refusing(seconds: float | None) -> AsyncIterator[None]:
             yield
     except (QueryError, FeedFailed) as error:
         raise OperationRefused(error.fault) from error
-    except StoreUnavailable as error:
+    except StoreError as error:
         raise OperationRefused(Fault(503, "api:store.unavailable", str(error))) from error
     except TimeoutError:
         raise OperationRefused(

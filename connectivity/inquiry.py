@@ -20,7 +20,8 @@ class Inquiry:
     """One question, as it was asked: `filter` is RQL, `options` are those of a search, perhaps with a cursor.
 
     It is asked in the name of all `subjects` together. `namespaces` of None are all of them. `seconds` is how long
-    looking may take at most; None for as long as any search.
+    looking may take at most; None for as long as any search. `instead`: who asks in names that are not his own, which is
+    noted; None for everybody else.
     """
 
     subjects: tuple[str, ...]
@@ -29,6 +30,7 @@ class Inquiry:
     namespaces: frozenset[str] | None = None
     selection: Selection | None = None
     seconds: float | None = None
+    instead: str | None = None
 
 
 class Findings(NamedTuple):

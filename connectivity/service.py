@@ -125,11 +125,13 @@ class Service:
         self.past = self._past(now) if has_lake else None
         if self.past is not None:
             self.searching.as_of = self.past.open
+        definitions = Definitions(self.journal, self.store)
         self.inquirer = Inquirer(
             self.searching,
             now,
             page_bytes=subscriptions.page_bytes,
             seconds_for_all=settings.search.budget_for_all.total_seconds(),
+            note=definitions.audit,
         )
         self.streams = Streams(
             self._open_feed,
@@ -150,7 +152,6 @@ class Service:
         self.monitor.watch_figures(cursors.figures)
         self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
         vault = open_vault(settings)
-        definitions = Definitions(self.journal, self.store)
         self.registry = Registry(
             Watcher(Path(settings.connections_dir)),
             self._supervisor,

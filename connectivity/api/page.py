@@ -50,7 +50,7 @@ api:
 |---|---|
 | `read` | every GET below, but those of admins |
 | `write` | create, change, try, delete, open and close connections, reset metrics and logs, end subscriptions as well |
-| `admin` | erase, read the audit log, and search in anybody's name as well |
+| `admin` | erase, read the audit log, and search in anybody's name as well, which the audit log tells |
 
 - `api.token` is an admin without a name. The audit log has the `name` of one of `api.tokens`, and `api` for everybody else.
 - `subjects` are the authorization subjects in whose name the bearer of a token searches things.

@@ -1,6 +1,6 @@
 """Searching things over HTTP: a page of them, or how many there are (Ditto search, HTTP API).
 
-A question is asked in the name of the token's subjects; an admin may ask in anybody's, with `as`. What a search means
+A question is asked in the name of the token's subjects; an admin may ask in anybody's, with `as`, and is noted for it. What a search means
 (filter, options, rights) is that of searches over brokers; here stands how it is asked and answered.
 
 An answer is `{"items": [...]}`, with a `cursor` if there is more; `option=cursor(…)` goes on from there. Nothing is kept in
@@ -86,7 +86,7 @@ Subjects = Annotated[
         alias="as",
         default_factory=list,
         description="In whose name, instead of the token's own subjects: an authorization subject; several times for "
-        "several. For admins only.",
+        "several. For admins only; the audit log tells who did, and in whose name.",
         examples=[["integration:fleet"]],
         max_length=_MOST_SUBJECTS,
     ),
@@ -119,6 +119,7 @@ def router(inquiries: Inquiries) -> APIRouter:
     ) -> Response:
         inquiry = Inquiry(
             subjects=_subjects(request, subjects),
+            instead=caller_of(request).name if subjects else None,
             filter=filter,
             options=option,
             namespaces=_namespaces(namespaces),
@@ -151,6 +152,7 @@ def router(inquiries: Inquiries) -> APIRouter:
     ) -> Response:
         inquiry = Inquiry(
             subjects=_subjects(request, subjects),
+            instead=caller_of(request).name if subjects else None,
             filter=filter,
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
@@ -179,6 +181,7 @@ def router(inquiries: Inquiries) -> APIRouter:
     ) -> Response:
         inquiry = Inquiry(
             subjects=_subjects(request, subjects),
+            instead=caller_of(request).name if subjects else None,
             filter=filter,
             options=option,
             namespaces=_namespaces(namespaces),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from connectivity.inquiring import Cursors, Inquirer, split_options
 from connectivity.inquiry import Inquiry
 from spark_store.asking import Value
 from spark_store.errors import BudgetExceeded, InvalidOption, StoreUnavailable
+from spark_store.records import AuditEntry
 from spark_store.rql.order import Rank
 from tests.connectivity.searcher import has_thing
 from tests.connectivity.site import NOW, Site, source
@@ -30,7 +32,18 @@ def site() -> Site:
 
 @pytest.fixture
 def inquirer(site: Site) -> Inquirer:
-    return Inquirer(site.searching, lambda: NOW, page_bytes=1 << 20, seconds_for_all=60.0)
+    return inquirer_of(site)
+
+
+def inquirer_of(
+    site: Site, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
+) -> Inquirer:
+    async def note(entry: AuditEntry) -> None:
+        if noted is None:
+            raise StoreUnavailable(f"no room for {entry.by}")
+        noted.append(entry)
+
+    return Inquirer(site.searching, now, page_bytes=1 << 20, seconds_for_all=60.0, note=note)
 
 
 async def lamps(site: Site, number: int) -> None:
@@ -114,7 +127,7 @@ async def test_all_pages_mean_the_same_now(site: Site) -> None:
     """`time:now` is that of the first page."""
     await lamps(site, 3)
     clock = iter([NOW, NOW + timedelta(days=365), NOW + timedelta(days=730)])
-    inquirer = Inquirer(site.searching, lambda: next(clock), page_bytes=1 << 20, seconds_for_all=60.0)
+    inquirer = inquirer_of(site, lambda: next(clock))
     pages = await all_pages(inquirer, replace(OWNER, filter="gt(_modified,time:now-1h)", options="size(1)"))
     assert [len(page) for page in pages] == [1, 1, 1]
     assert next(clock) == NOW + timedelta(days=365)
@@ -192,6 +205,41 @@ async def test_who_waits_no_longer_is_told_so(site: Site, inquirer: Inquirer) ->
         site.search.gate.set()
     await lamps(site, 1)
     assert await asyncio.wait_for(inquirer.count(OWNER), 60) == 1
+
+
+# --- in whose name
+
+
+async def test_who_asks_in_the_name_of_others_is_noted_once_an_hour(site: Site) -> None:
+    await lamps(site, 1)
+    moment, noted = NOW, list[AuditEntry]()
+    inquirer = inquirer_of(site, lambda: moment, noted)
+    await inquirer.things(OWNER)
+    assert noted == []
+    anna = replace(OWNER, subjects=("acme:owner", "acme:guest"), instead="anna")
+    await inquirer.things(anna)
+    names = "acme:guest, acme:owner"
+    assert noted == [AuditEntry(NOW.isoformat(), "anna", "search in the name of others", "", None, names)]
+    moment += timedelta(minutes=59)
+    await inquirer.count(replace(anna, filter="exists(thingId)"))
+    assert len(noted) == 1
+    moment += timedelta(minutes=1)
+    await inquirer.count(anna)
+    await inquirer.plan(replace(anna, subjects=("acme:owner",)))
+    await inquirer.things(replace(anna, instead="bert"))
+    assert [(entry.by, entry.details) for entry in noted[1:]] == [
+        ("anna", names),
+        ("anna", "acme:owner"),
+        ("bert", names),
+    ]
+
+
+async def test_what_cannot_be_noted_is_not_looked_for(site: Site) -> None:
+    inquirer = inquirer_of(site)
+    for _ in range(2):
+        assert await refused(inquirer.things(replace(OWNER, instead="anna"))) == (503, "api:store.unavailable")
+    assert site.search.pages == []
+    assert json.loads((await inquirer.things(OWNER)).items) == []
 
 
 # --- the cursor itself

@@ -115,8 +115,9 @@ async def test_an_admin_asks_in_anybodys_name_and_else_in_that_of_the_token(path
     assert asked(desk).subjects == ("acme:bert",)
     _, desk = await search(path, "root", as_=["acme:bert", "acme:staff", "acme:bert"])
     assert asked(desk).subjects == ("acme:bert", "acme:staff")
+    assert asked(desk).instead == "root"
     _, desk = await search(path, "anna")
-    assert asked(desk).subjects == ("acme:anna",)
+    assert (asked(desk).subjects, asked(desk).instead) == (("acme:anna",), None)
 
 
 @BOTH

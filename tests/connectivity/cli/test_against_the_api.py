@@ -90,7 +90,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     fill(bench.journal)
     world = PresentWorld(bench.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
     searching = Searching(bench.store, world, lambda: NOW, partial(SqliteSearch, bench.journal.path))
-    inquirer = Inquirer(searching, lambda: NOW, page_bytes=1 << 20, seconds_for_all=60.0)
+    inquirer = Inquirer(searching, lambda: NOW, page_bytes=1 << 20, seconds_for_all=60.0, note=bench.definitions.audit)
     parts = (None, bench.manager, inquirer)
     asked = application(Monitor(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)
     # What the service logs would stand amid what commands print.
@@ -225,6 +225,8 @@ async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_any
     some = await shell(f"search exists(attributes/room) {staff} --namespace acme.site --limit 2")
     assert ("lamp-7" in some.stdout, "lamp-8" in some.stdout, "there are more" in some.stderr) == (True, False, True)
     assert await shell.json(f"search exists(attributes/room) --count {staff}") == 4
+    (noted,) = [it for it in await shell.json("audit") if it["action"] == "search in the name of others"]
+    assert (noted["by"], noted["details"], noted["connection"]) == ("anna", "acme:staff", "")
     assert "order +thingId" in (await shell(f"search eq(attributes/room,'hall') --explain {staff}")).stdout
     assert (
         "no subjects in whose name things could be searched. Say in whose with 'as'."
