@@ -23,6 +23,9 @@ _PLAIN_RUN: Final = re.compile(r"[A-Za-z0-9 _.:-]+")
 _ANYTHING: Final[dict[str, Any]] = {}
 """A place of which everything is read."""
 
+_DEEPEST: Final = 8
+"""Below so many levels everything is read: a shape takes some frames of the stack for each level, and paths may be long."""
+
 _whole: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -70,11 +73,11 @@ def _needles(predicate: Predicate | None) -> Iterator[bytes]:
 
 
 def _add(node: dict[str, Any], path: tuple[str, ...]) -> None:
-    for depth, key in enumerate(path):
+    for depth, key in enumerate(path[:_DEEPEST], 1):
         below = node.get(key)
         if below is _ANYTHING:
             return
-        if depth == len(path) - 1:
+        if depth == min(len(path), _DEEPEST):
             node[key] = _ANYTHING
         else:
             node = node.setdefault(key, {}) if below is None else below

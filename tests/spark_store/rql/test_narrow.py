@@ -80,3 +80,19 @@ def test_what_matches_has_all_needles_in_its_text(thing: dict[str, Any], predica
 )
 def test_needles_are_looked_for_only_where_they_must_be(text: str, expected: tuple[bytes, ...]) -> None:
     assert needles(parse(text)) == expected
+
+
+@pytest.mark.parametrize("levels", [9, 400, 20_000])
+def test_a_path_may_be_as_long_as_a_filter(levels: int) -> None:
+    deep = field("attributes", *["a"] * levels)
+    read = reader([deep, field("attributes", *["a"] * 7, "b"), field("features", "*", "properties", *["a"] * levels)])
+    assert read(b'{"thingId":"acme:a","attributes":{"a":1,"b":2}}') == {"attributes": {"a": 1}}
+
+
+def test_below_some_levels_everything_is_read() -> None:
+    path = ["attributes", *"abcdefghijkl"]
+    thing: Any = 7
+    for name in reversed(path):
+        thing = {name: thing, "z": 1}
+    text = msgspec.json.encode(thing)
+    assert place_of(reader([field(*path)])(text), (Sorting(field(*path)),)) == place_of(thing, (Sorting(field(*path)),))
