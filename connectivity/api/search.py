@@ -1,10 +1,11 @@
 """Searching things over HTTP: a page of them, or how many there are (Ditto search, HTTP API).
 
-A question is asked in the name of the token's subjects; an admin may ask in anybody's, with `as`, and is noted for it. What a search means
-(filter, options, rights) is that of searches over brokers; here stands how it is asked and answered.
+A question is asked in the name of the token's subjects; an admin may ask in anybody's, with `as`, and is noted for it.
+What a search means (filter, options, rights) is that of searches over brokers; here stands how it is asked and
+answered.
 
-An answer is `{"items": [...]}`, with a `cursor` if there is more; `option=cursor(…)` goes on from there. Nothing is kept in
-between: the pages show the present, each its own.
+An answer is `{"items": [...]}`, with a `cursor` if there is more; `option=cursor(…)` goes on from there. Nothing is
+kept in between: the pages show the present, each its own.
 """
 
 from __future__ import annotations
