@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from spark_store.index import COMPLETE
+from spark_store.index import COMPLETE, Declared
 from spark_store.records import namespace_of
 from spark_store.rql.order import Rank
 
@@ -32,6 +32,8 @@ _LOAD_CHUNK: Final = f"""
     SELECT {COLUMNS} FROM entities WHERE key IN ({",".join("?" * CHUNK)}) AND +type = 'thing' AND state IS NOT NULL
 """
 _IDS_CHUNK: Final = f"SELECT id, key FROM entities WHERE key IN ({','.join('?' * CHUNK)}) AND +type = 'thing'"
+
+_DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(Declared.THERE)}"
 
 Row: TypeAlias = tuple[int, str, int, str, str, str | None, bytes]
 
@@ -106,6 +108,11 @@ class Picture:
         if name not in self._paths:
             self._paths[name] = self.first("SELECT id FROM search_paths WHERE path = ?", (name,))
         return self._paths[name]
+
+    def declared(self, name: str) -> int | None:
+        """The number of a path that has an index of its own, which is complete; None for others."""
+        found: int | None = self.first(_DECLARED, (name,))
+        return found
 
     def is_indexed(self) -> bool:
         return bool(self.first("SELECT indexed FROM search_progress") >= COMPLETE)

@@ -1,8 +1,9 @@
 """How a page of a search is come by: what is known beforehand decides, and what was decided can be shown.
 
-There are three ways to the first things of an answer (Ditto search, on an index of values):
+There are four ways to the first things of an answer (Ditto search, on an index of values):
 
 - along the ids: every thing in the order of ids, until a page is full. Right for filters that most things match.
+- along the ids of one value: the same, only of things that have a value which the filter demands, at a declared path.
 - along the values of the field that the answer is sorted by, as they lie in the index.
 - by the candidates: all things that the index names for the filter are looked at and brought into order. Right for few.
 
@@ -34,6 +35,7 @@ class Way(Enum):
     """How things are come by in order."""
 
     IDS = "along the ids"
+    VALUE = "along the ids of one value"
     VALUES = "along the values that it is sorted by"
     CANDIDATES = "all candidates, brought into order"
     THINGS = "all things, brought into order"
@@ -53,6 +55,8 @@ class Plan:
     order: str
     apart: int = 0
     """How many things are brought into order by themselves, since the index does not say where they stand."""
+    declared: str = ""
+    """The path whose own index is used, to go along the ids of one value of it after the other; empty without one."""
 
     def __str__(self) -> str:
         lines = [f"{self.way.value}; {self.things} things, order {self.order}"]
@@ -60,6 +64,8 @@ class Plan:
             lines.append("the index is being built: the states are searched")
         lines += [f"{'  ' * depth}{text}" for depth, text in _lines(self.candidates, 0)]
         lines.append("candidates: " + ("too many to be worth a list" if self.known is None else str(self.known)))
+        if self.declared:
+            lines.append(f"by the index of {self.declared} itself")
         if self.apart:
             lines.append(f"looked at by themselves: {self.apart}")
         return "\n".join(lines)

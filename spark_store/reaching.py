@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from spark_store.asking import Question, Value
+from spark_store.by_ids import OfValue
 from spark_store.picture import Picture
 from spark_store.planning import SORTABLE, bound_of
 from spark_store.rql.narrow import Read
@@ -80,6 +81,7 @@ class Reach:
         self.policies = picture.policies(subjects) if self.is_indexed else None
         """By which they may be seen; None for very many, or if that is not known."""
         self._sets: dict[Candidates, frozenset[int] | None] = {}
+        self._sorts_by_id = sorts_by_id
         self.tree = self._plant(question, sorts_by_id)
 
     def _plant(self, question: Question, sorts_by_id: bool) -> Candidates:
@@ -125,7 +127,9 @@ class Reach:
         """All candidates, where they are few enough to know them; on later pages those of the first one."""
         if not self.known.was_read:
             self.known.was_read = True
-            found = self.read(self.tree, self.bound())
+            # With an index of its own, things of one value need no list to come in order.
+            has_own = self._sorts_by_id and isinstance(self.tree, Rows) and self.of_value(self.tree) is not None
+            found = self.read(self.tree, SORTABLE if has_own else self.bound())
             if self.policies is not None and (found is None or len(found) > SORTABLE):
                 visible = self.read(of_policies(self.policies), FEW_OF_POLICIES)
                 if visible is not None:
@@ -135,6 +139,17 @@ class Reach:
 
     def bound(self) -> int:
         return bound_of(self.things, self.limit)
+
+    def of_value(self, tree: Candidates) -> OfValue | None:
+        """A value that everything in a tree has at a declared path, except for large things; None without one."""
+        match tree:
+            case Rows(path=name, equal=(rank, value)):
+                path = self.picture.declared(name)
+                return None if path is None else OfValue(name, path, rank, value)
+            case Both(parts) | Together(parts, _):
+                return next(filter(None, map(self.of_value, parts)), None)
+            case _:
+                return None
 
     def all(self, tree: Candidates) -> frozenset[int] | None:
         """However many there are; None where the index says nothing."""

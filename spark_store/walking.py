@@ -5,9 +5,10 @@ things that match, with the places where they stand, and now and then only a pla
 so whoever stops there can go on there.
 
 The index says where to look (`spark_store.rql.to_sql`) and how values lie in order. It says too much sometimes and never too
-little, so every thing is judged on its state: whether whoever asks may see it, whether it matches, where it stands. Where a
-field orders the answer, the things of one value after the other are taken from the index; those that it knows too little of
-(large ones, and those of which he may read a part only) are brought into order by themselves, and merged in.
+little, so every thing is judged on its state (`spark_store.judging`). Where a field orders the answer, the things of one
+value after the other are taken from the index; those that it knows too little of (large ones, and those of which he may read
+a part only) are brought into order by themselves, and merged in. Where a value is demanded at a path that was declared, its
+own index has such things in the order of ids.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
-
-from spark_store.asking import Access, Hidden, Hit, Place, Question, Rights, Sorting, Value, with_hidden
+from spark_store.asking import Place, Question, Rights, Sorting, Value
+from spark_store.by_ids import ByIds, OfValue
+from spark_store.judging import Found, Judge
 from spark_store.picture import CHUNK, COLUMNS, Picture, Row, Stopped
 from spark_store.planning import (
     SORTABLE,
@@ -30,12 +31,7 @@ from spark_store.planning import (
     way_to_ids,
 )
 from spark_store.reaching import ALL, PLAIN, Group, Known, Reach, of_policies
-from spark_store.records import namespace_of
-from spark_store.rql.ast import FieldKind
-from spark_store.rql.foresee import fields
-from spark_store.rql.narrow import needles, reader
-from spark_store.rql.order import Rank, compare, key_of, place_of
-from spark_store.rql.search import holds
+from spark_store.rql.order import Rank, compare, key_of
 from spark_store.rql.states_sql import Condition, possible
 from spark_store.rql.to_sql import (
     Both,
@@ -61,7 +57,6 @@ _SPARE: Final = 8
 _SMALL: Final = 400
 """Groups of equal values up to this size are loaded at once."""
 
-_SIGN: Final = b'"_metadata":'
 _DENSE: Final = 12
 """Where one thing in so many is a candidate, all of them are read rather than each candidate by itself."""
 
@@ -73,74 +68,20 @@ _AT: Final = "SELECT thing FROM search_values WHERE path = ? AND rank"
 _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
 
 
-class Found(NamedTuple):
-    """A thing and where it stands; without a thing, how far nothing more was found."""
-
-    place: Place
-    hit: Hit | None
-    size: int = 0
-    """Of its state, in bytes."""
-
-
 class Walk:
     """One question, for one page of about `limit` things."""
 
     def __init__(self, picture: Picture, question: Question, rights: Rights, limit: int, known: Known) -> None:
         self.picture = picture
-        self.rights = rights
         self.limit = limit
         self.known = known
         self.predicate = question.predicate
-        self.namespaces = question.namespaces
         self.order = effective_order(question)
+        self._by_ids = ByIds(picture, question.namespaces)
         self.key_of = key_of(self.order)
         self._sorts_by_id = len(self.order) == 1
         self.reach = Reach(picture, question, rights.subjects, limit, self._sorts_by_id, known)
-        self._is_plain = self._sorts_by_id and self.predicate is None
-        asked = [] if self.predicate is None else list(fields(self.predicate))
-        asked += [sorting.field for sorting in self.order]
-        self._looks_beside = any(field.kind in (FieldKind.HIDDEN, FieldKind.INSTANT) for field in asked)
-        if known.read is None:
-            known.read = reader(asked)
-        self._narrow = known.read
-        self._needles = needles(self.predicate)
-        self._access: dict[tuple[str | None, str], Access | None] = {}
-
-    # judging
-
-    def access(self, policy: str | None, thing_id: str) -> Access | None:
-        place = (policy, namespace_of(thing_id))
-        if place not in self._access:
-            self._access[place] = None if policy is None else self.rights.access(policy, place[1])
-        return self._access[place]
-
-    def judge(self, row: Row) -> Found | None:
-        """The thing of a row, if it is an answer."""
-        _, thing_id, revision, created, modified, policy, state = row
-        for needle in self._needles:
-            if needle not in state:
-                return None
-        if self.namespaces and namespace_of(thing_id) not in self.namespaces:
-            return None
-        access = self.access(policy, thing_id)
-        if access is None:
-            return None
-        hidden = Hidden(revision, created, modified)
-        if access.is_whole and _SIGN not in state:
-            if not self._is_plain:
-                seen = self._narrow(state)
-                if self._looks_beside:
-                    with_hidden(seen, hidden)
-                if self.predicate is not None and not holds(self.predicate, seen):
-                    return None
-            place = (Value(Rank.TEXT, thing_id),) if self._sorts_by_id else place_of(seen, self.order)
-            return Found(place, Hit(thing_id, text=state, hidden=hidden), len(state))
-        thing = with_hidden(msgspec.json.decode(state), hidden)
-        may = None if access.is_whole else access.may
-        if self.predicate is not None and not holds(self.predicate, thing, may):
-            return None
-        shown = thing if access.is_whole else access.view(thing)
-        return None if shown is None else Found(place_of(thing, self.order, may), Hit(thing_id, shown), len(state))
+        self.judge = Judge(picture, question, rights, self.order, known)
 
     # the order
 
@@ -169,14 +110,19 @@ class Walk:
         keys = self.reach.few() if self.reach.is_indexed else None
         apart = self._apart() if self.reach.is_indexed else None
         known = None if keys is None else len(keys)
+        declared = ""
         if self.order[0].field.path == ("thingId",):
             way = way_to_ids(known, self.reach.things, self.limit)
+            if way is Way.IDS and (value := self._value(self.reach.tree, ())) is not None:
+                way, declared = Way.VALUE, value.name
         elif known is not None and known <= SORTABLE:
             way = Way.CANDIDATES
         elif apart is None or not self._is_walkable(self.order[0]):
             way = Way.THINGS
         else:
             way = Way.VALUES
+            name = path_of(self.order[0].field)
+            declared = name if len(self.order) == 2 and self.picture.declared(name) is not None else ""
         return Plan(
             way,
             self.reach.tree,
@@ -185,6 +131,7 @@ class Walk:
             self.reach.is_indexed,
             shown_order(self.order),
             len(apart) if apart else 0,
+            declared,
         )
 
     def _is_walkable(self, sorting: Sorting) -> bool:
@@ -209,7 +156,7 @@ class Walk:
             for policy in self.reach.policies
             if any(
                 access is not None and not access.is_whole and not all(map(access.may, fields))
-                for access in (self.access(policy, f"{name}:") for name in namespaces)
+                for access in (self.judge.access(policy, f"{name}:") for name in namespaces)
             )
         ]
         found = self.reach.read(of_policies(partial), APART) if partial else frozenset()
@@ -230,7 +177,7 @@ class Walk:
         """
         found, level = [], len(fixed)
         for row in self._every_row() if keys is None else self.picture.load(keys):
-            judged = self.judge(row)
+            judged = self.judge.found(row)
             if (
                 judged is not None
                 and self._is_within(judged.place, fixed)
@@ -267,7 +214,7 @@ class Walk:
                 if not fixed:
                     yield Found((Value(Rank.TEXT, row),), None)
                 continue
-            judged = self.judge(row)
+            judged = self.judge.found(row)
             if judged is not None and self._is_within(judged.place, fixed):
                 yield judged
 
@@ -285,37 +232,36 @@ class Walk:
             yield from self._known_ids(self.known.ids[1], start, is_descending)
             return
         if keys is not None:
-            yield from self._candidates_by_id(keys, start, is_descending, fixed)
+            yield from self._candidates_by_id(keys, tree, start, is_descending, fixed)
             return
-        for looked_at, row in enumerate(self._things_by_id(start, is_descending, COLUMNS), 1):
-            if row[0] not in apart:
+        value = self._value(tree, fixed)
+        things: Iterator[Row | str] = (
+            self._by_ids.things(start, is_descending, COLUMNS)
+            if value is None
+            else self._of_value(value, None, start, is_descending, fixed)
+        )
+        for looked_at, row in enumerate(things, 1):
+            id = row if isinstance(row, str) else row[1]
+            if isinstance(row, str) or row[0] not in apart:
                 yield row
             if looked_at % CHUNK_MARK == 0:
-                yield row[1]
+                yield id
             if looked_at == LOST + self.limit * 2 and self.reach.is_indexed:
                 found, condition = self.reach.all(tree), self._condition()
                 if condition is not None and (found is None or len(found) * _DENSE > self.reach.things):
-                    yield from self._possible_by_id(condition, row[1], is_descending, apart)
+                    yield from self._possible_by_id(condition, id, is_descending, apart)
                     return
                 if found is not None:
                     if not fixed:
                         self.known.keys = found
-                    yield from self._candidates_by_id(found - apart, row[1], is_descending, fixed)
+                    yield from self._candidates_by_id(found - apart, tree, id, is_descending, fixed)
                     return
 
     def _condition(self) -> Condition | None:
         """What a state has to meet, where it can be said and nothing is hidden from whoever asks."""
-        if self.predicate is None or not self._sees_everything():
+        if self.predicate is None or not self.judge.sees_everything(self.reach.policies):
             return None
         return possible(self.predicate)
-
-    def _sees_everything(self) -> bool:
-        """Whether it is certain that of every thing that he may see he may read everything."""
-        namespaces = self.picture.namespaces()
-        if self.reach.policies is None or namespaces is None:
-            return False
-        accesses = (self.access(policy, f"{name}:") for policy in self.reach.policies for name in namespaces)
-        return all(access is None or access.is_whole for access in accesses)
 
     def _possible_by_id(
         self, condition: Condition, start: str, is_descending: bool, apart: frozenset[int]
@@ -328,22 +274,30 @@ class Walk:
             start, last = last, self.picture.first(ahead, (last, SCANNED))
             upto = "" if last is None else f" AND id {back}= ?"
             more, values = f"{upto} AND {condition.sql}", (*(() if last is None else (last,)), *condition.parameters)
-            for row in self._things_by_id(start, is_descending, COLUMNS, more, values):
+            for row in self._by_ids.things(start, is_descending, COLUMNS, more, values):
                 if row[0] not in apart:
                     yield row
             if last is not None:
                 yield last
 
     def _candidates_by_id(
-        self, keys: frozenset[int], start: str | None, is_descending: bool, fixed: tuple[Group, ...]
+        self,
+        keys: frozenset[int],
+        tree: Candidates,
+        start: str | None,
+        is_descending: bool,
+        fixed: tuple[Group, ...],
     ) -> Iterator[Row | str]:
         if way_to_ids(len(keys), self.reach.things, self.limit) is Way.CANDIDATES:
             if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
                 self.known.ids = (fixed or keys, sorted(self.picture.ids(keys)))
             yield from self._known_ids(self.known.ids[1], start, is_descending)
             return
+        if (value := self._value(tree, fixed)) is not None:
+            yield from self._of_value(value, keys, start, is_descending, fixed)
+            return
         is_dense = len(keys) * _DENSE > self.reach.things
-        rows = self._things_by_id(start, is_descending, COLUMNS if is_dense else "key, id")
+        rows = self._by_ids.things(start, is_descending, COLUMNS if is_dense else "key, id")
         for looked_at, row in enumerate(rows, 1):
             if row[0] in keys:
                 if is_dense:
@@ -362,34 +316,44 @@ class Walk:
         size = min(CHUNK, self.limit + 1)
         for first in range(0, len(rest), size):
             some = rest[first : first + size]
-            rows = {row[0]: row for row in self.picture.load([key for _, key in some])}
-            yield from (rows[key] for _, key in some if key in rows)
+            yield from self._loaded(some)
             yield some[-1][0]
 
-    def _things_by_id(
-        self, start: str | None, is_descending: bool, columns: str, more: str = "", values: tuple[Any, ...] = ()
-    ) -> Iterator[Any]:
-        """Things in the order of ids, behind `start`, if there is `more` that they have to meet."""
-        sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
-        condition = "" if start is None else f" AND id {sign} ?"
-        living = " AND state IS NOT NULL" if columns == COLUMNS else ""
-        for first, last in self._ranges(is_descending):
-            bounds = "" if first is None else " AND id >= ? AND id < ?"
-            where = f"type = 'thing'{bounds}{condition}{living}{more}"
-            yield from self.picture.connection.execute(
-                f"SELECT {columns} FROM entities WHERE {where} ORDER BY id {direction}",
-                (*(() if first is None else (first, last)), *(() if start is None else (start,)), *values),
-            )
+    def _loaded(self, ids: Sequence[tuple[str, int]]) -> Iterator[Row]:
+        rows = {row[0]: row for row in self.picture.load([key for _, key in ids])}
+        yield from (rows[key] for _, key in ids if key in rows)
 
-    def _ranges(self, is_descending: bool) -> Sequence[tuple[str | None, str | None]]:
-        """Between which ids things lie. An id without a colon has no namespace, and may lie anywhere."""
-        if not self.namespaces or "" in self.namespaces:
-            return ((None, None),)
-        firsts = sorted((f"{name}:" for name in self.namespaces), reverse=is_descending)
-        return [(first, f"{first[:-1]};") for first in firsts]
+    def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> OfValue | None:
+        """The value that things have whose ids are gone along, instead of those of all things."""
+        if not fixed and len(self.reach.large) > APART:
+            # Those would have to be brought into order among them.
+            return None
+        return self.reach.of_value(tree)
+
+    def _of_value(
+        self,
+        value: OfValue,
+        keys: frozenset[int] | None,
+        start: str | None,
+        is_descending: bool,
+        fixed: tuple[Group, ...],
+    ) -> Iterator[Row | str]:
+        """The things of a value among the keys, and ids as far as which there are no others."""
+        size = min(CHUNK, self.limit + 1)
+        # Where other values come first, large things are looked at by themselves.
+        beside = () if fixed else self.reach.large
+        some: list[tuple[str, int]] = []
+        for looked_at, each in enumerate(self._by_ids.of_value(value, beside, start, is_descending), 1):
+            if keys is None or each[1] in keys:
+                some.append(each)
+            if len(some) == size or looked_at % SCANNED == 0:
+                yield from self._loaded(some)
+                yield each[0]
+                some = []
+        yield from self._loaded(some)
 
     def _every_row(self) -> Iterator[Row]:
-        return self._things_by_id(None, False, COLUMNS)
+        return self._by_ids.things(None, False, COLUMNS)
 
     # along the values
 
@@ -506,18 +470,26 @@ class Walk:
             yield from self._along_ids(None, tree, after, level + 1, fixed, apart)
             return
         condition, parameters = ("", ()) if group.value is None else (" AND value = ?", (group.value,))
+        equal = None if group.value is None or group.is_cut else (group.rank, group.value)
         rows = Rows(
             f"SELECT thing FROM search_values WHERE path = ? AND rank = ?{condition}",
             (path, group.rank, *parameters),
             "",
+            path_of(self.order[level].field),
+            equal,
         )
+        inner = rows if isinstance(tree, Every) else Both((tree, rows))
+        is_next = level + 2 == len(self.order)
+        are_many = keys is None or way_to_ids(len(keys), self.reach.things, self.limit) is Way.IDS
+        if is_next and are_many and self.reach.of_value(rows) is not None:
+            yield from self._along_ids(keys, inner, after, level + 1, fixed, apart)
+            return
         found = self.reach.read(rows, ALL if group.is_cut else self.reach.bound())
         if found is not None:
             keys = found - apart if keys is None else keys & found
         if group.is_cut:
             yield from self._in_order(keys, after, fixed)
         else:
-            inner = rows if isinstance(tree, Every) else Both((tree, rows))
             yield from self._level(level + 1, keys, inner, after, fixed, apart)
 
     def _missing(

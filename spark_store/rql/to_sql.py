@@ -66,6 +66,8 @@ class Rows:
     """The same in the words of a filter."""
     path: str = ""
     """The one path that the rows are of; empty where there may be several."""
+    equal: tuple[int, Any] | None = None
+    """The rank and the value that all of them have; None where they may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ def _in(field: Field, literals: Sequence[Literal], name: str) -> Candidates:
     for rank, wanted in by_rank.items():
         values = tuple(wanted)
         test = "= ?" if len(values) == 1 else f"IN ({','.join('?' * len(values))})"
-        parts.append(_found(field, f" AND rank = {rank} AND value {test}", values, says))
+        equal = (rank, values[0]) if len(values) == 1 else None
+        parts.append(_found(field, f" AND rank = {rank} AND value {test}", values, says, equal))
     return _either(parts)
 
 
@@ -223,11 +226,13 @@ def _kept(literal: Literal) -> Any:
             return literal.value
 
 
-def _found(field: Field, condition: str, parameters: Parameters, says: str) -> Rows:
+def _found(
+    field: Field, condition: str, parameters: Parameters, says: str, equal: tuple[int, Any] | None = None
+) -> Rows:
     path = path_of(field)
     if field.is_in_any_feature:
         return Rows(f"{_VALUES} {_ANY_FEATURE}{condition}", (path, *parameters), says)
-    return Rows(f"{_VALUES} {_ONE_PATH}{condition}", (path, *parameters), says, path)
+    return Rows(f"{_VALUES} {_ONE_PATH}{condition}", (path, *parameters), says, path, equal)
 
 
 def path_of(field: Field) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from spark_store import migrations
+from spark_store import indexing, migrations
 from spark_store.asking import Access, Hit, Place, Question, Thing
 from spark_store.index import HEAD, Head, Index
 from spark_store.rql.order import key_of, place_of
@@ -18,6 +18,7 @@ from spark_store.rql.search import holds
 _INSERT = """
     INSERT INTO entities (type, id, revision, created, modified, state, policy) VALUES ('thing', ?, ?, ?, ?, ?, ?)
 """
+_TABLES = ("paths", "values", "declared", "large", "subjects", "imports")
 HIDDEN = ("_revision", "_created", "_modified")
 
 
@@ -40,7 +41,7 @@ class Shelf:
     def clear(self) -> None:
         """As if nothing had ever been there."""
         self.connection.execute("BEGIN")
-        for table in ("entities", "search_paths", "search_values", "search_large", "search_subjects", "search_imports"):
+        for table in ("entities", *(f"search_{name}" for name in _TABLES)):
             self.connection.execute(f"DELETE FROM {table}")
         self.connection.execute("COMMIT")
 
@@ -49,6 +50,14 @@ class Shelf:
         self.connection.executemany(
             "INSERT OR IGNORE INTO search_subjects (subject, policy) VALUES (?, ?)", [(subject, it) for it in policies]
         )
+
+    def declare(self, *paths: str) -> None:
+        """Give these paths, and no others, an index of their own."""
+        self.connection.execute("BEGIN")
+        indexing.declare(self.connection, paths)
+        while indexing.step(self.connection):
+            pass
+        self.connection.execute("COMMIT")
 
     def close(self) -> None:
         self.connection.close()

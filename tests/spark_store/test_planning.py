@@ -37,7 +37,9 @@ def test_nothing_orders_things_behind_their_ids() -> None:
 
 def test_a_plan_shows_its_sets_as_they_are_nested() -> None:
     rows = Rows("SELECT", (), 'eq(attributes/room,"hall")')
-    plan = Plan(Way.VALUES, Both((rows, Either((rows, NOTHING)), Every())), None, 7, True, "+thingId", apart=3)
+    plan = Plan(
+        Way.VALUES, Both((rows, Either((rows, NOTHING)), Every())), None, 7, True, "+thingId", 3, "attributes/room"
+    )
     assert str(plan).splitlines() == [
         "along the values that it is sorted by; 7 things, order +thingId",
         "in all of",
@@ -47,6 +49,7 @@ def test_a_plan_shows_its_sets_as_they_are_nested() -> None:
         "    nothing",
         "  every thing",
         "candidates: too many to be worth a list",
+        "by the index of attributes/room itself",
         "looked at by themselves: 3",
     ]
 

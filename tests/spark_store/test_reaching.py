@@ -94,3 +94,26 @@ def test_while_the_index_is_being_built_nothing_is_known(shelf: Shelf) -> None:
     shelf.connection.execute("UPDATE search_progress SET indexed = 0")
     found = reach(shelf, "eq(attributes/a,1)")
     assert (found.is_indexed, found.few(), found.all(found.tree)) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("eq(attributes/a,1)", 1),
+        ("and(eq(attributes/b,2),or(eq(attributes/c,1),eq(attributes/c,2)),eq(attributes/a,1))", 1),
+        ("and(ge(attributes/a,0),eq(attributes/a,1))", 1),
+        ("eq(attributes/b,1)", None),
+        ("or(eq(attributes/a,1),eq(attributes/b,2))", None),
+        ("and(exists(attributes/b),or(eq(attributes/a,1),eq(attributes/a,2)))", None),
+        ("in(attributes/a,1,2)", None),
+        ("not(eq(attributes/a,1))", None),
+    ],
+)
+def test_a_value_at_a_declared_path_counts_where_every_answer_has_it(
+    shelf: Shelf, text: str, value: int | None
+) -> None:
+    shelf.declare("attributes/a")
+    put(shelf, {"a": 1, "b": 2}, {"a": 1}, {"b": 2})
+    asked = reach(shelf, text)
+    found = asked.of_value(asked.tree)
+    assert (None if found is None else found.value) == value

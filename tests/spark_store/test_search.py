@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from spark_store import picture, reaching, walking
 from spark_store.asking import Budget, Hit, Place, Question, Sorting
+from spark_store.by_ids import ByIds
 from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.index import LARGE
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
@@ -82,6 +84,19 @@ BOUNDS = st.fixed_dictionaries(
         "bound_of": st.sampled_from([0, 2, 1500]).map(lambda bound: lambda things, page: bound),
     }
 )
+DECLARED = st.sets(
+    st.sampled_from(["attributes/a", "attributes/b", "attributes/k", "attributes/a/b", "features/a/properties/a"])
+)
+
+
+@st.composite
+def large_and_small(draw: st.DrawFn, most: int) -> list[dict[str, Any]]:
+    """Things, of which some have more than the index takes."""
+    found = draw(st.lists(searches.things(IDS), max_size=most, unique_by=lambda thing: thing["thingId"]))
+    for thing in found:
+        if draw(st.integers(0, 5)) == 5:
+            thing["attributes"] = {**thing.get("attributes", {}), "bulk": "x" * LARGE}
+    return found
 
 
 @st.composite
@@ -90,11 +105,12 @@ def questions(draw: st.DrawFn) -> Question:
 
 
 @given(
-    st.lists(searches.things(IDS), max_size=14, unique_by=lambda thing: thing["thingId"]),
+    large_and_small(14),
     questions(),
     ACCESSES,
     st.integers(1, 6),
     BOUNDS,
+    DECLARED,
 )
 def test_every_answer_is_the_one_that_all_things_one_by_one_give(
     shelf: Shelf,
@@ -104,8 +120,10 @@ def test_every_answer_is_the_one_that_all_things_one_by_one_give(
     accesses: Mapping[str, Partly],
     limit: int,
     bounds: Mapping[str, Any],
+    declared: set[str],
 ) -> None:
     shelf.clear()
+    shelf.declare(*declared)
     shelf.put(*things)
     rights = with_rights(accesses, shelf)
     with pytest.MonkeyPatch.context() as patch:
@@ -311,3 +329,54 @@ def test_a_plan_says_how_a_question_would_be_answered(
     assert str(plan).startswith(way)
     assert plan.known == known
     assert plan.things == 1000
+
+
+@pytest.fixture
+def clustered(shelf: Shelf) -> Given:
+    """Five thousand things, each thousand of them, by their ids, in a room of its own."""
+    shelf.clear()
+    ids = range(5000)
+    shelf.put(
+        *(
+            {
+                "thingId": f"acme:{n:04}",
+                "policyId": POLICY,
+                "attributes": {"n": n, "room": f"room-{n // 1000}"},
+                **BESIDE,
+            }
+            for n in ids
+        )
+    )
+    return with_rights({POLICY: WHOLE}, shelf)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "way"),
+    [
+        ('eq(attributes/room,"room-4")', "sort(+thingId)", "along the ids of one value"),
+        ('and(ge(attributes/n,4000),eq(attributes/room,"room-4"))', "sort(+thingId)", "along the ids of one value"),
+        (None, "sort(-attributes/room)", "along the values"),
+    ],
+)
+def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_others(
+    shelf: Shelf, clustered: Given, text: str | None, options: str, way: str
+) -> None:
+    asked = asking(text, options)
+    shelf.declare("attributes/room")
+    with closing(SqliteSearch(shelf.path)) as search, pytest.MonkeyPatch.context() as patch:
+        narrow(patch, {"SORTABLE": 10, "bound_of": lambda things, page: 10})
+        plan = str(search.explain(asked, clustered))
+        assert plan.startswith(way)
+        assert "by the index of attributes/room itself" in plan
+        loaded: list[int] = []
+        load = picture.Picture.load
+        patch.setattr(picture.Picture, "load", lambda self, keys: (loaded.extend(keys), load(self, keys))[1])
+        patch.delattr(ByIds, "things")
+        page = search.page(asked, clustered, None, 5, Budget())
+        assert [hit.thing_id for hit in page.hits] == [f"acme:{n}" for n in range(4000, 4005)]
+        assert len(loaded) <= 6
+        following = search.page(asked, clustered, page.place, 5, Budget())
+        assert [hit.thing_id for hit in following.hits] == [f"acme:{n}" for n in range(4005, 4010)]
+    shelf.declare()
+    with closing(SqliteSearch(shelf.path)) as search:
+        assert "itself" not in str(search.explain(asked, clustered))

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from spark_store.asking import Budget, Place, Question
 from spark_store.rql.order import key_of
 from spark_store.search import SqliteSearch
-from tests import searches
 from tests.spark_store.searched import Partly, Shelf, answer, with_rights
-from tests.spark_store.test_search import ACCESSES, BOUNDS, IDS, narrow, questions
+from tests.spark_store.test_search import ACCESSES, BOUNDS, DECLARED, IDS, large_and_small, narrow, questions
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +30,14 @@ def search(shelf: Shelf) -> Iterator[SqliteSearch]:
     found.close()
 
 
-def at_most(things: int) -> st.SearchStrategy[list[dict[str, Any]]]:
-    return st.lists(searches.things(IDS), max_size=things, unique_by=lambda thing: thing["thingId"])
-
-
 @given(
-    at_most(12),
+    large_and_small(12),
     questions(),
     ACCESSES,
     st.integers(1, 4),
     BOUNDS,
-    st.lists(st.tuples(at_most(3), st.lists(IDS, max_size=2, unique=True)), max_size=4),
+    DECLARED,
+    st.lists(st.tuples(large_and_small(3), st.lists(IDS, max_size=2, unique=True)), max_size=4),
 )
 def test_pages_drawn_while_things_change(
     shelf: Shelf,
@@ -51,10 +47,12 @@ def test_pages_drawn_while_things_change(
     accesses: Mapping[str, Partly],
     limit: int,
     bounds: Mapping[str, Any],
+    declared: set[str],
     changes: list[tuple[list[dict[str, Any]], list[str]]],
 ) -> None:
     """What does not change meanwhile is found once; what changes is found as it is then, or not at all."""
     shelf.clear()
+    shelf.declare(*declared)
     shelf.put(*things)
     rights = with_rights(accesses, shelf)
     present = {thing["thingId"]: thing for thing in things}

@@ -107,3 +107,17 @@ def test_what_the_index_cannot_know_does_not_hide_what_it_does() -> None:
     tree = candidates(read("and(eq(attributes/a,1),not(eq(attributes/b,2)))", NOW))
     assert isinstance(tree, Rows)
     assert tree.says == "eq(attributes/a,1)"
+
+
+def test_rows_of_one_value_say_which() -> None:
+    for text, equal in [
+        ("eq(attributes/a,1)", (2, 1)),
+        ('in(attributes/a,"x")', (3, "x")),
+        ("in(attributes/a,1,2)", None),
+        ("ge(attributes/a,1)", None),
+        ("eq(features/*/properties/a,1)", None),
+        ("eq(attributes/a/0,1)", None),
+    ]:
+        tree = candidates(read(text, NOW))
+        assert isinstance(tree, Rows)
+        assert (tree.equal if tree.path else None) == equal
