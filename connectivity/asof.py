@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -76,6 +77,8 @@ FUTURE: Final = Fault(
 )
 
 _LOOK_SECONDS: Final = 0.1
+_TURN_SECONDS: Final = 0.001
+"""For so long at once policies are looked up."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Candidate).decode
@@ -118,10 +121,17 @@ class PastSearches:
             return FUTURE
         return PastFeed(self, asked, instant(max(at, 0)))
 
-    def accesses(self, found: Sequence[Guarded], subjects: Sequence[str]) -> dict[Policy, Access | None]:
-        """What somebody may read now of the things of each policy."""
-        rights = ThingRights(self._world, subjects)
-        return {policy: rights.access(*policy) for policy in {it.policy for it in found}}
+    async def accesses(self, found: Sequence[Guarded], subjects: Sequence[str]) -> dict[Policy, Access | None]:
+        """What somebody may read now of the things of each policy. There may be as many policies as things, so that others
+        have their turn in between."""
+        rights, began = ThingRights(self._world, subjects), time.perf_counter()
+        accesses: dict[Policy, Access | None] = {}
+        for policy in {it.policy for it in found}:
+            accesses[policy] = rights.access(*policy)
+            if time.perf_counter() - began > _TURN_SECONDS:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
+        return accesses
 
     async def reach(self, before: datetime) -> None:
         """Wait until the lake has everything from before an instant. Raises FeedFailed, StoreUnavailable, LakeUnfit."""
@@ -190,7 +200,7 @@ class PastFeed:
     async def _items(self, records: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """What may be seen of some records: the number of each, and its thing as pages have it."""
         found = await asyncio.to_thread(lambda: self._past.guarded([_decode(record) for record in records]))
-        accesses = self._past.accesses(found, self._asked.subjects)
+        accesses = await self._past.accesses(found, self._asked.subjects)
         selection = self._asked.selection
 
         def shown() -> list[tuple[int, bytes]]:
@@ -221,7 +231,7 @@ class PastFeed:
             async with contextlib.aclosing(past.wide.run(asking, Limits(past.options.seconds))) as batches:
                 async for batch in batches:
                     found = await asyncio.to_thread(lambda it: past.guarded(list(candidates(it))), batch)
-                    accesses = past.accesses(found, self._asked.subjects)
+                    accesses = await past.accesses(found, self._asked.subjects)
                     await asyncio.to_thread(self._keep, spool, found, accesses)
             await asyncio.to_thread(spool.sort)
             undo.pop_all()

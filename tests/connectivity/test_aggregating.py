@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from connectivity.aggregating import AggregationFeed, Everything
 from connectivity.feeds import FeedFailed, Then
 from mappings.signals import SearchQuery
-from spark_store.aggregation import read_aggregation
+from spark_store.aggregation import Tally, read_aggregation
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from tests.connectivity.searcher import Searcher, has_thing
 from tests.connectivity.site import Site, source
@@ -94,6 +95,22 @@ async def test_everything_is_walked_over_in_slices(site: Site) -> None:
     assert sum(row["all"] for row in page) == sum(range(30))
     assert len(site.search.pages) == 8
     assert {looked.thread[:6] for looked in site.search.pages} == {"search"}
+
+
+async def test_rows_are_made_beside_the_loop(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact means of ten thousand groups take a second."""
+    await rooms(site, 3)
+    threads, rows = set[threading.Thread](), Tally.rows
+
+    def noted(tally: Tally) -> list[dict[str, Any]]:
+        threads.add(threading.current_thread())
+        return rows(tally)
+
+    monkeypatch.setattr(Tally, "rows", noted)
+    searcher = Searcher(site)
+    await searcher.request(await searcher.subscribe(aggregation=BY_ROOM))
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
 
 
 async def test_an_end_of_looking_is_told(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from connectivity.asof import PastFeed, PastOptions, PastSearches
 from connectivity.feeds import Page, Then
 from connectivity.searching import Asked
 from spark_store.asking import Question
+from spark_store.asof import Candidate, Guarded
 from spark_store.errors import NoPipeline, PipelineLost, QueryCancelled, QueryRefused, StoreError, TimeIsUp
 from spark_store.journal import SqliteJournal
 from spark_store.recalling import OUT
@@ -180,6 +182,21 @@ async def test_todays_policy_decides_when_the_answer_is_gathered_and_for_every_p
         "acme.site:lamp-2",
         "acme.site:secret",
     ]
+
+
+async def test_others_have_their_turn_while_the_policies_of_many_things_are_looked_up(
+    make_past: Callable[..., Past], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
+    candidate = Candidate("acme.site:lamp", 1, 0, 0, "{}", matches=True)
+    found = [Guarded(candidate, (f"acme.site:p{each}", "acme.site")) for each in range(20)]
+    looking = asyncio.create_task(make_past().searches.accesses(found, ("acme:owner",)))
+    turns = 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await looking == {it.policy: None for it in found}
+    assert turns >= 20
 
 
 def _shared() -> dict[str, Any]:
