@@ -1,6 +1,6 @@
 """Searches: what a subscribe asks, and the feeds that answer it page by page (Ditto protocol, search).
 
-A search that names the things it is about is answered on the loop, from the states that everything else is decided with;
+A search that names the thing it is about is answered on the loop, from the states that everything else is decided with;
 any other one by a worker thread, over a reading connection of its own (`spark_store.asking.Search`), in slices, so that
 neither the loop nor another search ever waits for a long one. Whatever was decided before a page is asked for is durable
 before it is answered: a client finds its own writes.
@@ -36,7 +36,7 @@ from mappings.selection import Selection, parse_fields
 from mappings.signals import Headers, SearchQuery
 from spark_store.asking import Budget, Place, Question, Rights, Search
 from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
-from spark_store.named import NamedThings, named_things
+from spark_store.named import NamedThing, named_thing
 from spark_store.planning import Plan
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate
@@ -177,7 +177,7 @@ class SearchFeed:
     def __init__(self, searching: Searching, asked: Asked) -> None:
         self._searching = searching
         self._asked = asked
-        self._named = named_things(asked.question.predicate)
+        self._named = named_thing(asked.question.predicate)
         self._is_closed = False
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
@@ -208,7 +208,7 @@ class SearchFeed:
         """Things behind a place, as pages have them. Raises BudgetExceeded, StoreUnavailable."""
         searching = self._searching
         if self._named is not None:
-            named = NamedThings(self._named, searching.world.snapshot)
+            named = NamedThing(self._named, searching.world.snapshot)
             found = self._look(named, searching.world, place, limit, budget, max_bytes)
             await searching.store.barrier()
             return found

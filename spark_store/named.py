@@ -1,47 +1,38 @@
-"""A search among things that it names itself: `eq(thingId,…)`, `in(thingId,…)`, and these with further conditions.
+"""A search about one thing that it names itself: `eq(thingId,…)`, and this with further conditions.
 
-There is nothing to look for then. Whoever knows the present states answers such a question at once, in the order in which a
-search answers.
+There is nothing to look for then. Whoever knows the present states answers such a question at once, as he answers a retrieve
+of the thing. What names several things is looked for like anything else: they may be large, and many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from collections.abc import Callable
+from typing import Any, Final
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights, Thing
+from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
 from spark_store.records import Snapshot
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
-from spark_store.rql.order import compare, key_of, place_of
-from spark_store.rql.search import May, holds
-
-MOST: Final = 25
-"""Of so many things the states are read in about a millisecond."""
+from spark_store.rql.search import holds
 
 _ID: Final = Field(FieldKind.DOCUMENT, ("thingId",))
-_size: Final = msgspec.json.Encoder().encode
 
 
-def named_things(predicate: Predicate | None) -> list[EntityId] | None:
-    """The only things that a predicate can hold for; None where it names none, or too many."""
+def named_thing(predicate: Predicate | None) -> EntityId | None:
+    """The only thing that a predicate can hold for; None where it names none, or several."""
     match predicate:
         case Compare(Operator.EQ, field, literal) if field == _ID:
-            return _entities([literal])
-        case In(field, literals) if field == _ID and len(literals) <= MOST:
-            return _entities(literals)
+            return _entity(literal)
+        case In(field, (literal,)) if field == _ID:
+            return _entity(literal)
         case And(parts):
-            return next((found for part in parts if (found := named_things(part)) is not None), None)
+            return next((found for part in parts if (found := named_thing(part)) is not None), None)
         case _:
             return None
 
 
-def _entities(literals: Sequence[Literal]) -> list[EntityId]:
-    ids = dict.fromkeys(str(literal.value) for literal in literals if literal.kind is LiteralKind.TEXT)
-    found = (parse_entity_id(EntityType.THING, id) for id in ids)
-    return [entity for entity in found if entity is not None]
+def _entity(literal: Literal) -> EntityId | None:
+    return parse_entity_id(EntityType.THING, str(literal.value)) if literal.kind is LiteralKind.TEXT else None
 
 
 def thing_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -56,13 +47,13 @@ def thing_of(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-class NamedThings:
-    """Answers one question, whose `named_things` these are; `snapshot` knows the newest states."""
+class NamedThing:
+    """Answers one question, whose `named_thing` this is; `snapshot` knows the newest states."""
 
-    __slots__ = ("_entities", "_snapshot")
+    __slots__ = ("_entity", "_snapshot")
 
-    def __init__(self, entities: Sequence[EntityId], snapshot: Callable[[EntityId], Snapshot | None]) -> None:
-        self._entities = entities
+    def __init__(self, entity: EntityId, snapshot: Callable[[EntityId], Snapshot | None]) -> None:
+        self._entity = entity
         self._snapshot = snapshot
 
     def page(
@@ -70,30 +61,17 @@ class NamedThings:
         question: Question,
         rights: Rights,
         after: Place | None,
-        limit: int,
-        budget: Budget,  # noqa: ARG002 - what takes a millisecond has no budget
-        max_bytes: int = PAGE_BYTES,
+        limit: int,  # noqa: ARG002 - there is one thing at most
+        budget: Budget,  # noqa: ARG002 - what takes a moment has no budget
+        max_bytes: int = PAGE_BYTES,  # noqa: ARG002 - one thing is found however large it is
     ) -> Found:
         """As `Search.page`."""
-        if len(self._entities) == 1:
-            # What most of these searches are: nothing has to be brought into order, and nothing is behind it.
-            one = self._seen(self._entities[0], question, rights) if after is None else None
-            return Found([] if one is None else [one.hit], after, is_last=True)
-        order = question.order
-        found: list[tuple[Place, Hit]] = []
-        for entity in self._entities:
-            if (seen := self._seen(entity, question, rights)) is not None:
-                place = place_of(seen.whole, order, seen.may)
-                if after is None or compare(place, after, order) > 0:
-                    found.append((place, seen.hit))
-        by = key_of(order)
-        found.sort(key=lambda each: by(each[0]))
-        taken = found[: _fitting(found[:limit], max_bytes)]
-        behind = taken[-1][0] if taken else after
-        return Found([hit for _, hit in taken], behind, len(taken) == len(found))
+        hit = self._seen(question, rights) if after is None else None
+        return Found([] if hit is None else [hit], after, is_last=True)
 
-    def _seen(self, entity: EntityId, question: Question, rights: Rights) -> _Seen | None:
-        """A thing that matches, for somebody who sees it."""
+    def _seen(self, question: Question, rights: Rights) -> Hit | None:
+        """The thing, if it matches, for somebody who sees it."""
+        entity = self._entity
         if question.namespaces and entity.namespace not in question.namespaces:
             return None
         snapshot = self._snapshot(entity)
@@ -107,24 +85,4 @@ class NamedThings:
         # One that is about the id alone has named this thing.
         if not isinstance(predicate, Compare | In) and predicate is not None and not holds(predicate, whole, may):
             return None
-        return _Seen(whole, Hit(entity.id, thing), may)
-
-
-class _Seen(NamedTuple):
-    """A thing as it is and as it is shown, and what of it may be read; None for everything."""
-
-    whole: Thing
-    hit: Hit
-    may: May | None
-
-
-def _fitting(found: Sequence[tuple[Place, Hit]], max_bytes: int) -> int:
-    """How many of these have so many bytes of JSON together; one has in any case."""
-    if len(found) < 2:
-        return len(found)
-    left = max_bytes
-    for number, (_, hit) in enumerate(found):
-        left -= len(_size(hit.thing))
-        if left < 0:
-            return max(1, number)
-    return len(found)
+        return Hit(entity.id, thing)

@@ -5,8 +5,10 @@ Slow, and obvious. What it looks at and how often is kept, so that a test can sa
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from mappings.ids import EntityId, EntityType
@@ -72,6 +74,8 @@ class SlowSearch:
         by = key_of(question.order)
         found.sort(key=lambda each: by(each[0]))
         taken = found[: limit if self.slice is None else min(limit, self.slice)]
+        sizes = list(accumulate(len(json.dumps(hit.thing)) for _, hit in taken))
+        taken = taken[: max(1, sum(size <= max_bytes for size in sizes))]
         return Found([hit for _, hit in taken], taken[-1][0] if taken else after, len(taken) == len(found))
 
     def explain(self, question: Question, rights: Rights, limit: int) -> Plan:

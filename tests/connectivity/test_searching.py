@@ -438,11 +438,14 @@ async def test_many_pages_are_looked_for_at_once_but_no_more_than_bounded(site: 
         assert site.search.pages[-1].limit == wanted
 
 
-async def test_searches_are_looked_for_in_threads_of_their_own_and_named_things_are_not(site: Site) -> None:
+async def test_searches_are_looked_for_in_threads_of_their_own_and_a_named_thing_is_not(site: Site) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     await searcher.all('eq(thingId,"acme.site:lamp-1")')
     assert site.search.pages == []
+    # Several may be large together.
+    assert await searcher.all('in(thingId,"acme.site:lamp-1","acme.site:lamp-2")') == ["acme.site:lamp-1"]
+    assert len(site.search.pages) == 1
     await searcher.all()
     assert site.search.pages[-1].thread.startswith("search")
 
