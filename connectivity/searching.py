@@ -220,6 +220,9 @@ class SearchFeed:
         self, search: Search, world: World, place: Place | None, limit: int, budget: Budget, max_bytes: int
     ) -> _Found:
         question, _, selection, subjects = self._asked
+        if self._is_closed:
+            # Others may have been looking for long before it was this one's turn.
+            return _Found((), place, is_last=True)
         found = search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
         return _Found([item(hit, selection) for hit in found.hits], found.place, found.is_last)
 

@@ -466,6 +466,23 @@ async def test_a_long_search_holds_up_nobody(site: Site) -> None:
     assert len(site.search.pages) == 1
 
 
+async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: Site) -> None:
+    await has_thing(site, "lamp-7")
+    searcher = Searcher(site)
+    keys = [await searcher.subscribe() for _ in range(4)]
+    site.search.gate.clear()
+    for key in keys:
+        searcher.ask(key)
+    await until(lambda: len(site.search.pages) == 2)
+    for key in keys[1:]:
+        searcher.cancel(key)
+    await pause()
+    site.search.gate.set()
+    assert await searcher.all() == ["acme.site:lamp-7"]
+    assert [searcher.said(key) for key in keys] == [["created", "next", "complete"], *[["created"]] * 3]
+    assert len(site.search.pages) == 3
+
+
 # --- own writes ---------------------------------------------------------------------------------------------------------
 
 
