@@ -318,7 +318,9 @@ def _understood(place: Place, status: int, headers: Mapping[str, str], data: byt
     description = fault.get("description")
     # Of a document with problems the first one is the description.
     is_more = isinstance(description, str) and not fault.get("problems")
-    raise Refused(f"{code}: {message}" + (f" {description}" if is_more else ""), status, code, fault)
+    # A message of several lines marks a place in the one above.
+    gap = "\n" if "\n" in message else " "
+    raise Refused(gap.join([f"{code}:", message, *([str(description)] if is_more else [])]), status, code, fault)
 
 
 def _not_allowed(status: int, message: object) -> str:

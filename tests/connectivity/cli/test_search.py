@@ -134,6 +134,14 @@ def test_what_stands_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, answer:
     assert result.stdout == ""
 
 
+def test_a_mark_stands_under_the_place_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "Invalid filter expression: eq(a, 1)\n" + " " * 32 + "^ position 5: expected a number"
+    answer = fault(400, "rql.expression.invalid", message, description="Look at it.")
+    with canned({"GET /api/2/search/things/count?filter=eq%28a%2C+1%29": answer}) as service:
+        result = run(monkeypatch, service, "eq(a, 1)", "--count", code=1)
+    assert result.stderr == f"rql.expression.invalid:\n{message}\nLook at it.\n"
+
+
 def test_a_limit_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with canned({}) as service:
         run(monkeypatch, service, "--limit", "0", code=2)
