@@ -84,7 +84,10 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare lake and journal, row for row, up to the watermark, and `latest` with its events; goes on if interrupted."""
+    """Compare lake and journal, row for row, up to the watermark, `latest` with its events, the search index with states.
+
+    It goes on if interrupted. Without a lake there is only the search index to compare.
+    """
     differences: list[dict[str, Any]] = []
 
     def told(said: dict[str, Any]) -> None:
@@ -113,6 +116,8 @@ def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> 
     what = counted(found["differences"], "difference") if found["differences"] else "the same"
     events = "no events" if found["first"] > found["last"] else f"events {found['first']:,} to {found['last']:,}"
     typer.echo(f"lake and journal: {what} ({events}, {counted(found['entities'], 'entity')})")
+    if found["indexed"]:
+        typer.echo(f"search index: compared with the states of {counted(found['indexed'], 'entity')}")
     if found["unindexed"]:
         typer.echo(f"the search index is being made: {counted(found['unindexed'], 'entity')} not in it yet")
     if found["erasures_pending"]:
