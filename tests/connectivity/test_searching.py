@@ -476,8 +476,9 @@ async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: Site) 
     await until(lambda: len(site.search.pages) == 2)
     for key in keys[1:]:
         searcher.cancel(key)
-    await pause()
+    await until(lambda: len(list(site.streams)) == 1)
     site.search.gate.set()
+    await until(lambda: searcher.end(keys[0]) == "complete")
     assert await searcher.all() == ["acme.site:lamp-7"]
     assert [searcher.said(key) for key in keys] == [["created", "next", "complete"], *[["created"]] * 3]
     assert len(site.search.pages) == 3
