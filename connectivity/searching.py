@@ -48,6 +48,7 @@ Answered = TypeVar("Answered")
 AT_ONCE: Final = 500
 """So many things are looked for at once, where a client has asked for several pages."""
 
+_STOPPED: Final = "the service stops: nothing is looked for any more"
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_PAST: Final = Fault(
@@ -244,11 +245,23 @@ class _Workers:
         self._threads = ThreadPoolExecutor(max_workers=number, thread_name_prefix="search")
         self._own = threading.local()
         self._opened: list[Reading] = []
+        self._is_closed = False
 
     async def run(self, look: Callable[[Looking], Answered]) -> Answered:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, look)
+        if self._is_closed:
+            raise StoreUnavailable(_STOPPED)
+        looked = asyncio.get_running_loop().run_in_executor(self._threads, self._run, look)
+        try:
+            return await looked
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_closed and (task is None or not task.cancelling()):
+                # What had not begun when the threads were closed; nobody has cancelled whoever waits for it.
+                raise StoreUnavailable(_STOPPED) from None
+            raise
 
     async def close(self) -> None:
+        self._is_closed = True
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         for reading in self._opened:
             reading.close()

@@ -19,7 +19,7 @@ from spark_store.errors import BudgetExceeded, InvalidOption, StoreUnavailable
 from spark_store.records import AuditEntry
 from spark_store.rql.order import Rank
 from tests.connectivity.searcher import has_thing
-from tests.connectivity.site import NOW, Site, source
+from tests.connectivity.site import NOW, Site, source, until
 
 OWNER = Inquiry(("acme:owner",))
 PLACE = (Value(Rank.NUMBER, 4), Value(Rank.TEXT, "acme.site:lamp-ä"))
@@ -205,6 +205,19 @@ async def test_who_waits_no_longer_is_told_so(site: Site, inquirer: Inquirer) ->
         site.search.gate.set()
     await lamps(site, 1)
     assert await asyncio.wait_for(inquirer.count(OWNER), 60) == 1
+
+
+async def test_who_asks_while_the_service_stops_is_told_so(site: Site, inquirer: Inquirer) -> None:
+    await lamps(site, 1)
+    site.search.gate.clear()
+    looking = [asyncio.create_task(inquirer.count(OWNER)) for _ in range(3)]
+    await until(lambda: len(site.search.pages) == 2)
+    closing = asyncio.create_task(site.searching.close())
+    assert await refused(asyncio.wait_for(looking[2], 60)) == (503, "api:store.unavailable")
+    assert await refused(inquirer.things(OWNER)) == (503, "api:store.unavailable")
+    site.search.gate.set()
+    assert await asyncio.wait_for(asyncio.gather(*looking[:2]), 60) == [1, 1]
+    await closing
 
 
 # --- in whose name
