@@ -12,8 +12,9 @@ much, and never too little. What lies in it (Ditto search; how properties are re
   whether something is in them. What changes with every event, `_revision` and `_modified`, is asked of `entities`.
 - `search_declared`: the rows of paths that an operator has declared, once more, with the id of the thing in front of its
   key: what has one value there comes out in the order of ids. `Declared` says in `search_paths.declared` how far it is.
-- `search_large`: things whose state has more than `LARGE` bytes. They have no rows: each of them is always a candidate. So
-  one enormous thing keeps nobody waiting while its rows are written.
+- `search_large`: things whose state has more than `LARGE` bytes, or a path of more than `LONGEST` characters. They have no
+  rows: each of them is always a candidate. So one enormous thing keeps nobody waiting while its rows are written, and long
+  keys within each other do not come to a thousand times their length.
 - `search_subjects`, `search_imports`: whom the entries of a policy name, and which policies it imports. Whoever is named
   nowhere can see nothing; whether he can see something is for the policies themselves to say.
 
@@ -29,6 +30,7 @@ has come to the end.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -62,6 +64,9 @@ class Declared(IntEnum):
 
 LARGE = 32768
 """Things with longer states, in bytes of JSON, have no rows."""
+
+LONGEST = 512
+"""Things with longer paths, in characters as they are escaped, have none either."""
 
 TEXT = 200
 """So many characters of a text are in its row."""
@@ -97,20 +102,26 @@ _DELETE_IMPORT = "DELETE FROM search_imports WHERE importer = ? AND imported = ?
 
 # The state of a large one is not asked for.
 HEAD = f"""
-    SELECT key, revision, created, length(state), CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END
+    SELECT key, revision, created, CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END,
+        EXISTS (SELECT 1 FROM search_large WHERE thing = key)
     FROM entities WHERE type = ? AND id = ?
 """
 """An entity's row as the index needs it before it is changed: see `Head`."""
 
 
 class Head(NamedTuple):
-    """An entity before a change. `size` and `state` are None where it was gone; the state of a large thing is not read."""
+    """An entity before a change. `state` is None where it was gone, and that of a thing of very many bytes is not read."""
 
     key: int
     revision: int
     created: str
-    size: int | None
     state: bytes | str | None
+    is_large: int
+    """1 for a thing that has no rows."""
+
+
+class LongPath(Exception):
+    """A path of a state has more than `LONGEST` characters."""
 
 
 class Index:
@@ -141,20 +152,26 @@ class Index:
             self._change_policy(id, _parsed(head), _NOTHING if state is None else state)
 
     def _change_thing(self, id: str, key: int, head: Head | None, created: str, size: int | None, state: Any) -> None:
-        was_large = head is not None and head.size is not None and head.size > LARGE
+        was_large = head is not None and bool(head.is_large)
         is_large = size is not None and size > LARGE
-        if was_large != is_large:
-            self._connection.execute(_INSERT_LARGE if is_large else _DELETE_LARGE, (key,))
         before: Mapping[str, Any] = _NOTHING
-        after: Mapping[str, Any] = _NOTHING
         since = until = ""
+        has_rows = state is not None and not is_large
         if head is not None and head.state is not None and not was_large:
             before, since = _parsed(head), head.created
-        if state is not None and not is_large:
-            after, until = state, created
         gone: list[Row] = []
         come: list[Row] = []
-        differing(before, after, gone, come)
+        if has_rows:
+            try:
+                differing(before, state, gone, come)
+                until = created
+            except LongPath:
+                has_rows, is_large = False, True
+        if not has_rows:
+            gone, come = [], []
+            differing(before, _NOTHING, gone, come)
+        if was_large != is_large:
+            self._connection.execute(_INSERT_LARGE if is_large else _DELETE_LARGE, (key,))
         if since != until:
             gone += _created(since)
             come += _created(until)
@@ -233,10 +250,13 @@ def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
 # -- what rows a state has
 
 
-def rows_of(state: Mapping[str, Any], created: str) -> set[Row]:
-    """Every row of a thing that is not large."""
+def rows_of(state: Mapping[str, Any], created: str) -> set[Row] | None:
+    """Every row of a thing that has not too many bytes; None if one of its paths is too long, so that it has no rows."""
     come: list[Row] = []
-    differing(_NOTHING, state, [], come)
+    try:
+        differing(_NOTHING, state, [], come)
+    except LongPath:
+        return None
     return {*come, *_created(created)}
 
 
@@ -270,7 +290,7 @@ def wildcard(path: str) -> str | None:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]) -> None:
-    """Collect the rows that a thing loses and gains with its state. What is the same is not gone into."""
+    """Collect the rows that a thing loses and gains with its state. What is the same is not gone into. Raises LongPath."""
     for part in _PARTS:
         old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
         if type(old) is dict and type(new) is dict:
@@ -317,15 +337,17 @@ def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[Row], come: li
     were: set[Row] = set()
     are: set[Row] = set()
     if old is not _MISSING:
-        _collect(path, old, were)
+        _collect(path, old, were, sys.maxsize)
     if new is not _MISSING:
-        _collect(path, new, are)
+        _collect(path, new, are, LONGEST)
     gone += were - are
     come += are - were
 
 
-def _collect(path: str, value: Any, rows: set[Row]) -> None:
-    """Every row of a value at a path."""
+def _collect(path: str, value: Any, rows: set[Row], longest: int) -> None:
+    """Every row of a value at a path. Raises LongPath."""
+    if len(path) > longest:
+        raise LongPath
     kind = type(value)
     if kind is str:
         rows.add((path, _TEXT, value if len(value) <= TEXT else value[:TEXT]))
@@ -340,11 +362,11 @@ def _collect(path: str, value: Any, rows: set[Row]) -> None:
     elif kind is list:
         rows.add((path, _ARRAY, 1) if value else (path, _EMPTY_ARRAY, 0))
         for element in value:
-            _collect(path, element, rows)
+            _collect(path, element, rows, longest)
     else:
         rows.add((path, _OBJECT, int(bool(value))))
         for key, member in value.items():
-            _collect(f"{path}/{_escaped(key)}", member, rows)
+            _collect(f"{path}/{_escaped(key)}", member, rows, longest)
 
 
 def _double(value: int) -> float:

@@ -93,8 +93,11 @@ def compare(path: Path) -> Compared:
             connection.close()
 
 
-def _rows(text: bytes | str, created: str) -> set[index.Row]:
-    """What a state wants. One that is damaged wants nothing: that it is damaged is told by others."""
+def _rows(text: bytes | str, created: str) -> set[index.Row] | None:
+    """What a state wants; None if that is a place among the large things.
+
+    One that is damaged wants nothing: that it is damaged is told by others.
+    """
     state = _parsed(text)
     return set() if state is None else index.rows_of(state, created)
 
@@ -147,6 +150,9 @@ class _Comparing:
                 self._large.add(key)
             elif type == "thing":
                 rows = _rows(text, created)
+                if rows is None:
+                    self._large.add(key)
+                    continue
                 # A place that the index does not know is none that a row can be at.
                 total = sum(hash((ids.get(path, path), rank, value, key)) for path, rank, value in rows)
                 self._sums[key] = total & _MASK
@@ -177,7 +183,7 @@ class _Comparing:
 
     def _wanted(self, key: int) -> set[index.Row]:
         _, _, created, text = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (None, 0, "", None)
-        return _rows(text, created) if text is not None and key <= self._reached else set()
+        return (_rows(text, created) if text is not None and key <= self._reached else None) or set()
 
     def _named(self, key: int, what: str) -> Disagreement:
         id, revision, *_ = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (f"entity {key}", 0)

@@ -163,7 +163,7 @@ def _step_declared(connection: sqlite3.Connection) -> None:
         (coming[path], rank, value, id, key)
         for key, type, id, created, _, text in rows
         if type == EntityType.THING.value and (state := _parsed(text)) is not None
-        for path, rank, value in rows_of(state, created)
+        for path, rank, value in rows_of(state, created) or ()
         if path in coming
     ]
     connection.executemany(_INSERT_DECLARED, made)

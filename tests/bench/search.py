@@ -95,7 +95,7 @@ def write_things(path: Path, number: int) -> None:
                 "VALUES (?, 'thing', ?, 1, ?, ?, ?, ?)",
                 (key, state["thingId"], at, at, msgspec.json.encode(state), POLICY),
             )
-            rows = index.rows_of(state, at)
+            rows = index.rows_of(state, at) or set()
             file.executemany(
                 "INSERT INTO raw VALUES (?, ?, ?, ?)",
                 [(ids.setdefault(name, len(ids) + 1), rank, value, key) for name, rank, value in rows],

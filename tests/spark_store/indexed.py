@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_store.index import LARGE, TEXT, Rank
+from spark_store.index import LARGE, LONGEST, TEXT, Rank
 from spark_store.rql.bind import fixed_width
 
 
@@ -68,7 +68,7 @@ def expected(file: sqlite3.Connection | Path) -> Indexed:
             for entry in state.get("entries", {}).values():
                 wanted.subjects.update((subject, id) for subject in entry["subjects"])
             wanted.imports.update((id, imported) for imported in state.get("imports", {}))
-        elif len(text) > LARGE:
+        elif len(text) > LARGE or any(len(path) > LONGEST for path, _ in places(state, created)):
             wanted.large.add(key)
         else:
             for path, value in places(state, created):

@@ -17,7 +17,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store import erasure
 from spark_store.errors import RevisionConflict, StoreUnavailable
-from spark_store.index import LARGE, Rank, path_of, rows_of
+from spark_store.index import LARGE, LONGEST, Rank, path_of, rows_of
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from tests.behaviours.journal import LAMP, POLICY, timestamp
@@ -132,9 +132,11 @@ THINGS = st.fixed_dictionaries(
     },
 )
 BULK = {"attributes": {"bulk": ["x" * 100 + str(number) for number in range(LARGE // 100)]}}
+LONG = {"attributes": {"k" * (LONGEST - len("attributes/")): {"": 1}, "b": 1}}
+LONG_ENOUGH = {"attributes": {"k" * (LONGEST - len("attributes/")): 1, "b": 1}}
 
 
-@given(st.lists(st.none() | THINGS | st.just(BULK), min_size=1, max_size=6))
+@given(st.lists(st.none() | THINGS | st.sampled_from([BULK, LONG, LONG_ENOUGH]), min_size=1, max_size=6))
 def test_after_any_changes_the_index_says_what_the_state_says(states: list[dict[str, Any] | None]) -> None:
     """Creations, changes of every kind, deletions, re-creations, and things that grow large and small again."""
     with tempfile.TemporaryDirectory() as folder:
@@ -178,6 +180,19 @@ def test_one_value_that_changes_is_one_row_that_changes(journal: SqliteJournal) 
     assert len([one for one in written if "search_values" in one]) == 2
     assert len(set(before) - set(after)) == len(set(after) - set(before)) == 1
     assert is_true(journal)
+
+
+def test_long_keys_within_each_other_take_no_room_in_the_index(journal: SqliteJournal) -> None:
+    nested: Any = 1
+    for level in range(400):
+        nested = {f"{'k' * 60}{level}": nested}
+    journal.append([change(LAMP, 1, {"attributes": {"a": 1}})])
+    journal.append([change(LAMP, 2, {"attributes": {"a": 1, **nested}})])
+    there = journal.read(found)
+    assert (len(there.values), len(there.large)) == (0, 1)
+    assert is_true(journal)
+    (length,) = journal.read(lambda it: it.execute("SELECT sum(length(path)) FROM search_paths").fetchone())
+    assert length < 200
 
 
 def test_a_policy_says_whom_it_names_and_what_it_imports(journal: SqliteJournal) -> None:

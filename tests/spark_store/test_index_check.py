@@ -16,7 +16,7 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from spark_store import index_check, indexing
 from spark_store.errors import StoreUnavailable
-from spark_store.index import LARGE
+from spark_store.index import LARGE, LONGEST
 from spark_store.index_check import Compared, Disagreement, compare
 from spark_store.journal import SqliteJournal
 from tests.behaviours.journal import POLICY
@@ -52,6 +52,15 @@ def tamper(file: Path, statement: str) -> None:
 
 def test_where_all_is_well_nothing_is_found(file: Path) -> None:
     assert compare(file) == Compared(4, 0, 0, [])
+
+
+def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file: Path) -> None:
+    with contextlib.closing(SqliteJournal.open(file)) as journal:
+        entity = EntityId(EntityType.THING, "acme", "long")
+        journal.append([change(entity, 1, {"attributes": {"k" * LONGEST: 1}})])
+    assert compare(file) == Compared(5, 0, 0, [])
+    tamper(file, "DELETE FROM search_large WHERE thing > 4")
+    assert compare(file).examples == [Disagreement("its size", "acme:long", 1)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from spark_store import picture, reaching, walking
 from spark_store.asking import Budget, Hit, Place, Question, Sorting
 from spark_store.by_ids import ByIds
 from spark_store.errors import BudgetExceeded, StoreUnavailable
-from spark_store.index import LARGE
+from spark_store.index import LARGE, LONGEST
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
@@ -94,8 +94,9 @@ def large_and_small(draw: st.DrawFn, most: int) -> list[dict[str, Any]]:
     """Things, of which some have more than the index takes."""
     found = draw(st.lists(searches.things(IDS), max_size=most, unique_by=lambda thing: thing["thingId"]))
     for thing in found:
-        if draw(st.integers(0, 5)) == 5:
-            thing["attributes"] = {**thing.get("attributes", {}), "bulk": "x" * LARGE}
+        bulk = draw(st.sampled_from([None, None, None, None, {"bulk": "x" * LARGE}, {"k" * LONGEST: 1}]))
+        if bulk is not None:
+            thing["attributes"] = {**thing.get("attributes", {}), **bulk}
     return found
 
 
