@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from spark_store.asking import Access, Hidden, Hit, Place, Question, Rights, Sorting, Value, with_hidden
-from spark_store.picture import Picture, Row
+from spark_store.picture import Picture, Row, Stopped
 from spark_store.reaching import Known
 from spark_store.records import namespace_of
 from spark_store.rql.ast import FieldKind
@@ -62,7 +62,9 @@ class Judge:
         return self._accesses[place]
 
     def found(self, row: Row) -> Found | None:
-        """The thing of a row, if it is an answer."""
+        """The thing of a row, if it is an answer. Raises Stopped: of long texts, a few take as long as a search may."""
+        if self._picture.clock.tick():
+            raise Stopped
         _, thing_id, revision, created, modified, policy, state = row
         for needle in self._needles:
             if needle not in state:

@@ -106,6 +106,11 @@ class SqliteSearch:
                         break
                     hits.append(found.hit)
                     place = found.place
+                    if walk.sorts_by_id and len(hits) < limit and clock.is_late():
+                        # Each may take long to judge, and in this order nothing is judged again. A full page looks one
+                        # further, to know whether it is the last.
+                        is_last = False
+                        break
             except (sqlite3.OperationalError, Stopped):
                 if not clock.has_stopped:
                     raise

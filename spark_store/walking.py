@@ -21,7 +21,7 @@ from typing import Any, Final
 from spark_store.asking import Place, Question, Rights, Sorting, Value
 from spark_store.by_ids import ByIds, OfValue
 from spark_store.judging import Found, Judge
-from spark_store.picture import CHUNK, COLUMNS, Picture, Row, Stopped
+from spark_store.picture import CHUNK, COLUMNS, Picture, Row
 from spark_store.planning import (
     SORTABLE,
     Plan,
@@ -79,8 +79,8 @@ class Walk:
         self.order = effective_order(question)
         self._by_ids = ByIds(picture, question.namespaces)
         self.key_of = key_of(self.order)
-        self._sorts_by_id = len(self.order) == 1
-        self.reach = Reach(picture, question, rights.subjects, limit, self._sorts_by_id, known)
+        self.sorts_by_id = len(self.order) == 1
+        self.reach = Reach(picture, question, rights.subjects, limit, self.sorts_by_id, known)
         self.judge = Judge(picture, question, rights, self.order, known)
 
     # the order
@@ -185,8 +185,6 @@ class Walk:
                 and (after is None or compare(after, judged.place, self.order) < 0)
             ):
                 found.append(judged)
-            if self.picture.clock.tick():
-                raise Stopped
         if len(found) > 1:
             for level in reversed(range(len(self.order))):
                 found.sort(key=lambda each: each.place[level], reverse=self.order[level].is_descending)
@@ -217,6 +215,8 @@ class Walk:
             judged = self.judge.found(row)
             if judged is not None and self._is_within(judged.place, fixed):
                 yield judged
+            elif not fixed and self.picture.clock.is_late():
+                yield Found((Value(Rank.TEXT, row[1]),), None)
 
     def _rows_by_id(
         self,

@@ -257,6 +257,20 @@ def test_a_page_that_looks_too_long_says_how_far_it_has_come(shelf: Shelf, many:
         assert pages > 1
 
 
+def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_asked_for_each(
+    shelf: Shelf, many: Given
+) -> None:
+    with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
+        first = search.page(asking("not(lt(attributes/n,0))"), many, None, 5, Budget(60.0))
+        assert ([hit.thing_id for hit in first.hits], first.is_last) == (["acme:0000"], False)
+        second = search.page(asking("not(lt(attributes/n,0))"), many, first.place, 5, Budget(60.0))
+        assert ([hit.thing_id for hit in second.hits], second.is_last) == (["acme:0001"], False)
+        nothing = search.page(asking("not(ge(attributes/n,0))"), many, None, 5, Budget(60.0))
+        assert (list(nothing.hits), nothing.is_last) == ([], False)
+        assert nothing.place is not None
+        assert nothing.place[0].value == "acme:0000"
+
+
 def test_a_search_that_finds_nothing_in_its_time_ends(shelf: Shelf, many: Given) -> None:
     with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
         budget = Budget(seconds=60.0, spent=60.0)
