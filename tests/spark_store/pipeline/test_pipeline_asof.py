@@ -73,6 +73,8 @@ QUESTIONS = [
     ("exists(attributes/a)", "sort(-attributes/a,+_modified)", ()),
     ("not(gt(attributes/n,2))", "sort(+attributes/n)", ("acme.lab",)),
     ("or(eq(features/*/properties/on,true),not(exists(attributes/a)))", None, ("acme.site", "acme.lab")),
+    ('not(like(attributes/a,"x*?*"))', "sort(-thingId)", ()),
+    ('and(gt(attributes/n,1),lt(_modified,"2030-01-15T00:01:20Z"))', "sort(+attributes/a)", ()),
 ]
 
 
@@ -188,11 +190,18 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
     whole, *others = questions()
     for moment, question in (
         (timestamp(0), whole), (timestamp(60), others[0]), (at, whole), (timestamp(120), others[1]), (timestamp(249), whole),
-        (timestamp(299), others[2]), (timestamp(900), whole),
+        (timestamp(120), others[3]), (timestamp(120), others[4]), (timestamp(299), others[2]), (timestamp(900), whole),
     ):  # fmt: skip
         expected = past.answer(question, moment)
         assert found(site, address, question, moment) == expected, (moment, question)
         assert expected or moment == timestamp(0)
+    # After the moment that both of these questions begin with, some things changed, and some did not.
+    changed = {
+        entity
+        for entity in past.lives
+        if past.before(timestamp(120)).get(entity) != past.before(timestamp(100)).get(entity)
+    }
+    assert 0 < len(changed) < len(past.before(timestamp(120)))
     # What is before the border of each thing is not known any more, what is after it all the same.
     assert forget(target, Retention(Rule(revisions=2)), NOW) > 100
     for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
