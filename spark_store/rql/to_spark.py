@@ -8,6 +8,10 @@ whose rights are not known here: true wherever a thing may match, whatever he ma
 What a client wrote goes into literals of a column, never into the text of a statement. Keys of a document are looked up as
 values too, but for those of letters, digits and few other signs, which a path names.
 
+No search goes this way at present. One of the past judges all things in the workers that fold them
+(`spark_store.recalling`): to leave out in Java those that did not change and cannot match took no less of the processor
+(docs/performance.md). All of this is held to the reference nevertheless, for whoever asks the lake what needs no folding.
+
 The columns are those of Spark Connect, which is how the lake is asked. Importing this file loads it, which takes a moment.
 """
 
