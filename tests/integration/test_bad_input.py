@@ -135,7 +135,7 @@ BAD: dict[str, tuple[bytes, int, str]] = {
     "no topic at all": (about(""), 400, "protocoladapter:unknown.topicpath"),
     "a topic of slashes": (about("/" * 5000), 400, "protocoladapter:unknown.topicpath"),
     "an event": (about(topic("vase-1", "events/modified")), 400, "protocoladapter:unknown.topicpath"),
-    "a search": (about("_/_/things/twin/search/subscribe"), 400, "protocoladapter:unknown.topicpath"),
+    "a search of what is live": (about("_/_/things/live/search/subscribe"), 400, "protocoladapter:unknown.topicpath"),
     "a response": (about(MODIFY.decode(), status=200), 422, "protocoladapter:illegal.adaptable"),
     "an id of a thousand characters": (about(topic("x" * 1000, "commands/retrieve")), 400, "things:id.invalid"),
     "a namespace with spaces": (about("a b/vase-1/things/twin/commands/retrieve"), 400, "things:id.invalid"),
