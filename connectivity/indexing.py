@@ -22,9 +22,9 @@ from connectivity.store import Store
 from mappings.pointer import parse_pointer
 from spark_store import indexing
 from spark_store.errors import StoreError
-from spark_store.index import path_of
 from spark_store.indexing import Progress
 from spark_store.journal import SqliteJournal
+from spark_store.rql.to_sql import path_of
 
 log = structlog.get_logger(__name__)
 

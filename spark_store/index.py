@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,18 +39,8 @@ import msgspec
 
 from mappings.ids import EntityType
 from spark_store.rql.bind import fixed_width
-
-
-class Rank(IntEnum):
-    """The types of values in their total order. A missing value counts as null."""
-
-    EMPTY_ARRAY = 0
-    NULL = 1
-    NUMBER = 2
-    TEXT = 3
-    OBJECT = 4
-    ARRAY = 5
-    BOOLEAN = 6
+from spark_store.rql.order import Rank
+from spark_store.rql.to_sql import TEXT, escaped, path_of
 
 
 class Declared(IntEnum):
@@ -67,9 +57,6 @@ LARGE = 32768
 
 LONGEST = 512
 """Things with longer paths, in characters as they are escaped, have none either."""
-
-TEXT = 200
-"""So many characters of a text are in its row."""
 
 COMPLETE = 2**63 - 1
 """What `search_progress.indexed` is once every entity is in the index."""
@@ -275,11 +262,6 @@ def imports(policy: Mapping[str, Any]) -> set[str]:
     return set(found) if isinstance(found, Mapping) else set()
 
 
-def path_of(segments: Sequence[str]) -> str:
-    """The path under which the rows of a place stand."""
-    return "/".join(map(_escaped, segments))
-
-
 def wildcard(path: str) -> str | None:
     """A path with `*` instead of the id of a feature; None for one that leads to none."""
     if not path.startswith("features/"):
@@ -366,7 +348,7 @@ def _collect(path: str, value: Any, rows: set[Row], longest: int) -> None:
     else:
         rows.add((path, _OBJECT, int(bool(value))))
         for key, member in value.items():
-            _collect(f"{path}/{_escaped(key)}", member, rows, longest)
+            _collect(f"{path}/{escaped(key)}", member, rows, longest)
 
 
 def _double(value: int) -> float:
@@ -374,10 +356,6 @@ def _double(value: int) -> float:
         return float(value)
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
 
 
 def _created(created: str) -> Iterable[Row]:

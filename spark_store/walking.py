@@ -121,7 +121,7 @@ class Walk:
             way = Way.THINGS
         else:
             way = Way.VALUES
-            name = path_of(self.order[0].field)
+            name = path_of(self.order[0].field.path)
             declared = name if len(self.order) == 2 and self.picture.declared(name) is not None else ""
         return Plan(
             way,
@@ -391,7 +391,7 @@ class Walk:
         """As `_level`, one value of the field that orders next after the other."""
         sorting = self.order[level]
         start = None if after is None else after[level]
-        path = self.picture.path(path_of(sorting.field))
+        path = self.picture.path(path_of(sorting.field.path))
         ranks = [int(rank) for rank in Rank]
         for rank in reversed(ranks) if sorting.is_descending else ranks:
             if start is not None and (rank > start.rank if sorting.is_descending else rank < start.rank):
@@ -475,7 +475,7 @@ class Walk:
             f"SELECT thing FROM search_values WHERE path = ? AND rank = ?{condition}",
             (path, group.rank, *parameters),
             "",
-            path_of(self.order[level].field),
+            path_of(self.order[level].field.path),
             equal,
         )
         inner = rows if isinstance(tree, Every) else Both((tree, rows))

@@ -28,19 +28,17 @@ from spark_store.rql.ast import (
     Or,
     Predicate,
 )
+from spark_store.rql.order import Rank
 
 TEXT: Final = 200
 """So many characters of a text are in its row."""
 
-NULL, NUMBER, STRING, BOOLEAN = 1, 2, 3, 6
-"""The ranks of values in the index."""
-
 _RANKS: Final = {
-    LiteralKind.NULL: NULL,
-    LiteralKind.WHOLE: NUMBER,
-    LiteralKind.DOUBLE: NUMBER,
-    LiteralKind.TEXT: STRING,
-    LiteralKind.BOOLEAN: BOOLEAN,
+    LiteralKind.NULL: int(Rank.NULL),
+    LiteralKind.WHOLE: int(Rank.NUMBER),
+    LiteralKind.DOUBLE: int(Rank.NUMBER),
+    LiteralKind.TEXT: int(Rank.TEXT),
+    LiteralKind.BOOLEAN: int(Rank.BOOLEAN),
 }
 _SIGNS: Final = {Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<="}
 _RELAXED: Final = {">": ">=", "<": "<="}
@@ -177,7 +175,7 @@ def _compared(field: Field, operator: Operator, literal: Literal, name: str) -> 
     if operator in _SIGNS:
         return _ordered(field, operator, literal, says)
     condition, parameters = _alike(operator, str(literal.value))
-    return _found(field, f" AND rank = {STRING}{condition}", parameters, says)
+    return _found(field, f" AND rank = {_RANKS[LiteralKind.TEXT]}{condition}", parameters, says)
 
 
 def _in(field: Field, literals: Sequence[Literal], name: str) -> Candidates:
@@ -229,19 +227,20 @@ def _kept(literal: Literal) -> Any:
 def _found(
     field: Field, condition: str, parameters: Parameters, says: str, equal: tuple[int, Any] | None = None
 ) -> Rows:
-    path = path_of(field)
+    path = path_of(field.path)
     if field.is_in_any_feature:
         return Rows(f"{_VALUES} {_ANY_FEATURE}{condition}", (path, *parameters), says)
     return Rows(f"{_VALUES} {_ONE_PATH}{condition}", (path, *parameters), says, path, equal)
 
 
-def path_of(field: Field) -> str:
-    """A field as the index names its place."""
-    return "/".join(map(_escaped, field.path))
+def path_of(path: Sequence[str]) -> str:
+    """A place as the index names it."""
+    return "/".join(map(escaped, path))
 
 
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+def escaped(key: str) -> str:
+    """A key as it stands in the name of a place."""
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
 
 
 def _before_number(path: Sequence[str]) -> tuple[str, ...] | None:

@@ -9,8 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_store.index import LARGE, LONGEST, TEXT, Rank
+from spark_store.index import LARGE, LONGEST
 from spark_store.rql.bind import fixed_width
+from spark_store.rql.order import Rank
+from spark_store.rql.to_sql import TEXT
 
 
 class Indexed(NamedTuple):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from spark_store.by_ids import ByIds, OfValue
-from spark_store.index import LARGE, Rank
+from spark_store.index import LARGE
 from spark_store.picture import Clock, Picture
+from spark_store.rql.order import Rank
 from tests.spark_store.searched import Shelf
 
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}

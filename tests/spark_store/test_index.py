@@ -17,9 +17,11 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store import erasure
 from spark_store.errors import RevisionConflict, StoreUnavailable
-from spark_store.index import LARGE, LONGEST, Rank, path_of, rows_of
+from spark_store.index import LARGE, LONGEST, rows_of
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
+from spark_store.rql.order import Rank
+from spark_store.rql.to_sql import path_of
 from tests.behaviours.journal import LAMP, POLICY, timestamp
 from tests.fragile import Fragile
 from tests.spark_store.indexed import expected, found
