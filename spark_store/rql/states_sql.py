@@ -30,6 +30,12 @@ from spark_store.rql.ast import (
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_ .:-]+")
 """Keys that are written in a state as they are."""
 
+_PLAIN_RUN: Final = re.compile(_PLAIN_KEY.pattern)
+"""Characters of a text, likewise. Neither is a wildcard."""
+
+_INSIDE: Final = ("attributes", "features")
+"""What a state has all of."""
+
 _INSTANT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{9}Z")
 _SIGNS: Final = {Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<=", Operator.EQ: "="}
 _WIDER: Final = {">": ">=", "<": "<="}
@@ -55,6 +61,8 @@ def possible(predicate: Predicate) -> Condition | None:
             return _opposite(certain(part))
         case Compare(operator, field, literal) if operator in _SIGNS:
             return _beside(field, _SIGNS[operator], literal)
+        case Compare(Operator.LIKE, field, literal) if field.kind is FieldKind.DOCUMENT and field.path[0] in _INSIDE:
+            return _holding(str(literal.value))
         case Empty(field) if (path := _path(field)) is not None:
             scalar = f"{_TYPE} IN ('integer', 'real', 'true', 'false')"
             text = f"({_TYPE} = 'text' AND json_extract(state, ?) <> '')"
@@ -115,6 +123,12 @@ def _equal(path: str, literal: Literal) -> Condition | None:
         case _:
             # Doubles are read from text here and there, and the last digit may come out otherwise.
             return None
+
+
+def _holding(pattern: str) -> Condition | None:
+    """What a pattern has between its wildcards stands somewhere in a state that it covers, wherever the text itself is."""
+    longest = max(_PLAIN_RUN.findall(pattern), key=len, default="")
+    return Condition("instr(state, ?) > 0", (longest.encode(),)) if longest else None
 
 
 def _beside(field: Field, sign: str, literal: Literal) -> Condition | None:

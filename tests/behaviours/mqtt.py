@@ -22,6 +22,9 @@ from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.proxy import Proxy
 from tests.helpers import wait_until
 
+KEEP_ALIVE = "3s"
+"""The broker waits half as long again for the next ping, so a machine may be busy elsewhere for a second."""
+
 UNBOUNDED = ("max_inflight_messages 0", "max_queued_messages 0")
 """The broker holds nothing back by itself, so what holds back is ours."""
 
@@ -463,21 +466,22 @@ class MqttBehaviour(BrokerBehaviour):
 
     async def test_an_idle_link_stays(self, world: MqttWorld) -> None:
         """The keep-alive keeps it: the broker would end it after one and a half of them."""
-        link = await world.connect(keepAlive="1s")
+        link = await world.connect(keepAlive=KEEP_ALIVE)
         received = world.proxy.received
-        await wait_until(lambda: world.proxy.received >= received + 3 * 2, 10)  # three answers to a ping
+        two_answers = received + 2 * 2
+        await wait_until(lambda: link.lost.done() or world.proxy.received >= two_answers, 30)
         assert not link.lost.done()
         await link.close()
 
     async def test_a_link_that_has_stopped_reading_stays(self, world: MqttWorld) -> None:
         """It does not hear the answers to its pings, and knows why."""
-        link = await world.connect(keepAlive="1s")
+        link = await world.connect(keepAlive=KEEP_ALIVE)
         taker = Taker(link)
         await world.send([bytes(200)] * (IN_FLIGHT + 100))
         await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
         link._channels[0].pause()
         sent = world.proxy.sent
-        await wait_until(lambda: world.proxy.sent >= sent + 4 * 2, 10)  # four pings
+        await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 2 * 2, 30)  # two pings
         assert not link.lost.done()
         assert len(await self._drain(taker, IN_FLIGHT + 100)) == IN_FLIGHT + 100
         await link.close()

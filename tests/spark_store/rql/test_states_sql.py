@@ -65,6 +65,9 @@ def test_what_matches_is_possible_and_what_is_certain_matches(
         ('lt(_modified,"2024-05-01T10:00:00Z")', True),
         ('gt(_modified,"2024-05-01T12:00:00+02:00")', True),
         ('gt(_modified,"2024-05-02T00:00:00Z")', False),
+        ('like(attributes/t,"?lamp*")', False),
+        ('like(attributes/t,"*x*lamp*é")', False),
+        ('like(features/*/properties/t,"é*x*é")', True),
     ],
 )
 def test_what_is_plain_is_told_apart(shelf: Shelf, text: str, met: bool) -> None:
