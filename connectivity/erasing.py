@@ -68,8 +68,8 @@ def entity_of(text: str, type: str) -> EntityId:
     """The entity that an operator names. Raises UnknownEntity for what is no id."""
     found = parse_entity_id(EntityType(type), text) if type in set(EntityType) else None
     if found is None:
-        kinds = " or ".join(EntityType)
-        raise UnknownEntity(f"found {type} {text!r}, expected {kinds} and an id such as acme.site:lamp-7")
+        expected = f"{', '.join(EntityType)} and an id such as acme.site:lamp-7, or tank-9/0 of a stream"
+        raise UnknownEntity(f"found {type} {text!r}, expected {expected}")
     return found
 
 

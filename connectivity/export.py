@@ -33,7 +33,7 @@ from spark_store.tables import Lake
 from spark_store.wide import Cancellation, Limits
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
-TYPES = (*(type.value for type in EntityType), "stream")
+TYPES = tuple(type.value for type in EntityType)
 
 
 class ExportFailed(ConnectivityError):

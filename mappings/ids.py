@@ -1,7 +1,8 @@
 """The identifiers that everybody shares: entities, subscriptions, correlation ids, labels.
 
-An entity is a thing or a policy (streams join them later). Its id is `namespace:name`, split at the first colon; both
-parts follow one grammar, which `parse_entity_id` checks.
+An entity is a thing, a policy, or one partition of a stream. The id of a thing or a policy is `namespace:name`, split at the
+first colon; both parts follow one grammar, which `parse_entity_id` checks. The id of a stream's partition is its name: that
+of the stream, whatever it is, and the number, such as `tank-9/0`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ that what is known stays small, whatever clients send."""
 
 _ENTITY_ID = re.compile(r"(?P<namespace>|[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*):(?P<name>[^\x00-\x1F\x7F-\xFF/]+)", re.ASCII)
 
+_PARTITION = re.compile(r".+/(?:0|[1-9][0-9]{0,2})", re.DOTALL)
 
 _VARIANTS = "89ab"
 """What the digit of a random UUID may be that tells its variant."""
@@ -40,15 +42,20 @@ class EntityType(str, Enum):
 
     THING = "thing"
     POLICY = "policy"
+    STREAM = "stream"
 
     @property
     def group(self) -> str:
-        """The name of this type in a topic path."""
-        return "things" if self is EntityType.THING else "policies"
+        """The name of this type in a topic path, which streams have none of, and in errors."""
+        return "policies" if self is EntityType.POLICY else f"{self.value}s"
 
 
 class EntityId(NamedTuple):
-    """The identity of one entity. `str(entity)` is its id as clients write it."""
+    """The identity of one entity. `str(entity)` is its id as clients write it.
+
+    The name of a stream's partition is its whole id, and its namespace, of which nothing is left out there, is what
+    retention goes by.
+    """
 
     type: EntityType
     namespace: str
@@ -56,10 +63,10 @@ class EntityId(NamedTuple):
 
     @property
     def id(self) -> str:
-        return f"{self.namespace}:{self.name}"
+        return self.name if self.type is EntityType.STREAM else f"{self.namespace}:{self.name}"
 
     def __str__(self) -> str:
-        return f"{self.namespace}:{self.name}"
+        return self.id
 
 
 def utf16_length(text: str) -> int:
@@ -73,6 +80,8 @@ def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
 
 
 def _parse(type: EntityType, text: str) -> EntityId | None:
+    if type is EntityType.STREAM:
+        return partition_entity(text) if _PARTITION.fullmatch(text) else None
     match = _ENTITY_ID.fullmatch(text)
     if match is None or utf16_length(text) > MAX_ID_LENGTH:
         return None
@@ -80,6 +89,16 @@ def _parse(type: EntityType, text: str) -> EntityId | None:
 
 
 _known = lru_cache(maxsize=8192)(_parse)
+
+
+def namespace_of(id: str) -> str:
+    """What stands before the first colon of an entity's whole id; empty where there is none."""
+    return id.partition(":")[0] if ":" in id else ""
+
+
+def partition_entity(name: str) -> EntityId:
+    """The partition of a stream that is called so."""
+    return EntityId(EntityType.STREAM, namespace_of(name), name)
 
 
 def is_namespace(text: str) -> bool:

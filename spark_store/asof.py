@@ -20,11 +20,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from mappings.ids import namespace_of
 from spark_store.asking import Access, Hit, Place, Question
 from spark_store.follower import Follower
 from spark_store.instants import as_text
 from spark_store.recalling import COLUMNS, DDL, KNOWN, recalled, whole
-from spark_store.records import namespace_of
 from spark_store.rql.order import place_of, value_of
 from spark_store.rql.search import holds
 from spark_store.sql import literal

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mappings.ids import namespace_of
 from spark_store import lake as lakes
 from spark_store.errors import ResultTooLarge, StoreUnavailable, TooManyRows
 from spark_store.follower import Follower
 from spark_store.lake import Position
 from spark_store.output import Output
-from spark_store.records import namespace_of
 from spark_store.selection import Selection, condition, matches, selects
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, Lake

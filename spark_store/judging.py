@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mappings.ids import namespace_of
 from spark_store.asking import Access, Hidden, Hit, Place, Question, Rights, Sorting, Value, with_hidden
 from spark_store.picture import Picture, Row, Stopped
 from spark_store.reaching import Known
-from spark_store.records import namespace_of
 from spark_store.rql.ast import FieldKind
 from spark_store.rql.foresee import fields
 from spark_store.rql.narrow import needles, reader

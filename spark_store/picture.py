@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from mappings.ids import namespace_of
 from spark_store.index import COMPLETE, Declared
-from spark_store.records import namespace_of
 from spark_store.rql.order import Rank
 
 CHUNK: Final = 128

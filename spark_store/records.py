@@ -11,19 +11,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId, EntityType, namespace_of, partition_entity
 from mappings.signals import Event
 
 
 def entity_of(type: str, id: str) -> EntityId:
     """The entity with this whole id, as journal and lake name it."""
+    if type == EntityType.STREAM.value:
+        return partition_entity(id)
     namespace = namespace_of(id)
     return EntityId(EntityType(type), namespace, id[len(namespace) + 1 :] if ":" in id else id)
-
-
-def namespace_of(id: str) -> str:
-    """What stands before the first colon of an entity's whole id; empty where there is none."""
-    return id.partition(":")[0] if ":" in id else ""
 
 
 def event_size(event: Event) -> int:
@@ -34,8 +31,9 @@ def event_size(event: Event) -> int:
 class Snapshot(msgspec.Struct, frozen=True):
     """An entity at a revision. `state` is its parsed JSON without the `_…` fields, or None once it is deleted.
 
-    A deleted entity keeps its last `policy` and its revision, because a re-creation goes on counting. Times are UTC text
-    as in `Event.timestamp`. `state` must not be changed: `spark_store.replay.evolve` makes a new one.
+    A deleted entity keeps its last `policy` and its revision, because a re-creation goes on counting. A stream's partition
+    has no more to it than its revision: its state is empty. Times are UTC text as in `Event.timestamp`. `state` must not be
+    changed: `spark_store.replay.evolve` makes a new one.
     """
 
     entity: EntityId

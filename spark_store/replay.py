@@ -12,6 +12,8 @@ every key that the expression matches in full.
 A thing's state may hold its metadata, under `_metadata` (`mappings.metadata`): no event's value touches it. It loses what is
 said about data that goes, and changes as the event's stored headers say.
 
+A message of a stream is an event that changes nothing: what is left of it in the state of the partition is its revision.
+
 Whether an event should have happened is not asked here. The paths of things and policies are the same as in commands.
 """
 
@@ -76,11 +78,14 @@ def fold(events: Iterable[Event]) -> Snapshot:
 
 def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
     """The state after `event`. Raises msgspec.DecodeError for a value that is no JSON; no journal has such a one."""
+    if event.entity.type is EntityType.STREAM:
+        created = event.timestamp if snapshot is None else snapshot.created
+        return Snapshot(event.entity, event.revision, created, event.timestamp, {}, None)
     return evolve_parsed(snapshot, event, None if event.value is None else _parse(event.value))
 
 
 def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapshot:
-    """As `evolve`, for a caller that has the event's value at hand as parsed JSON."""
+    """As `evolve`, of a thing or a policy, for a caller that has the event's value at hand as parsed JSON."""
     before = snapshot.state if snapshot is not None else None
     data: Mapping[str, Any] = {} if before is None else data_of(before) if METADATA in before else before
     path = state_path(event.entity.type, event.path)

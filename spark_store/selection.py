@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mappings.ids import EntityType
+from mappings.ids import EntityType, namespace_of
 from mappings.signals import Event
 from spark_store import rql
 from spark_store.instants import as_text
 from spark_store.partial import partial_thing
-from spark_store.records import entity_of, namespace_of
+from spark_store.records import entity_of
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
 from spark_store.sql import literal
 

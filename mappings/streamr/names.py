@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
 
 THINGS = "things/"
 POLICIES = "policies/"
@@ -55,7 +55,7 @@ def place_of(stream: str) -> Place | None:
 
 
 def stream_of(entity: EntityId) -> str:
-    """The id of the stream that an entity's events are."""
+    """The id of the stream that the events of a thing or a policy are."""
     return f"{THINGS if entity.type is EntityType.THING else POLICIES}{entity}"
 
 
@@ -67,6 +67,11 @@ def resource_of(stream: str) -> str:
 def partition_name(stream: str, partition: int) -> str:
     """The name under which the messages of one partition rest."""
     return f"{stream}/{partition}"
+
+
+def partition_of(stream: str, partition: int) -> EntityId:
+    """One partition of a stream of its own, as the store knows it."""
+    return partition_entity(partition_name(stream, partition))
 
 
 def read_partition_name(name: str) -> tuple[str, int] | None:

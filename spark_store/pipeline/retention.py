@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
+from mappings.ids import namespace_of
 from mappings.signals import Event
 from spark_store import durable, lake
 from spark_store.folding import Folding, state_text
@@ -31,7 +32,7 @@ from spark_store.instants import SPARK_FORMAT
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.snapshots import KEY
-from spark_store.records import Snapshot, entity_of, namespace_of
+from spark_store.records import Snapshot, entity_of
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
 

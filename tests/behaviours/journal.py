@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal import Journal, Oldest
@@ -17,6 +17,7 @@ from spark_store.records import Answer, Cause, Change, DeliveryName, Due, Follow
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
+TANK = partition_entity("acme.site:hall/tank/0")
 ALL = 2**62
 MUCH = 1 << 20
 LATER = "9999-12-31T23:59:59.000000Z"
@@ -41,6 +42,13 @@ def snapshot(entity: EntityId, revision: int, state: dict[str, Any] | None = Non
 def change(entity: EntityId, revision: int, value: bytes | None = None, answer: Answer | None = None) -> Change:
     """One event and the state after it."""
     return Change((event(entity, revision, value),), (snapshot(entity, revision),), answer)
+
+
+def published(entity: EntityId, revision: int, content: bytes | None = None, headers: bytes = b"{}") -> Change:
+    """A message of a stream, and what is left of it in the state of the partition."""
+    value = b'"%d"' % revision if content is None else content
+    message = Event(entity, revision, timestamp(revision), "published", "/", value, headers)
+    return Change((message,), (Snapshot(entity, revision, timestamp(1), timestamp(revision), {}, None),))
 
 
 def history(entity: EntityId, last: int, first: int = 1) -> list[Change]:
@@ -129,6 +137,20 @@ class JournalBehaviour:
     def test_entities_of_one_id_and_different_types_are_two(self, journal: Journal) -> None:
         journal.append([*history(LAMP, 2), *history(POLICY, 1)])
         assert (journal.latest(LAMP), journal.latest(POLICY)) == (2, 1)
+
+    def test_a_partition_of_a_stream_is_an_entity_like_others(self, journal: Journal) -> None:
+        """Its messages are read as they were published, by its own revisions and by the numbers that count all events."""
+        messages = [published(TANK, 1, rb'"{\"v\":1}"'), published(TANK, 2, b'"null"', b'{"ts":1700000000123}')]
+        journal.append([change(LAMP, 1), messages[0], published(partition_entity("tank"), 1), messages[1]])
+        assert journal.events(TANK, 1, ALL, 10, MUCH) == [each.events[0] for each in messages]
+        assert journal.snapshot(TANK) == messages[1].snapshots[0]
+        assert journal.latest(TANK) == 2
+        assert [each.event.entity for each in journal.follow_on(0, 10, MUCH)][1:] == [
+            TANK,
+            ("stream", "", "tank"),
+            TANK,
+        ]
+        assert journal.newest_until(4) == Numbered(4, messages[1].events[0])
 
     def test_an_entity_that_never_was_has_nothing(self, journal: Journal) -> None:
         assert journal.snapshot(LAMP) is None

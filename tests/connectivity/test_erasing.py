@@ -25,7 +25,7 @@ from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
-from tests.behaviours.journal import ALL, LAMP, MUCH, POLICY, change, history, snapshot
+from tests.behaviours.journal import ALL, LAMP, MUCH, POLICY, TANK, change, history, snapshot
 from tests.connectivity.fakes import KeepingReply, ListFeed
 from tests.helpers import wait_until
 
@@ -293,6 +293,7 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
 def test_an_entity_is_named_by_its_type_and_id() -> None:
     assert entity_of("acme.site:lamp-7", "thing") == LAMP
     assert entity_of("acme.site:lamp-7", "policy").type is EntityType.POLICY
-    for text, kind in (("lamp", "thing"), ("acme:lamp", "lamp"), ("acme:a/b", "policy")):
-        with pytest.raises(UnknownEntity, match="expected thing or policy and an id"):
+    assert entity_of("acme.site:hall/tank/0", "stream") == TANK
+    for text, kind in (("tank", "stream"), ("lamp", "thing"), ("acme:lamp", "lamp"), ("acme:a/b", "policy")):
+        with pytest.raises(UnknownEntity, match="expected thing, policy, stream and an id"):
             entity_of(text, kind)

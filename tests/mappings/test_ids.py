@@ -13,6 +13,7 @@ from mappings.ids import (
     new_correlation_id,
     new_subscription_id,
     parse_entity_id,
+    partition_entity,
     utf16_length,
 )
 
@@ -60,6 +61,21 @@ def test_a_character_outside_the_basic_plane_counts_twice() -> None:
 def test_an_entity_reads_as_its_id() -> None:
     assert str(EntityId(EntityType.POLICY, "acme", "p")) == "acme:p"
     assert EntityType.POLICY.group == "policies"
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace"), [("tank-9/0", ""), ("acme.site:hall/tank/12", "acme.site"), ("a:b:c/0", "a"), (":a/0", "")]
+)
+def test_the_name_of_a_partition_is_its_whole_id(name: str, namespace: str) -> None:
+    entity = partition_entity(name)
+    assert entity == EntityId(EntityType.STREAM, namespace, name) == parse_entity_id(EntityType.STREAM, name)
+    assert (str(entity), entity.id) == (name, name)
+    assert EntityType.STREAM.group == "streams"
+
+
+@pytest.mark.parametrize("text", ["", "tank", "/0", "tank/", "tank/x", "tank/00", "tank/-1", "tank/1000"])
+def test_what_names_no_partition_is_none(text: str) -> None:
+    assert parse_entity_id(EntityType.STREAM, text) is None
 
 
 def test_ids_are_made_of_128_random_bits_and_safe_in_a_url() -> None:

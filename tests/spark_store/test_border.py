@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.erasing import steps
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.signals import Event, HistoryQuery
 from spark_store import erasure
 from spark_store.cold import Cold
@@ -28,7 +28,7 @@ from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change
 from spark_store.tables import EVENTS, Lake
-from tests.behaviours.journal import LAMP, LATER, MUCH, change, revisions, timestamp
+from tests.behaviours.journal import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
 from tests.spark_store.lake_files import append_events, compact, forget
 
 SECOND = 1_000_000_000
@@ -94,6 +94,22 @@ def test_a_replay_runs_across_the_border(border: Border, limit: int) -> None:
     assert revisions(found) == span(1, 101)
     assert [one.value for one in found] == [str(revision - 1).encode() for revision in span(1, 101)]
     assert [one.timestamp for one in found] == [timestamp(revision) for revision in span(1, 101)]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 500])
+def test_the_messages_of_a_stream_are_read_across_the_border(border: Border, limit: int) -> None:
+    """Offsets, contents and times are those that were published, and of the other partition there is nothing."""
+    other = partition_entity("acme.site:hall/tank/1")
+    wanted: list[Event] = []
+    for offset in span(1, 30):
+        message = published(TANK, offset, b'"{\\"v\\":%d}"' % offset, b'{"ts":%d}' % (1_700_000_000_000 - offset))
+        border.journal.append([message, published(other, offset)])
+        wanted += message.events
+    last = 101 + 2 * 20
+    append_events(border.lake, [each[:2] for each in border.journal.follow_on(60, last - 60, MUCH)], rows=4)
+    trim(border.journal, last)
+    assert read(border, HistoryQuery(TANK), limit) == wanted
+    assert read(border, HistoryQuery(TANK, from_revision=15, to_revision=25), limit) == wanted[14:25]
 
 
 @pytest.mark.parametrize("limit", [1, 30, 500])

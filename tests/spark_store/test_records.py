@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.ids import EntityId, EntityType
-from spark_store.records import entity_of, namespace_of
+from mappings.ids import EntityId, EntityType, namespace_of
+from spark_store.records import entity_of
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,10 @@ from spark_store.records import entity_of, namespace_of
 def test_a_namespace_is_what_stands_before_the_first_colon(id: str, namespace: str, name: str) -> None:
     assert namespace_of(id) == namespace
     assert entity_of("thing", id) == EntityId(EntityType.THING, namespace, name)
+
+
+@pytest.mark.parametrize("type", list(EntityType))
+@pytest.mark.parametrize("id", ["acme:lamp", ":lamp", "acme:hall/tank/0"])
+def test_an_entity_is_known_by_its_type_and_its_whole_id(type: EntityType, id: str) -> None:
+    assert entity_of(type.value, id).id == id
+    assert entity_of(type.value, id).type is type

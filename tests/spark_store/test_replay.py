@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.signals import Event
 from spark_store.records import Snapshot
 from spark_store.replay import MatchBudget, PatternRefused, _known_path, evolve, fold, matching_keys, merge, state_path
@@ -103,6 +103,14 @@ def test_a_policy_replays_in_parts_and_always_has_imports() -> None:
             }
         },
     }
+
+
+def test_a_message_of_a_stream_changes_nothing_but_the_revision() -> None:
+    tank = partition_entity("tank/0")
+    states = [evolve(None, an_event("published", "/", "1", entity=tank))]
+    states.append(evolve(states[0], an_event("published", "/", "no JSON {", revision=2, entity=tank)))
+    assert states[1] == Snapshot(tank, 2, states[0].created, "2030-01-15T07:30:02.000000Z", {}, None)
+    assert not states[1].is_deleted
 
 
 def test_a_policy_guards_itself() -> None:

@@ -60,7 +60,7 @@ def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> Non
     ("arguments", "code", "reason"),
     [
         (["acme:never-was", "--yes"], 1, "found no thing acme:never-was"),
-        (["lamp", "--yes"], 1, "expected thing or policy and an id"),
+        (["lamp", "--yes"], 1, "expected thing, policy, stream and an id"),
         ([LAMP, "--type", "policy", "--yes"], 1, "found no policy"),
     ],
 )

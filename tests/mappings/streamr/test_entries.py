@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.entries import Entry, entry_of, message_of
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from mappings.streamr.entries import event_of, message_of
 from mappings.streamr.faults import FrameRefused
 from mappings.streamr.instants import EARLIEST, LATEST
 from mappings.streamr.messages import StreamMessage, text_of
 from mappings.streamr.requests import Publish
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+NOW = "2023-11-14T22:13:20.123456Z"
 
 
 @settings(max_examples=100, deadline=None)
 @given(TEXT, TEXT, st.integers(0, 255), st.integers(EARLIEST, LATEST))
-def test_what_was_published_comes_back_to_the_letter(stream: str, content: str, partition: int, instant: int) -> None:
-    entry = entry_of(Publish(stream, content, instant), partition, 0)
-    message = message_of(entry, 10, previous=7, ttl=60)
-    assert message == StreamMessage(stream, partition, instant, 60, 10, 7, entry.value)
+def test_case_p06_what_was_published_comes_back_to_the_letter_and_with_its_time(
+    stream: str, content: str, partition: int, instant: int
+) -> None:
+    event = event_of(Publish(stream, content, instant), partition, 10, NOW)
+    message = message_of(event, previous=7, ttl=60)
+    assert message == StreamMessage(stream, partition, instant, 60, 10, 7, event.value or b"")
     assert text_of(message.content) == content
+    assert event.timestamp == NOW
 
 
 def test_case_p09_without_a_time_of_its_own_a_message_has_the_services() -> None:
-    entry = entry_of(Publish("site/tank", '{"v":1}'), 2, 1_700_000_000_123)
-    assert entry == Entry("site/tank/2", "2023-11-14T22:13:20.123000Z", rb'"{\"v\":1}"')
+    event = event_of(Publish("site:hall/tank", '{"v":1}'), 2, 1, NOW)
+    entity = EntityId(EntityType.STREAM, "site", "site:hall/tank/2")
+    assert event == Event(entity, 1, NOW, "published", "/", rb'"{\"v\":1}"', b"{}")
+    assert message_of(event, previous=None).timestamp == 1_700_000_000_123
 
 
-@pytest.mark.parametrize("entry", [Entry("tank", "2023-11-14T22:13:20.123000Z", b'""'), Entry("tank/0", "soon", b'""')])
-def test_what_is_no_entry_of_a_stream_is_refused(entry: Entry) -> None:
-    with pytest.raises(FrameRefused, match="Not an entry of a stream"):
-        message_of(entry, 1, previous=None)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"entity": EntityId(EntityType.STREAM, "", "tank")},
+        {"timestamp": "soon"},
+        {"value": None},
+        {"headers": b"[]"},
+        {"headers": b'{"ts":"soon"}'},
+    ],
+)
+def test_what_is_no_message_of_a_stream_is_refused(wrong: dict[str, Any]) -> None:
+    event = event_of(Publish("tank", "1"), 0, 1, NOW)._replace(**wrong)
+    with pytest.raises(FrameRefused, match="Not a message of a stream"):
+        message_of(event, previous=None)

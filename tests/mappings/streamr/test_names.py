@@ -13,6 +13,7 @@ from mappings.streamr.names import (
     Policy,
     Thing,
     partition_name,
+    partition_of,
     place_of,
     read_partition_name,
     resource_of,
@@ -47,6 +48,7 @@ def test_an_id_names_a_stream_or_a_twin(stream: str, place: Place | None) -> Non
 @given(st.text(min_size=1, max_size=20), st.integers(0, 255))
 def test_the_name_of_a_partition_is_read_back(stream: str, partition: int) -> None:
     assert read_partition_name(partition_name(stream, partition)) == (stream, partition)
+    assert read_partition_name(partition_of(stream, partition).id) == (stream, partition)
 
 
 @pytest.mark.parametrize(
