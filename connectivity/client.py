@@ -22,7 +22,7 @@ from typing import Any, Final
 import structlog
 
 from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link
+from connectivity.brokers.base import Link, Readers, nobody_asks
 from connectivity.carried import refusal
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Renewed
 from connectivity.inbound import Reader
@@ -61,8 +61,12 @@ class Client:
         pauses: Pauses,
         changed: Callable[[], None],
         now: Callable[[], datetime],
+        heard: Readers = nobody_asks,
     ) -> None:
-        """`number`: which of the connection's clients it is, from 0. `entries`: where operators read what has happened."""
+        """`number`: which of the connection's clients it is, from 0. `entries`: where operators read what has happened.
+
+        `heard` is told what the links know of those who read what they publish.
+        """
         self.lifecycle = Lifecycle()
         self.has_attempted = False
         """Whether the first attempt to connect has ended, one way or the other."""
@@ -78,6 +82,7 @@ class Client:
         self._outbox = outbox
         self._pauses = pauses
         self._changed = changed
+        self._heard = heard
         self._taking: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._has_stood = 0.0
@@ -178,6 +183,7 @@ class Client:
         except Exception as error:
             self._log.exception("connecting failed for a reason that nobody foresaw")
             return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
+        link.readers = self._heard
         self.has_attempted = True
         self._step(Input.CONNECTED)
         self._write(_GOOD, "Connection successful")

@@ -6,6 +6,7 @@ AMQP 0.9.1 §1.2 (reply codes). RabbitMQ uses a few codes for many things, so it
 from __future__ import annotations
 
 from connectivity.amqp.frames import Reason
+from connectivity.brokers.base import Sign
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 
 FORCED, ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 320, 403, 404, 405, 406, 530
@@ -17,6 +18,9 @@ CHANNEL_DETAILS = {
     LOCKED: Detail.NOT_AUTHORIZED,
 }
 """Why a queue cannot be consumed, or a message not be published; other codes are refusals without a name."""
+
+READER_SIGNS = {ACCESS_REFUSED: Sign.REFUSED, NOT_FOUND: Sign.UNHEARD}
+"""What a refusal to publish says about those who would read the message."""
 
 PASSING = frozenset({FORCED, 506, 541})
 """Codes of a closed link that pass: an operator's or a shutdown's doing, a lack of resources, an internal error."""

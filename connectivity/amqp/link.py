@@ -13,7 +13,7 @@ from connectivity.amqp.client import Client
 from connectivity.amqp.intake import Intake
 from connectivity.amqp.options import Options
 from connectivity.amqp.publisher import Publisher
-from connectivity.brokers.base import Delivery, Done, Outgoing
+from connectivity.brokers.base import Delivery, Done, Outgoing, Readers, Sign, nobody_asks
 from connectivity.errors import Detail, LinkError
 from connectivity.model import Connection
 
@@ -33,7 +33,8 @@ class AmqpLink:
         self._is_over = False
         self.client = Client(connection, options)
         self.client.on_lost = self._die
-        self.publisher = Publisher(self.client, connection.id)
+        self.readers: Readers = nobody_asks
+        self.publisher = Publisher(self.client, connection.id, self._told)
         self.client.on_blocked = self.publisher.blocked
         self.intakes = [Intake(self.client, source, self.client.die) for source in connection.sources]
 
@@ -63,6 +64,9 @@ class AmqpLink:
         """Close without a word: connecting has failed."""
         self._end()
         self.client.abandon()
+
+    def _told(self, address: str, sign: Sign) -> None:
+        self.readers(address, sign)
 
     def _die(self, error: LinkError) -> None:
         if not self._is_over:

@@ -27,7 +27,7 @@ from aiormq.abc import AbstractChannel
 
 from connectivity.amqp.addresses import split_address
 from connectivity.amqp.client import Client
-from connectivity.amqp.faults import NOT_FOUND, refused_message, returned_message
+from connectivity.amqp.faults import NOT_FOUND, READER_SIGNS, refused_message, returned_message
 from connectivity.amqp.frames import (
     ACK,
     BODY,
@@ -44,7 +44,7 @@ from connectivity.amqp.frames import (
     read_return,
 )
 from connectivity.amqp.tables import pack_properties
-from connectivity.brokers.base import Done, Outgoing
+from connectivity.brokers.base import Done, Outgoing, Readers, Sign
 from connectivity.errors import ConnectivityError, Detail, LinkError, PublishFailed
 
 log = structlog.get_logger(__name__)
@@ -69,9 +69,10 @@ class Sent(NamedTuple):
 class Publisher:
     """Publishes for one link."""
 
-    def __init__(self, client: Client, connection_id: str) -> None:
+    def __init__(self, client: Client, connection_id: str, readers: Readers) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
+        self._readers = readers
         self._log = log.bind(connection=connection_id)
         self._own: AbstractChannel | None = None
         self._channel = 0
@@ -175,6 +176,7 @@ class Publisher:
         if (found := self._missing.get(exchange)) is not None:
             until, error = found
             if time.monotonic() < until:
+                self._readers(message.address, Sign.UNHEARD)
                 self._fail(done, error)
                 return False
             del self._missing[exchange]
@@ -245,10 +247,12 @@ class Publisher:
                 if each > number:
                     break
                 ended.append(each)
-        outcomes = [(unconfirmed.pop(each).done, self._returned.pop(each, None) or error) for each in ended]
+        outcomes = [(unconfirmed.pop(each), self._returned.pop(each, None)) for each in ended]
         self._suspects = max(0, self._suspects - len(outcomes))
-        for done, outcome in outcomes:
-            done(outcome)
+        for sent, returned in outcomes:
+            if error is None or returned is not None:
+                self._readers(sent.message.address, Sign.HEARD if returned is None else Sign.UNHEARD)
+            sent.done(returned or error)
         if self._held:
             self._go_on()
 
@@ -279,7 +283,10 @@ class Publisher:
         self._start(self._open_again)
         if len(unconfirmed) == 1:
             self._suspects = max(0, self._suspects - 1)
-            unconfirmed[0].done(refused_message(reason))
+            refused = unconfirmed[0]
+            if (sign := READER_SIGNS.get(reason.code)) is not None:
+                self._readers(refused.message.address, sign)
+            refused.done(refused_message(reason))
             return
         self._log.warning("the broker refused a message", reason=reason.words, unconfirmed=len(unconfirmed))
         self._held.extendleft((sent.message, sent.done) for sent in reversed(unconfirmed))

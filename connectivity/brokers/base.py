@@ -59,6 +59,23 @@ class Delivery:
 AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 
 
+class Sign(Enum):
+    """What is to be seen of those who read at an address that something was published to."""
+
+    HEARD = "somebody received it"
+    UNHEARD = "nobody received it, though the broker took it or sent it back"
+    REFUSED = "the broker lets nothing be sent there"
+    GONE = "whoever read there has left for good"
+
+
+Readers = Callable[[str, Sign], None]
+"""Told of an address, and of a sign of those who read there."""
+
+
+def nobody_asks(_address: str, _sign: Sign) -> None:
+    """What links tell whom before anybody wants to know."""
+
+
 class Outgoing(msgspec.Struct, frozen=True):
     """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers."""
 
@@ -79,6 +96,10 @@ class Link(Protocol):
 
     lost: asyncio.Future[LinkError]
     """Resolved (never raising) when the link has died by itself. After that no `Done` is called any more."""
+
+    readers: Readers
+    """Set by whoever wants to know who reads: told what the broker says with each message's end, before its `Done`, and of
+    those who leave. A broker that does not know says nothing. `nobody_asks` until then."""
 
     @property
     def condition(self) -> str | None:

@@ -9,7 +9,7 @@ each connection id has a queue from its first link on, and the queue outlives th
 the front of its queue and is delivered at once, marked. What a link leaves unsettled comes again on the next one, marked.
 
 **Faults** can be ordered: `cut` ends all links, `refusal` keeps new ones out, `withheld_confirms` takes messages without
-ever confirming them, `refused_addresses` does not take them.
+ever confirming them, `refused_addresses` does not take them. Who reads at an address it knows only of `unread_addresses`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from connectivity.brokers.base import (
     Finding,
     Outcome,
     Outgoing,
+    Readers,
+    Sign,
+    nobody_asks,
 )
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem, PublishFailed
 from connectivity.model import Connection
@@ -91,6 +94,7 @@ class MemoryBroker:
         self.refusal: LinkError | None = None
         self.withheld_confirms = 0
         self.refused_addresses: set[str] = set()
+        self.unread_addresses: set[str] = set()
         self.taken: list[Message] = []
         """Every message that was sent or published, in order."""
         self.dropped: list[Message] = []
@@ -138,6 +142,7 @@ class MemoryLink:
         self._loop = asyncio.get_running_loop()
         self.window = WINDOW
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
+        self.readers: Readers = nobody_asks
         self.client = client
         self._broker, self._queues = broker, queues
         self._is_over = False
@@ -189,16 +194,23 @@ class MemoryLink:
             return
         broker = self._broker
         if message.address in broker.refused_addresses:
-            self._confirm(done, PublishFailed(f"address {message.address} takes no messages"))
+            refused = PublishFailed(f"address {message.address} takes no messages")
+            self._confirm(message.address, Sign.REFUSED, done, refused)
             return
         broker.send(message.address, message.envelope.payload, message.envelope.headers)
         if broker.withheld_confirms:
             broker.withheld_confirms -= 1
         else:
-            self._confirm(done, None)
+            sign = Sign.UNHEARD if message.address in broker.unread_addresses else Sign.HEARD
+            self._confirm(message.address, sign, done, None)
 
-    def _confirm(self, done: Done, error: PublishFailed | None) -> None:
-        self._loop.call_soon(lambda: None if self._is_over else done(error))
+    def _confirm(self, address: str, sign: Sign, done: Done, error: PublishFailed | None) -> None:
+        def confirm() -> None:
+            if not self._is_over:
+                self.readers(address, sign)
+                done(error)
+
+        self._loop.call_soon(confirm)
 
     async def close(self) -> None:
         self._end()

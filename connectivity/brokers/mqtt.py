@@ -6,12 +6,13 @@ described in `connectivity.mqtt.options`, the link in `connectivity.mqtt.link`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
-from connectivity.brokers.base import BrokerType, Examination, Outgoing
+from connectivity.brokers.base import BrokerType, Examination, Outgoing, Sign
 from connectivity.errors import PublishFailed
 from connectivity.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 from connectivity.model import Connection
@@ -34,6 +35,7 @@ class Mqtt311:
     """How MQTT 3.1.1 carries an envelope; see `connectivity.mqtt.dialect.Dialect`."""
 
     protocol = MQTTProtocolVersion.MQTTv311
+    signs: Mapping[int, Sign] = {}
 
     def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         headers = {TOPIC: arrival.topic, QOS: str(arrival.qos), RETAIN: _RETAIN_TEXTS[arrival.retain]}

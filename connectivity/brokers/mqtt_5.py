@@ -5,11 +5,13 @@ What it adds to the page `docs/mqtt.md` is said in `MANUAL`; the properties on t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from connectivity.brokers.base import BrokerType, Examination, Outgoing
+from connectivity.brokers.base import BrokerType, Examination, Outgoing, Sign
 from connectivity.brokers.mqtt import OUTCOMES, QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
 from connectivity.errors import PublishFailed
 from connectivity.manual import HeaderRule, Limit, Manual, Note
@@ -36,11 +38,15 @@ SESSION_EXPIRY = 60
 
 NO_PROPERTIES = b"\x00"
 
+READER_SIGNS: Mapping[int, Sign] = {0: Sign.HEARD, 16: Sign.UNHEARD, 135: Sign.REFUSED, 144: Sign.REFUSED}
+"""What the reasons of PUBACK and PUBREC tell of those who read (MQTT 5, table 3-4)."""
+
 
 class Mqtt5(Mqtt311):
     """How MQTT 5 carries an envelope; see `connectivity.mqtt.dialect.Dialect`."""
 
     protocol = MQTTProtocolVersion.MQTTv5
+    signs = READER_SIGNS
 
     def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         headers, _ = super().received(arrival)

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Shared
+from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Readers, Shared, nobody_asks
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.kafka.cluster import ask_brokers
 from connectivity.kafka.consuming import Consuming
@@ -49,6 +49,7 @@ class KafkaLink:
         self._loop = asyncio.get_running_loop()
         self.window = WINDOW
         self.lost = self._loop.create_future()
+        self.readers: Readers = nobody_asks
         self.down = asyncio.Event()
         """Set when the library has said that no broker can be reached."""
         self._sources: dict[str, tuple[int, ...]] = {}

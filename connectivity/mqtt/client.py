@@ -75,7 +75,8 @@ class LoopClient(Client):
         self.is_resumed = False
         """Whether the broker has kept a session, which may hold halves of QoS 2 messages under any identifier."""
         self._is_5 = protocol == MQTTProtocolVersion.MQTTv5
-        self._released: set[int] = set()
+        self._released: dict[int, int] = {}
+        """QoS 2 messages that the broker has, with what it said of them then: the end of the exchange says nothing new."""
         self._tail = bytearray()
         self._needed = 0
 
@@ -208,15 +209,14 @@ class LoopClient(Client):
         if reason >= REFUSED:
             self.on_confirmed(mid, reason)
             return MQTTErrorCode.MQTT_ERR_SUCCESS
-        self._released.add(mid)
+        self._released[mid] = reason
         return self._send_pubrel(mid)
 
     def _handle_pubackcomp(self, cmd: Any) -> MQTTErrorCode:  # noqa: ARG002
         packet = self._in_packet["packet"]
         mid, reason = packet[0] << 8 | packet[1], packet[2] if len(packet) > 2 else 0
-        if mid in self._released:
-            self._released.discard(mid)
-            self.on_confirmed(mid, reason)
+        if (received := self._released.pop(mid, None)) is not None:
+            self.on_confirmed(mid, reason or received)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _handle_pubrel(self) -> MQTTErrorCode:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
-from connectivity.brokers.base import Outgoing
+from connectivity.brokers.base import Outgoing, Sign
 
 
 class Arrival(NamedTuple):
@@ -38,6 +39,8 @@ class Dialect(Protocol):
     """One version of MQTT."""
 
     protocol: MQTTProtocolVersion
+    signs: Mapping[int, Sign]
+    """What the reason of a confirm says about those who read: nothing, where it is not here."""
 
     def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         """The headers of a message, and the numbers of the subscriptions that it came by (none: not known)."""

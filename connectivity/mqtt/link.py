@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Shared, Watermark
+from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Readers, Shared, Watermark, nobody_asks
 from connectivity.errors import Detail, LinkError, PublishFailed, Renewed
 from connectivity.mqtt.channel import Channel
 from connectivity.mqtt.client import REFUSED, LoopClient
@@ -73,7 +73,9 @@ class MqttLink:
         self._watermark = Watermark()
         self._held = self._withheld = 0
         self._is_made = self._is_over = self._is_full = False
-        self._unconfirmed: dict[int, Done] = {}
+        self.readers: Readers = nobody_asks
+        self._signs = dialect.signs
+        self._unconfirmed: dict[int, tuple[str, Done]] = {}
         self._ended = self._delivery_ended
         self._channels: list[Channel] = []
         self._farewell: asyncio.Task[None] | None = None
@@ -205,14 +207,17 @@ class MqttLink:
             return
         while (mid := self._out.next_identifier()) in self._unconfirmed:
             pass
-        self._unconfirmed[mid] = done
+        self._unconfirmed[mid] = message.address, done
         self._out.send(publication, mid)
         if self._channels[0].is_paused:
             self._balance()
 
     def _confirmed(self, mid: int, reason: int) -> None:
-        if (done := self._unconfirmed.pop(mid, None)) is None:
+        if (unconfirmed := self._unconfirmed.pop(mid, None)) is None:
             return
+        address, done = unconfirmed
+        if (sign := self._signs.get(reason)) is not None:
+            self.readers(address, sign)
         done(None if reason < REFUSED else refused_message(reason))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from connectivity.brokers import load_broker
-from connectivity.brokers.base import Delivery, Examination, Link, Outgoing
+from connectivity.brokers.base import Delivery, Examination, Link, Outgoing, Sign
 from connectivity.errors import ConnectivityError, Detail, LinkError
 from connectivity.model import Connection, Target
 from mappings.envelope import Envelope
@@ -122,6 +122,13 @@ class Publishing:
     async def all_done(self, deadline: float = 15.0) -> list[ConnectivityError | None]:
         await wait_until(lambda: not self._waiting and len(self.outcomes) == self.given, deadline)
         return [error for _, error in sorted(self.outcomes, key=lambda outcome: outcome[0])]
+
+
+def signs_of(link: Link) -> list[tuple[str, Sign]]:
+    """What the link tells, from now on, of those who read what it publishes."""
+    told: list[tuple[str, Sign]] = []
+    link.readers = lambda address, sign: told.append((address, sign))
+    return told
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:

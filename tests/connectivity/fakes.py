@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from connectivity.brokers.base import Done, Outgoing
+from connectivity.brokers.base import Done, Outgoing, Readers, nobody_asks
 from connectivity.feeds import Page, Then
 from connectivity.lanes import Ended, Posting
 from mappings.signals import Next, Outbound
@@ -16,6 +16,7 @@ class Link:
 
     def __init__(self, window: int = 100) -> None:
         self.window = window
+        self.readers: Readers = nobody_asks
         self.published: list[Outgoing] = []
         self._done: list[Done] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,11 +20,11 @@ from connectivity.amqp.intake import IN_FLIGHT
 from connectivity.amqp.link import WINDOW, AmqpLink
 from connectivity.amqp.publisher import MISSING_FOR
 from connectivity.brokers.amqp_091 import split_address, virtual_host
-from connectivity.brokers.base import Outgoing
+from connectivity.brokers.base import Outgoing, Sign
 from connectivity.errors import Detail, NotConnected, PublishFailed
 from mappings.envelope import Envelope
 from tests.behaviours.amqp import AmqpWorld
-from tests.behaviours.broker import BrokerBehaviour, Publishing, Taker, lost, numbered
+from tests.behaviours.broker import BrokerBehaviour, Publishing, Taker, lost, numbered, signs_of
 from tests.brokers.amqp_bystander import AmqpBystander
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.connection_vectors import Case, load_cases
@@ -331,17 +332,18 @@ class TestAmqp091(BrokerBehaviour):
         assert [error is None for error in await publishing.all_done()] == [each == "yes" for each in wanted]
 
     async def test_a_missing_queue_is_named(self, world: AmqpWorld, link: AmqpLink) -> None:
-        publishing = Publishing(link)
+        told, publishing = signs_of(link), Publishing(link)
         publishing.give(*outgoing("/never-there", b"lost"), *outgoing(world.out, b""), *outgoing("/never-there", b""))
         words = "missing address: no queue 'never-there': NO_ROUTE"
         assert messages_of(await publishing.all_done()) == [words, None, words]
+        assert Counter(told) == {("/never-there", Sign.UNHEARD): 2, (world.out, Sign.HEARD): 1}
 
     async def test_a_missing_exchange_is_named_and_harms_nobody(self, world: AmqpWorld, link: AmqpLink) -> None:
-        publishing = Publishing(link)
+        told, publishing = signs_of(link), Publishing(link)
         for payload in numbered(20):
             publishing.give(*outgoing(world.out, payload), *outgoing("not-there/key", payload))
         outcomes = messages_of(await publishing.all_done())
-        assert outcomes[::2] == [None] * 20
+        assert (outcomes[::2], told.count(("not-there/key", Sign.UNHEARD))) == ([None] * 20, 20)
         assert set(outcomes[1::2]) == {"missing address: NOT_FOUND - no exchange 'not-there' in vhost '/'"}
         await wait_until(lambda: len(world.heard()) >= 20)
         assert [envelope.payload for envelope in world.heard()] == numbered(20)
@@ -403,13 +405,14 @@ class TestAmqp091(BrokerBehaviour):
         self, world: AmqpWorld, link: AmqpLink
     ) -> None:
         made = await world.bystander.channel.declare_exchange(f"in-{uuid4().hex}", internal=True)
-        publishing = Publishing(link)
+        told, publishing = signs_of(link), Publishing(link)
         publishing.give(*outgoing(world.out, b"1"), *outgoing(f"{made.name}/key", b"2"), *outgoing(world.out, b"3"))
         one, two, three = messages_of(await publishing.all_done())
         assert (one, three) == (None, None)
         assert two is not None
         assert two.startswith("not authorized: ACCESS_REFUSED")
         assert made.name in two
+        assert (f"{made.name}/key", Sign.REFUSED) in told
 
     async def test_consumers_do_not_notice_refused_messages(self, world: AmqpWorld, link: AmqpLink) -> None:
         taker, publishing = Taker(link), Publishing(link)

@@ -8,12 +8,12 @@ from itertools import count
 import pytest
 
 from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link, Outgoing
+from connectivity.brokers.base import Link, Outgoing, Sign
 from connectivity.brokers.memory import IN_FLIGHT, MemoryBroker
 from connectivity.errors import ConnectionRefused, Detail, PublishFailed
 from connectivity.model import Connection, Target
 from mappings.envelope import Envelope
-from tests.behaviours.broker import BrokerBehaviour, Publishing, examined
+from tests.behaviours.broker import BrokerBehaviour, Publishing, examined, signs_of
 
 names = count(1)
 
@@ -86,6 +86,15 @@ class TestMemory(BrokerBehaviour):
         [error] = await publishing.all_done()
         assert isinstance(error, PublishFailed)
         assert world.heard() == []
+
+    async def test_it_says_with_each_confirm_whether_somebody_reads(self, world: MemoryWorld, link: Link) -> None:
+        world.broker.unread_addresses.add("nobody")
+        world.broker.refused_addresses.add("closed")
+        told, publishing = signs_of(link), Publishing(link)
+        for address in ("somebody", "nobody", "closed"):
+            publishing.give(Outgoing(address, Envelope(b"{}")))
+        assert [error is None for error in await publishing.all_done()] == [True, True, False]
+        assert told == [("somebody", Sign.HEARD), ("nobody", Sign.UNHEARD), ("closed", Sign.REFUSED)]
 
 
 def test_documents_of_users_cannot_name_it() -> None:

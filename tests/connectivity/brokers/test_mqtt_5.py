@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
-from connectivity.brokers.base import Outgoing
+from connectivity.brokers.base import Outgoing, Sign
 from connectivity.errors import PublishFailed
 from connectivity.mqtt import connecting
 from connectivity.mqtt.limits import Limits
 from mappings.envelope import Envelope
-from tests.behaviours.broker import Publishing, Taker, numbered
+from tests.behaviours.broker import Publishing, Taker, numbered, signs_of
 from tests.behaviours.mqtt import MqttBehaviour, MqttWorld
 from tests.brokers.mosquitto import Mosquitto
 from tests.helpers import wait_until
@@ -54,6 +57,30 @@ class TestMqtt5(MqttBehaviour):
         await wait_until(world.heard)
         assert dict(world.heard()[0].headers) == EVERYTHING | {"mqtt.topic": world.out, "mqtt.qos": "1"}
         await link.close()
+
+    async def test_the_broker_says_with_each_confirm_whether_somebody_reads(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        told, publishing = signs_of(link), Publishing(link)
+        nobody = f"nobody/{world.out}"
+        for address in (world.out, nobody, world.out, nobody):
+            publishing.give(Outgoing(address, Envelope(b"{}")))
+        assert await publishing.all_done() == [None] * 4
+        assert Counter(told) == {(world.out, Sign.HEARD): 2, (nobody, Sign.UNHEARD): 2}
+        await link.close()
+
+    async def test_an_address_that_may_not_be_published_to_is_told(self, world: MqttWorld, tmp_path: Path) -> None:
+        rules = tmp_path / "acl"
+        rules.write_text(f"topic readwrite {world.source}\ntopic readwrite {world.out}\n")
+        rules.chmod(0o644)
+        with Mosquitto.start(config_lines=(f"acl_file {rules}",)) as own:
+            world.document["uri"] = f"tcp://{own.host}:{own.port}"
+            link = await world.connect()
+            told, publishing = signs_of(link), Publishing(link)
+            publishing.give(Outgoing("lab/closed", Envelope(b"{}")))
+            [error] = await publishing.all_done()
+            assert isinstance(error, PublishFailed)
+            assert told == [("lab/closed", Sign.REFUSED)]
+            await link.close()
 
     async def test_an_expiry_of_zero_is_none(self, world: MqttWorld) -> None:
         link = await world.connect()

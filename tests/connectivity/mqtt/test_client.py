@@ -127,6 +127,13 @@ def test_qos_2_is_confirmed_by_the_last_of_its_packets() -> None:
     assert confirmed == [(5, 0)]
 
 
+def test_qos_2_is_confirmed_with_what_the_broker_said_when_it_took_the_message() -> None:
+    """That nobody has subscribed is said there alone; the last packet is the end of every exchange."""
+    sender, _, confirmed = client(V5)
+    sender.feed(b"\x50\x03\x00\x05\x10\x70\x02\x00\x05")
+    assert confirmed == [(5, 16)]
+
+
 def test_a_resumed_session_releases_an_identifier_before_qos_2_uses_it() -> None:
     sender, _, _ = client()
     sender.is_resumed = True
