@@ -241,6 +241,23 @@ SEARCH: Step = (
     """,
 )
 
+# What of the sessions of other protocols' clients outlives the service: see `spark_store.desk_sessions`.
+DESK_SESSIONS: Step = (
+    """
+    CREATE TABLE desk_sessions (
+        protocol   TEXT    NOT NULL,
+        connection TEXT    NOT NULL,
+        address    TEXT    NOT NULL,
+        key        TEXT    NOT NULL,
+        source     INTEGER NOT NULL,
+        mapper     TEXT    NOT NULL,
+        row        BLOB    NOT NULL,
+        last       INTEGER,
+        PRIMARY KEY (protocol, connection, address, key)
+    ) WITHOUT ROWID
+    """,
+)
+
 STEPS: Sequence[Step] = (
     JOURNAL,
     NEWEST_SEQ,
@@ -251,6 +268,7 @@ STEPS: Sequence[Step] = (
     POLICY_DUE,
     CONNECTIONS,
     SEARCH,
+    DESK_SESSIONS,
 )
 
 

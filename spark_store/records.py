@@ -175,6 +175,29 @@ class FileNote(NamedTuple):
     override: str | None
 
 
+class SessionKey(NamedTuple):
+    """What a session of a protocol's client keeps, among all that is kept of sessions: its connection, the address that it
+    is sent to, and a key of the protocol's own."""
+
+    connection: str
+    address: str
+    key: str
+
+
+class SessionRow(NamedTuple):
+    """Something of a session that outlives the service.
+
+    `source` and `mapper` say by which way of the connection the session is spoken to; `row` is the protocol's own. `last`:
+    up to which element it has been sent what it follows, None where it follows nothing.
+    """
+
+    at: SessionKey
+    source: int
+    mapper: str
+    row: bytes
+    last: int | None = None
+
+
 class AuditEntry(NamedTuple):
     """Somebody did something with a connection, which made this revision of it."""
 
