@@ -1,9 +1,9 @@
 """Who may do what to which part of an entity: a policy, compiled.
 
-A policy grants and revokes permissions on resources, `thing:/…`, `policy:/…` and `message:/…`. All its entries together
-make one tree with a node for each segment of each resource; the nearest explicit statement on the way up from a path
-wins, and a revoke wins over a grant of the same node (Ditto protocol, effective permission). An enforcer is made once for
-a revision of a policy and asked many times; it never changes.
+A policy grants and revokes permissions on resources, `thing:/…`, `policy:/…`, `message:/…` and `stream:/…`. All its
+entries together make one tree with a node for each segment of each resource; the nearest explicit statement on the way up
+from a path wins, and a revoke wins over a grant of the same node (Ditto protocol, effective permission). An enforcer is made
+once for a revision of a policy and asked many times; it never changes.
 
 An entry's subjects with an `expiry` in the past count no more. Since time passes without an event, an enforcer says with
 `expires` until when it holds; who keeps enforcers compiles the policy again from then on.
@@ -32,6 +32,9 @@ ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
 """The members of an entity that whoever may read any part of it sees as well."""
 
 _NOBODY: Final[frozenset[str]] = frozenset()
+
+_ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
+"""In how many segments a tilde is written as `~0`, where not in all."""
 
 
 class _Node:
@@ -230,11 +233,11 @@ def _below(node: _Node, key: str) -> tuple[_Node, bool]:
 def _segments(path: str) -> tuple[str, ...]:
     """`thing:/attributes/site` → `("thing", "attributes", "site")`.
 
-    The subjects and resources of a policy's entry are written there as they are, tildes included.
+    The subjects and resources of a policy's entry are written there as they are, tildes included, and so are ids of streams.
     """
     type, _, pointer = path.partition(":")
     parts = [part for part in pointer.split("/") if part]
-    escaped = 3 if type == "policy" else len(parts)
+    escaped = _ESCAPED.get(type, len(parts))
     return (type, *(part.replace("~0", "~") for part in parts[:escaped]), *parts[escaped:])
 
 

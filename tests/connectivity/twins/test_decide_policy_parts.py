@@ -358,6 +358,23 @@ def test_keys_that_look_like_paths_are_keys() -> None:
         assert world.refused("retrieve", path, to=P) == (404, "policies:resource.notfound")
 
 
+def test_streams_are_resources_of_a_policy_as_things_are() -> None:
+    world = a_policy_world()
+    for id in ("tank-9", "acme.site:tank-9", "site-4/pumps/a~0b", "Kühlung 日本", ""):
+        path = f"/entries/VIEW/resources/stream:/{id}"
+        assert world.status("modify", path, granting("READ", "WRITE"), to=P) == 201
+        assert last(world)[:3] == ("created", path, granting("READ", "WRITE"))
+        assert world.get(path, to=P) == granting("READ", "WRITE")
+        assert world.status("delete", path, to=P) == 204
+
+
+@pytest.mark.parametrize("resource", ["stream:tank-9", "stream:/site//tank", "stream", "/tank-9"])
+def test_a_resource_that_no_stream_has_is_refused(resource: str) -> None:
+    world = a_policy_world()
+    refusal = world.refused("modify", "/entries/VIEW/resources", {resource: granting("READ")}, to=P)
+    assert refusal == (400, "policies:entry.invalid")
+
+
 def test_a_key_with_a_tilde_obeys_the_resource_that_names_it() -> None:
     world = a_policy_world(GUARD=entry(["edge:a"], {"policy:/entries/VIEW/resources/thing:/a~0b": ALL}))
     world.send("modify", "/entries/VIEW/resources/thing:/a~0b", ALL, to=P, by=["edge:a"])

@@ -94,6 +94,13 @@ def test_a_tilde_in_a_path_is_written_as_in_pointers() -> None:
     assert enforcer.view({"a~b": 1, "a~0b": 2}, "thing:/attributes", [A]) == {"a~b": 1}
 
 
+def test_the_id_of_a_stream_is_in_its_resource_to_the_letter() -> None:
+    """Two ids that an unescaped tilde would make one are two."""
+    enforcer = Enforcer(a_policy(([A], "stream:/site/a~0b", ["READ"], []), ([B], "stream:/site/a~b", ["READ"], [])))
+    assert [enforcer.has([A], "READ", f"stream:/site/{id}") for id in ("a~0b", "a~b", "a~1b")] == [True, False, False]
+    assert [enforcer.has([B], "READ", f"stream:/site/{id}") for id in ("a~0b", "a~b", "a~00b")] == [False, True, False]
+
+
 def test_the_root_shows_its_identity_to_every_reader_of_a_part() -> None:
     enforcer = Enforcer(a_policy(([A], "thing:/attributes/x", ["READ"], [])))
     thing = {"thingId": "a:b", "policyId": "a:p", "_revision": 3, "attributes": {"x": 1, "y": 2}}

@@ -1,0 +1,154 @@
+"""Who may use a stream: by the resource that its id is, in the policy that is named for it; who may read twins' events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connectivity.twins.streams import may_read_events, may_use_stream
+from tests.connectivity.twins.twin_world import (
+    OWNER,
+    POLICY,
+    THING,
+    VIEWER,
+    TwinWorld,
+    a_world,
+    entry,
+    granting,
+    policy,
+    revoking,
+    thing,
+)
+
+T, P = thing(THING), policy(POLICY)
+PUMP, ANYBODY = "streamr:pump", "streamr:anonymous"
+OTHER = "acme.plant:others"
+
+
+def a_stream_world(**entries: Any) -> TwinWorld:
+    world = TwinWorld()
+    world.write_policy(entries)
+    return world
+
+
+def may(world: TwinWorld, permission: str, stream: str, *subjects: str, by: str = POLICY) -> bool:
+    return may_use_stream(stream, by, permission, subjects, world.world)
+
+
+def test_read_and_write_are_two_permissions_of_a_stream() -> None:
+    world = a_stream_world(
+        PUMP=entry([PUMP], {"stream:/tank-9": granting("WRITE")}),
+        ANYBODY=entry([ANYBODY], {"stream:/tank-9": granting("READ")}),
+    )
+    asked = [(who, what) for who in (PUMP, ANYBODY, OWNER) for what in ("READ", "WRITE")]
+    found = {question for question in asked if may(world, question[1], "tank-9", question[0])}
+    assert found == {(PUMP, "WRITE"), (ANYBODY, "READ")}
+    assert may(world, "READ", "tank-9", PUMP, ANYBODY)
+    assert not may(world, "READ", "tank-9")
+
+
+@pytest.mark.parametrize(
+    ("stream", "is_readable"),
+    [
+        ("site-4", True),
+        ("site-4/pumps", True),
+        ("site-4/pumps/north", True),
+        ("site-4/secret", False),
+        ("site-4/secret/key", False),
+        ("site-40", False),
+        ("site", False),
+        ("SITE-4", False),
+        ("other/site-4", False),
+    ],
+)
+def test_a_resource_speaks_for_the_streams_below_it(stream: str, is_readable: bool) -> None:
+    """What is revoked below takes nothing away above: another stream is meant there."""
+    resources = {"stream:/site-4": granting("READ"), "stream:/site-4/secret": revoking("READ")}
+    assert may(a_stream_world(V=entry([VIEWER], resources)), "READ", stream, VIEWER) == is_readable
+
+
+def test_all_streams_of_a_policy_are_meant_by_the_root_and_no_thing_is() -> None:
+    world = a_stream_world(
+        V=entry([VIEWER], {"stream:/": granting("READ")}), W=entry([PUMP], {"thing:/": granting("READ", "WRITE")})
+    )
+    assert may(world, "READ", "tank-9", VIEWER)
+    assert may(world, "READ", "acme.plant:tank/9", VIEWER)
+    assert not may(world, "READ", "tank-9", PUMP)
+    assert not may(world, "READ", "tank-9", OWNER), "a right on things, policies and messages is none on streams"
+
+
+def test_a_policy_that_is_not_there_lets_nobody_do_anything() -> None:
+    world = a_stream_world(V=entry([VIEWER], {"stream:/": granting("READ")}))
+    assert not may(world, "READ", "tank-9", VIEWER, by=OTHER)
+    world.send("delete", to=P)
+    assert not may(world, "READ", "tank-9", VIEWER)
+
+
+def test_a_policy_entry_for_namespaces_counts_for_ids_that_begin_with_one_of_them() -> None:
+    of_plants = {**entry([VIEWER], {"stream:/": granting("READ")}), "namespaces": ["acme.plant", "acme.plant.*"]}
+    world = a_stream_world(V=of_plants)
+    streams = (
+        "acme.plant:tank",
+        "acme.plant.north:tank",
+        "acme.plants:tank",
+        "acme.plant",
+        "acme.plant/x:tank",
+        ":tank",
+    )
+    assert [may(world, "READ", stream, VIEWER) for stream in streams] == [True, True, False, False, False, False]
+
+
+def test_a_change_of_the_policy_or_of_one_that_it_imports_counts_at_once() -> None:
+    world = a_stream_world()
+    world.write_policy({"ROLES": entry([PUMP], {"stream:/tank-9": granting("READ")})}, to=OTHER)
+    world.send("modify", f"/imports/{OTHER}", {}, to=P)
+    assert may(world, "READ", "tank-9", PUMP)
+    world.send("modify", "/entries/ROLES/resources", {"stream:/tank-8": granting("READ")}, to=policy(OTHER))
+    assert not may(world, "READ", "tank-9", PUMP)
+
+
+def test_a_subject_that_has_expired_may_no_more() -> None:
+    viewer = entry([VIEWER], {"stream:/": granting("READ")})
+    viewer["subjects"][VIEWER]["expiry"] = "2030-01-15T09:00:00Z"
+    world = a_stream_world(V=viewer)
+    assert may(world, "READ", "tank-9", VIEWER)
+    world.now = "2030-01-15T09:00:00.000000Z"
+    assert not may(world, "READ", "tank-9", VIEWER)
+
+
+# --- events of things and policies ----------------------------------------------------------------------------------------
+
+
+def test_events_of_a_thing_are_for_those_who_may_read_all_of_it() -> None:
+    world = a_world()
+    assert may_read_events(T, [OWNER], world.world)
+    assert not may_read_events(T, [VIEWER], world.world)
+    world.write_policy({"V": entry([VIEWER], {"thing:/": granting("READ")})})
+    assert may_read_events(T, [VIEWER], world.world)
+    world.write_policy({"V": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/a": revoking("READ")})})
+    assert not may_read_events(T, [VIEWER], world.world)
+
+
+def test_events_of_a_policy_are_for_those_who_may_read_all_of_it() -> None:
+    """Unlike a history in the Ditto protocol, which asks for READ on any part."""
+    world = a_stream_world(V=entry([VIEWER], {"policy:/entries/V": granting("READ")}))
+    assert may_read_events(P, [OWNER], world.world)
+    assert not may_read_events(P, [VIEWER], world.world)
+
+
+def test_what_never_was_is_read_by_nobody_and_what_is_deleted_by_its_last_policy() -> None:
+    world = a_world()
+    assert not may_read_events(thing("acme.plant:none"), [OWNER], world.world)
+    world.send("delete")
+    assert may_read_events(T, [OWNER], world.world)
+    world.send("delete", to=P)
+    assert not may_read_events(T, [OWNER], world.world)
+    assert not may_read_events(P, [OWNER], world.world)
+
+
+def test_a_thing_under_another_policy_is_judged_by_that_one() -> None:
+    world = a_world()
+    world.write_policy({"V": entry([VIEWER], {"thing:/": granting("READ")})}, to=OTHER)
+    world.send("modify", "/policyId", OTHER)
+    assert may_read_events(T, [VIEWER], world.world)
