@@ -7,19 +7,79 @@ for one of those takes nothing away here. To publish needs no READ.
 
 The events of a thing or policy are sent whole, so their reader needs READ at the root and nothing below it revoked. A
 deleted thing is judged by the policy that it had last. Writing to one is a command, which `decide.py` judges.
+
+`judge` is asked about each request; `may_follow` again, about what was allowed once: a permission may go while a stream is
+followed. What the request itself is like was looked at before (`mappings.streamr.requests`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from connectivity.twins.base import World
 from connectivity.twins.enforcer import READ
+from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.streamr.names import resource_of
+from mappings.streamr import access, faults
+from mappings.streamr.names import Own, Place, Policy, Thing, place_of, resource_of
+from mappings.streamr.options import StreamOptions, StreamrOptions
+from mappings.streamr.requests import Publish, Resend, Subscribe
 
 _PARTED: Final = ":"
+
+_ONE_PARTITION: Final = 1
+"""Of the events of a thing or policy, whose order is that of its revisions."""
+
+Judged: TypeAlias = Publish | Subscribe | Resend
+"""The requests that need a permission."""
+
+
+class Permit(NamedTuple):
+    """What a request may: the stream, in how many partitions it lies, and the subjects that it was allowed to."""
+
+    place: Place
+    partitions: int
+    subjects: frozenset[str]
+
+
+def judge(request: Judged, options: StreamrOptions, given: Iterable[str], world: World) -> Permit | Fault:
+    """What a request may, or what it is answered with.
+
+    `given` are the subjects of its source or peer. That a stream does not exist is told to publishers alone; that it has no
+    such partition, to those who may read it. A command for a thing or policy is allowed here whoever sends it with a known
+    key: what it needs is for `decide` to know.
+    """
+    subjects = access.subjects_of(request.auth_key, options.keys, given)
+    if subjects is None:
+        return access.refused_as_unknown(request)
+    place = place_of(request.stream)
+    stream = options.streams.get(request.stream) if isinstance(place, Own) else None
+    if place is None or (isinstance(place, Own) and stream is None):
+        return access.refused_as_missing(request)
+    permission = access.permission_of(request)
+    is_command = isinstance(request, Publish) and stream is None
+    if permission is not None and not is_command and not _may(permission, place, stream, subjects, world):
+        return access.refused(request)
+    partitions = _ONE_PARTITION if stream is None else stream.partitions
+    if not isinstance(request, Publish) and request.partition >= partitions:
+        return faults.invalid_partition(request.stream, request.partition)
+    return Permit(place, partitions, subjects)
+
+
+def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], world: World) -> bool:
+    """Whether these subjects may still read a stream."""
+    place = place_of(stream)
+    own = options.streams.get(stream)
+    if place is None or (isinstance(place, Own) and own is None):
+        return False
+    return _may(READ, place, own, subjects, world)
+
+
+def _may(permission: str, place: Place, stream: StreamOptions | None, subjects: frozenset[str], world: World) -> bool:
+    if isinstance(place, Thing | Policy):
+        return may_read_events(place.entity, tuple(subjects), world)
+    return stream is not None and may_use_stream(place.id, str(stream.policy), permission, tuple(subjects), world)
 
 
 def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Sequence[str], world: World) -> bool:

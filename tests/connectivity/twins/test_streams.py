@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from connectivity.twins.streams import may_read_events, may_use_stream
+from connectivity.twins.streams import Judged, Permit, judge, may_follow, may_read_events, may_use_stream
+from mappings.errors import Fault
+from mappings.streamr import faults
+from mappings.streamr.access import fingerprint
+from mappings.streamr.names import Own, Policy, Thing
+from mappings.streamr.options import StreamrOptions, read_streamr
+from mappings.streamr.requests import All, Publish, Resend, Subscribe
 from tests.connectivity.twins.twin_world import (
     OWNER,
     POLICY,
@@ -152,3 +158,131 @@ def test_a_thing_under_another_policy_is_judged_by_that_one() -> None:
     world.write_policy({"V": entry([VIEWER], {"thing:/": granting("READ")})}, to=OTHER)
     world.send("modify", "/policyId", OTHER)
     assert may_read_events(T, [VIEWER], world.world)
+
+
+# --- requests -------------------------------------------------------------------------------------------------------------
+
+KEY, WRONG_KEY = "K", "nobody was given this one"
+SOURCE = ("edge:broker",)
+OPTIONS = read_streamr(
+    {
+        "streams": {"tank": {"policyId": POLICY, "partitions": 4}, "lost": {"policyId": OTHER}},
+        "authKeys": {"pump": fingerprint(KEY)},
+    }
+)
+NOTHING = StreamrOptions()
+
+
+def a_keyed_world(**resources: Any) -> TwinWorld:
+    """What the holder of KEY may; everybody may read `thing:/`, with no key as well."""
+    world = a_world()
+    everybody = {"thing:/": granting("READ")}
+    world.write_policy({"PUMP": entry([PUMP], resources), "ANYBODY": entry([ANYBODY], everybody)})
+    return world
+
+
+def judged(request: Judged, world: TwinWorld, options: StreamrOptions = OPTIONS) -> Permit | Fault:
+    return judge(request, options, SOURCE, world.world)
+
+
+def requests(stream: str, key: str | None = KEY) -> tuple[Publish, Subscribe, Resend]:
+    return (
+        Publish(stream, "{}", auth_key=key),
+        Subscribe(stream, 0, key),
+        Resend(stream, 0, "a", All(), key),
+    )
+
+
+def test_what_is_allowed_is_told_with_the_subjects_it_is_allowed_to() -> None:
+    world = a_keyed_world(**{"stream:/tank": granting("READ", "WRITE")})
+    for request in requests("tank"):
+        assert judged(request, world) == Permit(Own("tank"), 4, frozenset({*SOURCE, PUMP}))
+
+
+def test_case_s19_p10_r23_a_key_without_the_permission_is_refused_in_the_words_of_each_request() -> None:
+    world = a_keyed_world(**{"stream:/other": granting("READ", "WRITE")})
+    publish, subscribe, resend = (judged(request, world) for request in requests("tank"))
+    assert publish == faults.publish_forbidden("tank")
+    assert subscribe == faults.not_authorized("tank", 0)
+    assert resend == faults.resend_forbidden("tank", 0)
+
+
+def test_case_s19_p12_r23_an_unknown_key_is_refused_whoever_may_do_it_without_one() -> None:
+    world = a_keyed_world()
+    world.write_policy({"ALL": entry([ANYBODY, *SOURCE], {"stream:/": granting("READ", "WRITE")})})
+    publish, subscribe, resend = (judged(request, world) for request in requests("tank", WRONG_KEY))
+    assert publish == faults.publish_unauthenticated("tank")
+    assert subscribe == faults.not_authorized("tank", 0)
+    assert resend == faults.resend_forbidden("tank", 0)
+
+
+def test_case_s20_p11_a_stream_that_is_not_there_is_told_to_publishers_alone() -> None:
+    world = a_keyed_world(**{"stream:/": granting("READ", "WRITE")})
+    for stream, options in (("none", OPTIONS), ("tank", NOTHING), ("things/x", OPTIONS), ("policies/", OPTIONS)):
+        publish, subscribe, resend = (judged(request, world, options) for request in requests(stream, None))
+        assert publish == faults.stream_not_found(stream)
+        assert subscribe == faults.not_authorized(stream, 0)
+        assert resend == faults.resend_forbidden(stream, 0)
+
+
+def test_a_stream_whose_policy_is_not_there_is_for_nobody() -> None:
+    assert judged(Publish("lost", "{}"), a_keyed_world()) == faults.publish_forbidden("lost")
+
+
+def test_case_s21_without_a_key_one_is_anybody_and_what_the_source_is() -> None:
+    world = a_keyed_world()
+    world.write_policy({"A": entry([ANYBODY], {"stream:/tank": granting("READ")})})
+    assert isinstance(judged(Subscribe("tank"), world), Permit)
+    assert judged(Publish("tank", "{}"), world) == faults.publish_forbidden("tank")
+    assert judged(Subscribe("tank", 0, KEY), world) == faults.not_authorized("tank", 0), "who has a name is not anybody"
+    world.write_policy({"A": entry(SOURCE, {"stream:/tank": granting("READ")})})
+    assert isinstance(judged(Subscribe("tank", 0, KEY), world), Permit)
+
+
+def test_case_p17_who_may_write_need_not_read() -> None:
+    world = a_keyed_world(**{"stream:/tank": granting("WRITE")})
+    publish, subscribe, _ = (judged(request, world) for request in requests("tank"))
+    assert isinstance(publish, Permit)
+    assert subscribe == faults.not_authorized("tank", 0)
+
+
+def test_case_s16_partitions_are_told_to_those_who_may_read() -> None:
+    world = a_keyed_world(**{"stream:/tank": granting("READ")})
+    assert isinstance(judged(Subscribe("tank", 3, KEY), world), Permit)
+    assert judged(Subscribe("tank", 4, KEY), world) == faults.invalid_partition("tank", 4)
+    assert judged(Resend("tank", 9, "a", All(), KEY), world) == faults.invalid_partition("tank", 9)
+    assert judged(Subscribe("tank", 4), world) == faults.not_authorized("tank", 4)
+    assert judged(Subscribe(f"things/{THING}", 1), world) == faults.invalid_partition(f"things/{THING}", 1)
+
+
+def test_events_of_twins_need_no_list_of_streams() -> None:
+    world = a_keyed_world(**{"policy:/": granting("READ")})
+    anybody = frozenset({*SOURCE, ANYBODY})
+    assert judged(Subscribe(f"things/{THING}"), world, NOTHING) == Permit(Thing(T), 1, anybody)
+    assert judged(Subscribe(f"policies/{POLICY}"), world) == faults.not_authorized(f"policies/{POLICY}", 0)
+    assert judged(Resend(f"policies/{POLICY}", 0, "a", All(), KEY), world) == Permit(
+        Policy(P), 1, frozenset({*SOURCE, PUMP})
+    )
+    assert judged(Subscribe("things/acme.plant:none"), world) == faults.not_authorized("things/acme.plant:none", 0)
+
+
+def test_a_command_is_left_to_those_who_decide_commands() -> None:
+    """Also on a thing that is not there: the command may be the one that creates it."""
+    world = a_keyed_world()
+    for stream in (f"things/{THING}", "things/acme.plant:new"):
+        assert isinstance(judged(Publish(stream, "{}"), world), Permit)
+        assert judged(Publish(stream, "{}", auth_key=WRONG_KEY), world) == faults.publish_unauthenticated(stream)
+
+
+def test_case_x06_what_was_allowed_once_can_be_asked_again() -> None:
+    world = a_keyed_world(**{"stream:/tank": granting("READ")})
+    pump = frozenset({*SOURCE, PUMP})
+
+    def may_still(*streams: str) -> list[bool]:
+        return [may_follow(stream, OPTIONS, pump, world.world) for stream in streams]
+
+    streams = ("tank", f"things/{THING}", "none", "things/x")
+    assert may_still(*streams) == [True, False, False, False]
+    world.write_policy({"PUMP": entry([PUMP], {"stream:/tank": granting("WRITE"), "thing:/": granting("READ")})})
+    assert may_still(*streams) == [False, True, False, False]
+    assert not may_follow("tank", NOTHING, pump, world.world)
