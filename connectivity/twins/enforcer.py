@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from connectivity.twins.importing import holds_in
+from mappings.ids import EntityId
 from mappings.metadata import METADATA
 
 READ: Final = "READ"
@@ -84,13 +85,21 @@ class Enforcer:
     """The permissions that the entries of a policy give. Paths are resources as text: `thing:/attributes/site`.
 
     `now` is the time as in `Event.timestamp`; subjects that have expired by then are left out. `expires` is when the
-    next one will, or None. Entries for other namespaces than `namespace` are left out; without one, none is.
+    next one will, or None. Entries for other namespaces than `namespace` are left out; without one, none is. `made_of` are
+    the policies that had a say in it, those that it imports included, there or not.
     """
 
-    __slots__ = ("_root", "expires")
+    __slots__ = ("_root", "expires", "made_of")
 
-    def __init__(self, policy: Mapping[str, Any], now: str = "", namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        policy: Mapping[str, Any],
+        now: str = "",
+        namespace: str | None = None,
+        made_of: frozenset[EntityId] = frozenset(),
+    ) -> None:
         self._root = _Node(None)
+        self.made_of = made_of
         self.expires: str | None = None
         for entry in policy.get("entries", {}).values():
             if namespace is not None and not holds_in(entry, namespace):

@@ -9,7 +9,8 @@ The events of a thing or policy are sent whole, so their reader needs READ at th
 deleted thing is judged by the policy that it had last. Writing to one is a command, which `decide.py` judges.
 
 `judge` is asked about each request; `may_follow` again, about what was allowed once: a permission may go while a stream is
-followed. What the request itself is like was looked at before (`mappings.streamr.requests`).
+followed. `concerning` says upon which entities that depends. What the request itself is like was looked at before
+(`mappings.streamr.requests`).
 """
 
 from __future__ import annotations
@@ -74,6 +75,22 @@ def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], w
     if place is None or (isinstance(place, Own) and own is None):
         return False
     return _may(READ, place, own, subjects, world)
+
+
+def concerning(stream: str, options: StreamrOptions, world: World) -> frozenset[EntityId]:
+    """The policies, and the thing, a change of which may change who may read a stream."""
+    place = place_of(stream)
+    if isinstance(place, Thing | Policy):
+        entity, snapshot = place.entity, world.snapshot(place.entity)
+        policy_id = snapshot.policy if snapshot is not None else None
+        return frozenset({entity}) | _made_of(policy_id, entity.namespace, world)
+    own = options.streams.get(stream)
+    return frozenset() if own is None else frozenset({own.policy}) | _made_of(str(own.policy), None, world)
+
+
+def _made_of(policy_id: str | None, namespace: str | None, world: World) -> frozenset[EntityId]:
+    enforcer = world.enforcer(policy_id, namespace) if policy_id is not None else None
+    return enforcer.made_of if enforcer is not None else frozenset()
 
 
 def _may(permission: str, place: Place, stream: StreamOptions | None, subjects: frozenset[str], world: World) -> bool:

@@ -70,7 +70,9 @@ class PresentWorld:
         if enforcer is None or (enforcer.expires is not None and self._now() >= enforcer.expires):
             if len(known.enforcers) >= _NAMESPACES:
                 known.enforcers.clear()
-            enforcer = known.enforcers[place] = Enforcer(known.effective, self._now(), place)
+            enforcer = known.enforcers[place] = Enforcer(
+                known.effective, self._now(), place, frozenset((entity, *known.others))
+            )
         return enforcer
 
     def _compile(self, policy: Snapshot) -> _Compiled:

@@ -12,9 +12,10 @@ its own client id, a subscription lives until the last of them has left it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from mappings.streamr import faults
@@ -287,14 +288,18 @@ class Sessions:
         is_gone = session.unheard >= UNHEARD_SENDS and now - session.unheard_since >= UNHEARD_SECONDS
         return self.end(address, End.UNHEARD) if is_gone else []
 
-    def recheck(self, stream: str, may_read: Callable[[frozenset[str]], bool]) -> list[Effect]:
-        """After a change of the stream's policy: end what is followed by somebody who may not read any longer."""
+    def recheck(self, streams: Container[str], may_read: Callable[[str, frozenset[str]], bool]) -> list[Effect]:
+        """After a change of policies: end what of these streams is followed by somebody who may not read it any longer.
+
+        `may_read` is asked once about each stream and the same subjects.
+        """
         effects: list[Effect] = []
+        judged = cache(may_read)
         for session in self._sessions.values():
             lost = [
                 spot
                 for spot, found in session.subscriptions.items()
-                if spot[0] == stream and not may_read(found.subjects)
+                if spot[0] in streams and not judged(spot[0], found.subjects)
             ]
             for spot in lost:
                 fault = faults.not_authorized(*spot)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.twins.streams import Judged, Permit, judge, may_follow, may_read_events, may_use_stream
+from connectivity.twins.streams import Judged, Permit, concerning, judge, may_follow, may_read_events, may_use_stream
 from mappings.errors import Fault
 from mappings.streamr import faults
 from mappings.streamr.access import fingerprint
@@ -286,3 +286,25 @@ def test_case_x06_what_was_allowed_once_can_be_asked_again() -> None:
     world.write_policy({"PUMP": entry([PUMP], {"stream:/tank": granting("WRITE"), "thing:/": granting("READ")})})
     assert may_still(*streams) == [False, True, False, False]
     assert not may_follow("tank", NOTHING, pump, world.world)
+
+
+def test_who_may_read_a_stream_depends_on_its_policy_and_on_those_that_it_imports() -> None:
+    world = a_stream_world()
+    assert concerning("tank", OPTIONS, world.world) == {P}
+    assert concerning("lost", OPTIONS, world.world) == {policy(OTHER)}, "it may be made at any time"
+    world.write_policy({}, to=OTHER)
+    world.send("modify", f"/imports/{OTHER}", {}, to=P)
+    for _ in ("there", "deleted, and it may be made anew"):
+        assert concerning("tank", OPTIONS, world.world) == {P, policy(OTHER)}
+        world.snapshots.pop(policy(OTHER), None)
+    assert concerning("none", OPTIONS, world.world) == set()
+
+
+def test_who_may_read_events_depends_on_the_thing_and_on_the_policy_that_it_has() -> None:
+    world = a_world()
+    assert concerning(f"things/{THING}", NOTHING, world.world) == {T, P}
+    world.write_policy({}, to=OTHER)
+    world.send("modify", "/policyId", OTHER)
+    assert concerning(f"things/{THING}", NOTHING, world.world) == {T, policy(OTHER)}
+    assert concerning(f"policies/{POLICY}", NOTHING, world.world) == {P}
+    assert concerning("things/acme.plant:none", NOTHING, world.world) == {thing("acme.plant:none")}
