@@ -167,6 +167,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.carried",
             "connectivity.differences",
         ),
+        ("connectivity.lifetimes",),
         ("connectivity.folder", "connectivity.refusals", "connectivity.watching"),
         ("connectivity.monitoring", "connectivity.monitoring.*"),
         (
