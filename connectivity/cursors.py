@@ -191,7 +191,7 @@ class Cursors:
 
     def _look_whether_wanted(self) -> None:
         if not self.is_wanted:
-            self._store.tail.leave()
+            self._store.tail.leave(self.wake)
 
     # turns
 

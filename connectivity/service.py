@@ -36,6 +36,7 @@ from connectivity.erasing import Eraser
 from connectivity.errors import SettingsError
 from connectivity.expiry import Expiry
 from connectivity.feeds import Feed
+from connectivity.following import Following
 from connectivity.history import HistoryFeed
 from connectivity.indexing import Indexer
 from connectivity.inquiring import Inquirer
@@ -61,8 +62,8 @@ from connectivity.twins.streaming import may_stream
 from connectivity.watching import Watcher
 from connectivity.wide import wide_queries
 from mappings.errors import Fault
-from mappings.ids import EntityId
-from mappings.signals import Kind, SearchQuery, Subscribe
+from mappings.ids import EntityId, EntityType
+from mappings.signals import FollowQuery, Kind, SearchQuery, Subscribe
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
 from spark_store.search import SqliteSearch
@@ -84,6 +85,9 @@ TRACING_SECONDS = 0.5
 """For the last spans."""
 
 _SWEEP_SECONDS = 1.0
+
+_TWINS = (EntityType.THING, EntityType.POLICY)
+"""Whose own policies say who may read their events. Of anything else, whoever subscribes has asked that before."""
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep the interpreter. The worker that commits needs it for microseconds only; with the default of
@@ -133,6 +137,7 @@ class Service:
             seconds_for_all=settings.search.budget_for_all.total_seconds(),
             note=definitions.audit,
         )
+        self.following = Following(self.store)
         self.streams = Streams(
             self._open_feed,
             Bounds(
@@ -292,13 +297,18 @@ class Service:
         return PastSearches(self.store, self.decider.world, wide_queries(self.settings), now, options)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        """The feed of a subscribe. Permission to read a history is judged once, with the subjects of the subscribe."""
+        """The feed of a subscribe. Permission to read a twin's events is judged once, with the subjects of the subscribe."""
         query = subscribe.query
         if isinstance(query, SearchQuery):
             seconds = self.settings.search.budget_for_all.total_seconds()
             return open_search(self.searching, query, subscribe.headers, subjects, seconds)
-        if (fault := may_stream(query.entity, subjects, self.decider.world)) is not None:
+        if (
+            query.entity.type in _TWINS
+            and (fault := may_stream(query.entity, subjects, self.decider.world)) is not None
+        ):
             return fault
+        if isinstance(query, FollowQuery):
+            return self.following.feed(query.entity, query.after)
         try:
             return HistoryFeed.open(self.store, query, self._now())
         except QueryError as error:

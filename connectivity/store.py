@@ -254,6 +254,10 @@ class Store:
         reaching = self._journal.trimmed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
 
+    def newest_durable(self, entity: EntityId) -> int:
+        """The revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
+        return self._journal.latest(entity)
+
     def keeps(self, entity: EntityId, revision: int) -> bool:
         """Whether the journal has this durable event. Raises StoreUnavailable."""
         return bool(self._journal.events(entity, revision, revision, 1, 1))
@@ -418,6 +422,8 @@ class Store:
                 raise
             except Exception as error:
                 log.error("changes cannot be stored", reason=str(error), changes=len(submitted.changes))
+                # Followers may have begun behind what will never be.
+                self.tail.forget()
                 for entity in submitted.entities():
                     self._decided.snapshots.pop(entity, None)
                     self._cache.drop(entity)
@@ -466,13 +472,23 @@ class Store:
                 self._cache.drop(submitted.forgotten.entity)
                 self.tail.forget()
             submitted.succeed()
-        if self._last is not None and any(change.events for change in changes):
+        if self.tail.is_followed and any(change.events for change in changes):
             # Whoever waited for these is told first: what it says about an event is known when a target is sent it.
-            asyncio.get_running_loop().call_soon(self.tail.extend, self._last, changes)
+            asyncio.get_running_loop().call_soon(self._tell_followers, self._last, changes)
         self._is_busy = False
         if self._queue or self._trimming is not None:
             self._is_busy = True
             self._write()
+
+    def _tell_followers(self, last: int | None, changes: Sequence[Change]) -> None:
+        """These are durable, the last of their events as number `last`, if anybody followed when they were written."""
+        if last is not None:
+            self.tail.extend(last, changes)
+            return
+        try:
+            self.tail.catch_up()
+        except StoreUnavailable as error:
+            log.warning("followers learn of events with the next commit", error=str(error))
 
     # trouble
 

@@ -65,11 +65,16 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who speaks: the reply, the authorization subjects, and the scope in which subscription ids are unique."""
+    """Who speaks: the reply, the authorization subjects, and the scope in which subscription ids are unique.
+
+    `has_session`: the scope is a session that has a lifetime of its own. Its subscriptions end when whoever keeps the
+    session cancels them, and never for lack of interaction.
+    """
 
     reply: Reply
     subjects: tuple[str, ...]
     scope: Hashable
+    has_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,8 @@ class Streams:
             self._cancel(former)
         live = scope[key] = Live(signal, key, peer, self._second)
         self.open_by_connection[connection] += 1
-        self._schedule(live, self._bounds.idle_timeout)
+        if not peer.has_session:
+            self._schedule(live, self._bounds.idle_timeout)
         peer.reply.post(Created(live.kind, key, live.entity, signal.headers))
         try:
             feed = self._open(signal, peer.subjects)
@@ -325,10 +331,11 @@ class Streams:
                     await live.posting.over()
                 if not live.is_closed:
                     self._send(live, live.finish())
-            elif page.then is Then.WAIT:
-                return Then.WAIT
-            elif live.posting is not None:
+                continue
+            if live.posting is not None:
                 await live.posting.taken()
+            if page.then is Then.WAIT:
+                return Then.WAIT
             await asyncio.sleep(0)
         return Then.MORE
 

@@ -39,6 +39,12 @@ CANCELLED: Mapping[Kind, Fault] = {
         "The subscription was cancelled by an operator.",
         "Subscribe again, for what is behind the last thing that came, if the things are still wanted.",
     ),
+    Kind.LIVE: Fault(
+        410,
+        "streaming.subscription.cancelled",
+        "The subscription was cancelled by an operator.",
+        "Subscribe again, if what is still to come is wanted.",
+    ),
 }
 
 

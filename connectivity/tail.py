@@ -30,7 +30,9 @@ class Tail:
         self._most, self._most_bytes = most, most_bytes
         self._kept: list[Followed] = []
         self._bytes = 0
-        self._wake: Callable[[], object] | None = None
+        self._wakes: dict[Callable[[], object], None] = {}
+        self.forgotten = 0
+        """How many times `forget` was called: who has kept something knows by it when the journal knows better."""
         self.newest = 0
         """The number of the newest event that followers may have."""
 
@@ -39,27 +41,28 @@ class Tail:
 
     @property
     def is_followed(self) -> bool:
-        return self._wake is not None
+        return bool(self._wakes)
 
     def follow(self, wake: Callable[[], object]) -> None:
         """From now on events are kept; `wake` is called when there are new ones. Raises StoreUnavailable."""
-        if self._wake is None:
+        if not self._wakes:
             self.newest = max(self.newest, self._journal.newest_seq())
-        self._wake = wake
+        self._wakes[wake] = None
 
-    def leave(self) -> None:
-        """Nobody follows any more."""
-        self._wake = None
-        self.forget()
+    def leave(self, wake: Callable[[], object]) -> None:
+        """One follows no more. Once nobody does, nothing is kept."""
+        self._wakes.pop(wake, None)
+        if not self._wakes:
+            self._let_go()
 
     def extend(self, last: int, changes: Sequence[Change]) -> None:
         """These have been committed one behind the other, the last of their events as number `last`."""
-        if self._wake is None:
+        if not self._wakes:
             return
         new = [(event, change.cause) for change in changes for event in change.events]
         first = last - len(new) + 1
         if self._kept and self._kept[-1].seq != first - 1:
-            self.forget()
+            self._let_go()
         self._kept += [Followed(seq, event, cause) for seq, (event, cause) in enumerate(new, first)]
         self._bytes += sum(event_size(event) for event, _ in new)
         if len(self._kept) > self._most or self._bytes > self._most_bytes:
@@ -69,13 +72,17 @@ class Tail:
     def reach(self, newest: int) -> None:
         """The journal has events up to this number."""
         self.newest = max(self.newest, newest)
-        if self._wake is not None:
-            self._wake()
+        for wake in list(self._wakes):
+            wake()
+
+    def catch_up(self) -> None:
+        """Something was committed that somebody has begun to follow meanwhile. Raises StoreUnavailable."""
+        self.reach(self._journal.newest_seq())
 
     def forget(self) -> None:
         """Keep nothing of what is kept: the journal knows better now."""
-        self._kept.clear()
-        self._bytes = 0
+        self.forgotten += 1
+        self._let_go()
 
     def after(self, seq: int, limit: int = PAGE) -> Sequence[Followed]:
         """The next events with numbers above `seq`, in ascending order; empty at the end.
@@ -107,6 +114,10 @@ class Tail:
     def trimmed(self) -> int:
         """The number of the last event that the journal has let go; 0 for none. Raises StoreUnavailable."""
         return self._journal.trimmed()
+
+    def _let_go(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
 
     def _shorten(self) -> None:
         """Let go of more than has to go, so that this is seldom done."""

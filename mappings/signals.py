@@ -215,6 +215,7 @@ class Kind(str, Enum):
 
     HISTORY = "history"
     SEARCH = "search"
+    LIVE = "live"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,15 @@ class SearchQuery:
     entity: ClassVar[None] = None
 
 
-Query: TypeAlias = HistoryQuery | SearchQuery
+@dataclass(frozen=True, slots=True)
+class FollowQuery:
+    """Every event of one entity behind revision `after`, without an end; None: behind the newest one of this moment."""
+
+    entity: EntityId
+    after: int | None = None
+
+
+Query: TypeAlias = HistoryQuery | SearchQuery | FollowQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +321,8 @@ class Created:
 class Next:
     """Elements in order: a protocol that sends them singly makes one message of each, one that packs may join them.
 
-    An element of a history is an `Event`; one of a search is a page: a JSON array of things, as text.
-    `headers` are those of the client's latest command, `subscribed` those of its subscribe.
+    An element of a history, or of what is followed live, is an `Event`; one of a search is a page: a JSON array of things,
+    as text. `headers` are those of the client's latest command, `subscribed` those of its subscribe.
     """
 
     kind: Kind

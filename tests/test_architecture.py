@@ -190,6 +190,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connectivity.interest",),
         ("connectivity.pages",),
         ("connectivity.store", "connectivity.history", "connectivity.searching", "connectivity.streams"),
+        ("connectivity.following",),
         ("connectivity.aggregating",),
         ("connectivity.inquiring",),
         (
@@ -330,6 +331,7 @@ LIBRARIES = {
 STORE_OPENERS = (
     "connectivity.store",
     "connectivity.history",
+    "connectivity.following",
     "connectivity.searching",
     "connectivity.trimming",
     "connectivity.past",

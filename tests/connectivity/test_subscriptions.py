@@ -136,6 +136,7 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_told() ->
     assert codes == {
         Kind.HISTORY: (410, "streaming.subscription.cancelled"),
         Kind.SEARCH: (410, "thing-search:subscription.cancelled"),
+        Kind.LIVE: (410, "streaming.subscription.cancelled"),
     }
     assert [row["id"] for row in desk.rows()] == [second[:SHOWN]]
 

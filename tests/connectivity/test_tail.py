@@ -103,6 +103,39 @@ def test_while_nobody_follows_nothing_is_kept() -> None:
     assert (following.tail.is_followed, following.tail.newest, following.tail._kept) == (False, 0, [])
     following.tail.follow(following.wake)
     following.commit(change(LAMP, 4))
-    following.tail.leave()
+    following.tail.leave(following.wake)
     following.commit(change(LAMP, 5))
     assert (following.tail.is_followed, following.tail._kept, following.woken) == (False, [], 1)
+
+
+def test_several_follow_and_each_may_leave(it: Following) -> None:
+    others: list[int] = []
+
+    def wake() -> None:
+        others.append(it.tail.newest)
+
+    it.tail.follow(wake)
+    it.commit(change(LAMP, 4))
+    assert (it.woken, others) == (1, [4])
+    it.tail.leave(it.wake)
+    it.commit(change(LAMP, 5))
+    assert (it.woken, others, it.seqs(3)) == (1, [4, 5], [4, 5])
+    assert it.journal.reads == 0, "one who leaves takes nothing away from the others"
+    it.tail.leave(wake)
+    assert not it.tail.is_followed
+
+
+def test_what_was_committed_while_somebody_began_to_follow_is_told(it: Following) -> None:
+    it.journal.append([change(LAMP, 4)])
+    it.tail.catch_up()
+    assert (it.woken, it.seqs(3)) == (1, [4])
+
+
+def test_who_has_kept_something_sees_that_the_journal_knows_better(it: Following) -> None:
+    it.commit(change(LAMP, 4))
+    before = it.tail.forgotten
+    it.commit(change(LAMP, 5))
+    assert it.tail.forgotten == before
+    it.tail.forget()
+    assert it.tail.forgotten == before + 1
+    assert (it.seqs(3), it.journal.reads) == ([4, 5], 1)
