@@ -35,14 +35,15 @@ import structlog
 
 from connectivity.cache import SnapshotCache
 from connectivity.decided import Decided
+from connectivity.kept import Kept
 from connectivity.tail import Tail
 from mappings.ids import EntityId
 from mappings.signals import HistoryQuery
 from spark_store import history
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import HistoryPage, HistoryRange, Trimmed
-from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest
-from spark_store.records import Change, DeliveryName, Due, Numbered, Place, Snapshot
+from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
+from spark_store.records import Change, DeliveryName, Due, Numbered, Oldest, Place, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.cold import Cold
@@ -109,6 +110,8 @@ class Store:
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
         self.tail = Tail(journal)
         """The newest durable events, for those who follow all of them."""
+        self.kept = Kept(journal, self.ask_lake)
+        """Where histories begin by now."""
         self._last: int | None = None
         """The number of the newest event in the commit that is on its way, while somebody follows."""
         self._answers = 0
@@ -258,6 +261,10 @@ class Store:
         """The revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
         return self._journal.latest(entity)
 
+    def oldest_kept(self, entity: EntityId) -> int:
+        """As `Kept.oldest`: the smallest revision that a page can still bring, from memory. Raises StoreUnavailable."""
+        return self.kept.oldest(entity)
+
     def keeps(self, entity: EntityId, revision: int) -> bool:
         """Whether the journal has this durable event. Raises StoreUnavailable."""
         return bool(self._journal.events(entity, revision, revision, 1, 1))
@@ -298,7 +305,7 @@ class Store:
         Raises StoreUnavailable.
         """
         while (found := self._journal.newest_until(seq)) is not None:
-            if self._journal.erased(found.event.entity) < found.event.revision:
+            if self._journal.beginning(found.event.entity).erased < found.event.revision:
                 return found
             seq = found.seq - 1
         return None
@@ -459,6 +466,7 @@ class Store:
         seconds, trimming, trimmed = commit.result()
         if trimming is not None:
             self._trimming = None
+            self.kept.trimmed()
             trimming.done.set_result(trimmed)
         if self._on_commit is not None:
             self._on_commit(seconds)
@@ -470,6 +478,7 @@ class Store:
             if submitted.forgotten is not None:
                 self._decided.drop(submitted.forgotten)
                 self._cache.drop(submitted.forgotten.entity)
+                self.kept.forget(submitted.forgotten.entity)
                 self.tail.forget()
             submitted.succeed()
         if self.tail.is_followed and any(change.events for change in changes):
@@ -502,6 +511,7 @@ class Store:
         self._decided.clear()
         # A commit that failed may have been carried out all the same.
         self._cache.clear()
+        self.kept.forget()
         self.tail.forget()
         self._is_busy = False
         self._answers = 0

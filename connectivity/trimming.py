@@ -101,6 +101,7 @@ class Trimmer:
             await asyncio.sleep(ROUND_SECONDS)
             try:
                 await self.round()
+                await self._store.kept.round()
             except Exception:
                 log.exception("a round of trimming failed")
 

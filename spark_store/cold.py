@@ -128,6 +128,30 @@ class Cold:
             self._ahead.put(place, _Run(rest, run.is_all))
         return ColdEvents(found, run.is_all and not rest.num_rows)
 
+    def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
+        """The smallest of these revisions that is here; 0 for none. Raises HistoryUnavailable."""
+        asked = self._asked(entity)
+
+        def smallest(version: Version) -> int:
+            found = [file.bounds.least_revision or 0 for file in version.files if file.may_hold(asked, first, last)]
+            low = max(first, min(found, default=last + 1))
+            while low <= last:
+                rows = rows_of(self._footers, version, asked, low, min(last, low + WINDOW - 1), ["revision"])
+                if rows.num_rows:
+                    return int(pc.min(rows["revision"]).as_py())
+                low += WINDOW
+            return 0
+
+        return self._events.read(smallest, reaching)
+
+    def deletions(self) -> int:
+        """A number that grows whenever events may have been deleted, as far as this process has seen it.
+
+        Raises HistoryUnavailable.
+        """
+        self._events.newest()
+        return self._events.deletions
+
     def forgotten(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> ColdEvents:
         """As `events`, of any time: events from `first` on that have been deleted since this process knew of them.
 

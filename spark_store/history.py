@@ -175,7 +175,7 @@ def _gone(
     journal: Journal, range: HistoryRange, position: int, first: int, last: int, limit: int, max_bytes: int
 ) -> HistoryPage:
     """A page that begins with revisions that the journal has no more: they were erased, and it begins later, or trimmed."""
-    if (erased := journal.erased(range.entity)) < first:
+    if (erased := journal.beginning(range.entity).erased) < first:
         return HistoryPage([], position, False, Trimmed(first, last, last == range.last, range.first))
     if erased >= range.last:
         return HistoryPage([], range.last, True)

@@ -24,17 +24,29 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store import due, following, index, migrations
-from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable, Unstorable
+from spark_store.batch import Planned, plan
+from spark_store.errors import StoreError, StoreUnavailable, Unstorable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
 from spark_store.index import Head, Index
-from spark_store.records import Change, DeliveryName, Due, Followed, Numbered, Place, Snapshot, entity_of
+from spark_store.records import (
+    Beginning,
+    Change,
+    DeliveryName,
+    Due,
+    Followed,
+    Numbered,
+    Oldest,
+    Place,
+    Snapshot,
+    entity_of,
+)
 
 T = TypeVar("T")
 
@@ -43,13 +55,6 @@ TRIM_EVENTS = 250
 
 MAX_ANSWERS = 100_000
 """How many answers are remembered at most, however young they are."""
-
-
-class Oldest(NamedTuple):
-    """Number and timestamp of the oldest event that a journal has."""
-
-    seq: int
-    timestamp: str
 
 
 class Journal(Protocol):
@@ -86,8 +91,8 @@ class Journal(Protocol):
     def latest(self, entity: EntityId) -> int:
         """The newest committed revision; 0 for an entity that never was."""
 
-    def erased(self, entity: EntityId) -> int:
-        """The revision up to which the entity was erased: nobody has these events any more; 0 for none."""
+    def beginning(self, entity: EntityId) -> Beginning:
+        """Where the committed events of an entity begin: before the first one for an entity that never was."""
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
         """Committed events with first ≤ revision ≤ last in ascending order.
@@ -164,54 +169,12 @@ class Journal(Protocol):
         """Let go of the store; what is not committed is forgotten. Safe to call twice."""
 
 
-class Planned(NamedTuple):
-    """The state that a batch leaves an entity in: as a value, and as JSON (None once it is deleted)."""
-
-    snapshot: Snapshot
-    text: bytes | None
-
-
-def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, Planned]:
-    """What a batch makes of the entities it touches; each state is encoded once, however many changes lead to it.
-
-    `newest` says an entity's revision before the batch, 0 if it has none. Raises RevisionConflict and Unstorable.
-    """
-    revisions: dict[EntityId, int] = {}
-    snapshots: dict[EntityId, Snapshot] = {}
-    for change in changes:
-        for event in change.events:
-            entity = event.entity
-            found = revisions.get(entity)
-            if found is None:
-                found = newest(entity)
-            if event.revision != found + 1:
-                raise RevisionConflict(entity, event.revision - 1, found)
-            revisions[entity] = event.revision
-        for snapshot in change.snapshots:
-            if snapshot.revision != revisions.get(snapshot.entity):
-                raise Unstorable(
-                    f"{snapshot.entity}: expected the state after an event of the same change, found revision "
-                    f"{snapshot.revision} after {revisions.get(snapshot.entity, 'no event')}"
-                )
-            snapshots[snapshot.entity] = snapshot
-    for entity, revision in revisions.items():
-        if entity not in snapshots or snapshots[entity].revision != revision:
-            raise Unstorable(f"{entity}: expected the state at revision {revision}, found none")
-    return {entity: Planned(snapshot, _encode(snapshot)) for entity, snapshot in snapshots.items()}
-
-
-def _encode(snapshot: Snapshot) -> bytes | None:
-    if snapshot.state is None:
-        return None
-    try:
-        return msgspec.json.encode(snapshot.state)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error
-
-
 _SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 _LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
-_ERASED = "SELECT erased FROM entities WHERE type = ? AND id = ?"
+_BEGINNING = """
+    SELECT erased, coalesce((SELECT min(revision) FROM entries WHERE entity = key AND revision > erased), revision + 1)
+    FROM entities WHERE type = ? AND id = ?
+"""
 _INSERT_ENTITY = """
     INSERT INTO entities (type, id, revision, created, modified, state, policy, newest_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
@@ -504,9 +467,9 @@ class SqliteJournal(Journal):
         row = self._one(_LATEST, (entity.type.value, entity.id))
         return row[0] if row is not None else 0
 
-    def erased(self, entity: EntityId) -> int:
-        row = self._one(_ERASED, (entity.type.value, entity.id))
-        return row[0] if row is not None else 0
+    def beginning(self, entity: EntityId) -> Beginning:
+        row = self._one(_BEGINNING, (entity.type.value, entity.id))
+        return Beginning(0, 1) if row is None else Beginning(*row)
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
         found: list[Event] = []

@@ -17,9 +17,22 @@ import msgspec
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store.batch import Planned, plan
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal, Oldest, Planned, plan
-from spark_store.records import Cause, Change, DeliveryName, Due, Followed, Numbered, Place, Snapshot, event_size
+from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
+from spark_store.records import (
+    Beginning,
+    Cause,
+    Change,
+    DeliveryName,
+    Due,
+    Followed,
+    Numbered,
+    Oldest,
+    Place,
+    Snapshot,
+    event_size,
+)
 
 
 class _Open(NamedTuple):
@@ -119,9 +132,10 @@ class MemoryJournal(Journal):
         found = self._states.get(entity)
         return 0 if found is None else found.snapshot.revision
 
-    def erased(self, entity: EntityId) -> int:  # noqa: ARG002 - nothing is erased here
-        self._check_open()
-        return 0
+    def beginning(self, entity: EntityId) -> Beginning:
+        """Nothing is erased here."""
+        entries = self._entries.get(entity)
+        return Beginning(0, entries[0].revision if entries else self.latest(entity) + 1)
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
         self._check_open()

@@ -55,6 +55,26 @@ class Numbered(NamedTuple):
     event: Event
 
 
+class Oldest(NamedTuple):
+    """Number and timestamp of the oldest event that a journal has."""
+
+    seq: int
+    timestamp: str
+
+
+class Beginning(NamedTuple):
+    """Where an entity's events begin: up to which revision they were erased (0: not at all), and the first one behind that
+    which the journal has, or will have next where it has none."""
+
+    erased: int
+    first: int
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the journal has everything that was not erased."""
+        return self.first == self.erased + 1
+
+
 class Cause(NamedTuple):
     """What an event goes to targets with: the connection that its command came by, and the headers that it has there."""
 

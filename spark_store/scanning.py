@@ -183,6 +183,8 @@ class OpenTable:
         self._noted: tuple[int, int] | None = None
         self._looked = float("-inf")
         self._former: deque[Version] = deque(maxlen=FORMER)
+        self.deletions = 0
+        """How often rows may have been deleted since this table was opened."""
 
     def is_there(self) -> bool:
         return self._version is not None or Path(self._path, "_delta_log").is_dir()
@@ -263,6 +265,7 @@ class OpenTable:
         if self._version is None or self._version.number != number or self._version.files != ():
             if self._version is not None and self._may_have_deleted(self._version.number, number):
                 self._former.append(self._version)
+                self.deletions += 1
             files = tuple(_files(self._path, table))
             self._footers.keep({file.path for file in files}, self._path)
             self._version = Version(number, files, table.transaction_version(APP) or 0)

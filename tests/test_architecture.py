@@ -68,6 +68,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.partial",
             "spark_store.rql",
             "spark_store.rql.*",
+            "spark_store.batch",
             "spark_store.session",
         ),
         ("spark_store.aggregation", "spark_store.folding"),
@@ -178,6 +179,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.cache",
             "connectivity.decided",
             "connectivity.tail",
+            "connectivity.kept",
             "connectivity.enrichment",
             "connectivity.happening",
         ),
@@ -343,6 +345,7 @@ STORE_OPENERS = (
     "connectivity.indexing",
     "connectivity.rotating",
     "connectivity.tail",
+    "connectivity.kept",
 )
 """The only ones that see journal, history, search or lake; the rest of the package knows records, errors and rql."""
 

@@ -12,8 +12,20 @@ import pytest
 from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
-from spark_store.journal import Journal, Oldest
-from spark_store.records import Answer, Cause, Change, DeliveryName, Due, Followed, Numbered, Place, Snapshot
+from spark_store.journal import Journal
+from spark_store.records import (
+    Answer,
+    Beginning,
+    Cause,
+    Change,
+    DeliveryName,
+    Due,
+    Followed,
+    Numbered,
+    Oldest,
+    Place,
+    Snapshot,
+)
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -337,6 +349,21 @@ class JournalBehaviour:
         assert (journal.oldest(), journal.newest_seq()) == (Oldest(6, timestamp(2)), 7)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [5]
 
+    def test_where_an_entity_begins_is_known_also_when_all_its_events_are_gone(self, journal: Journal) -> None:
+        assert journal.beginning(LAMP) == Beginning(0, 1)
+        journal.append([change(LAMP, 1), change(POLICY, 1), *history(LAMP, 4, 2)])
+        assert journal.beginning(LAMP) == Beginning(0, 1)
+        assert journal.beginning(LAMP).is_here
+        journal.trim(3, LATER)
+        journal.commit()
+        assert (journal.beginning(LAMP), journal.beginning(POLICY)) == (Beginning(0, 3), Beginning(0, 2))
+        journal.trim(99, LATER)
+        journal.commit()
+        assert journal.beginning(LAMP) == Beginning(0, 5)
+        journal.append([change(LAMP, 5)])
+        assert journal.beginning(LAMP) == Beginning(0, 5)
+        assert not journal.beginning(LAMP).is_here
+
     def test_the_newest_event_up_to_a_number_is_known_with_its_number(self, journal: Journal) -> None:
         assert journal.newest_until(9) is None
         journal.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
@@ -348,7 +375,6 @@ class JournalBehaviour:
         assert journal.trim(1, LATER) == 1
         journal.commit()
         assert journal.newest_until(1) is None
-        assert journal.erased(LAMP) == 0
 
     def test_what_is_young_stays_and_what_comes_after_it(self, journal: Journal) -> None:
         late = event(POLICY, 1)._replace(timestamp=timestamp(60))

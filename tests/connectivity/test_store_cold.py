@@ -14,8 +14,8 @@ from connectivity.store import Store, StoreOptions
 from mappings.signals import HistoryQuery
 from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
-from spark_store.journal import Oldest
 from spark_store.memory import MemoryJournal
+from spark_store.records import Oldest
 from spark_store.tables import Lake
 from tests.behaviours.journal import LAMP, LATER, MUCH, change, event, history, revisions, timestamp
 from tests.connectivity.site import Disk

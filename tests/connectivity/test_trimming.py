@@ -17,9 +17,9 @@ from connectivity.trimming import Trimmer, unlike
 from mappings.signals import Event
 from spark_store import erasure
 from spark_store.cold import Cold
-from spark_store.journal import TRIM_EVENTS, Oldest, SqliteJournal
+from spark_store.journal import TRIM_EVENTS, SqliteJournal
 from spark_store.memory import MemoryJournal
-from spark_store.records import Change, Numbered
+from spark_store.records import Change, Numbered, Oldest
 from spark_store.tables import EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
 from tests.behaviours.journal import ALL, LAMP, MUCH, POLICY, event, history, snapshot

@@ -169,6 +169,20 @@ def test_a_table_that_is_not_there_is_told(lake: Lake) -> None:
 # states
 
 
+def test_the_oldest_event_of_a_range_is_found_wherever_it_begins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold, "WINDOW", 4)
+    fill(lake, 1, 40)
+    opened = Cold(lake)
+    assert [opened.oldest(LAMP, *bounds) for bounds in ((1, 40), (7, 9), (41, 50), (9, 7))] == [1, 7, 0, 0]
+    assert opened.oldest(POLICY, 1, 40) == 0
+    before = opened.deletions()
+    fill(lake, 41, 42)
+    assert opened.deletions() == before
+    forget(lake, f"entity = '{LAMP.id}' AND revision <= 22")
+    assert opened.deletions() == before + 1
+    assert [opened.oldest(each, 1, 40) for each in (LAMP, OTHER)] == [23, 1]
+
+
 def test_the_newest_event_that_brings_the_whole_entity_is_found(lake: Lake) -> None:
     fill(lake, 1, 10)
     whole = Event(LAMP, 11, timestamp(11), "created", "/", b'{"attributes":{}}', b"{}")

@@ -1,0 +1,60 @@
+"""What a batch of changes makes of the entities that it touches, before any journal stores it. Pure.
+
+Every event has to follow its entity's newest one, and every entity to have a state after its newest event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mappings.ids import EntityId
+from spark_store.errors import RevisionConflict, Unstorable
+from spark_store.records import Change, Snapshot
+
+
+class Planned(NamedTuple):
+    """The state that a batch leaves an entity in: as a value, and as JSON (None once it is deleted)."""
+
+    snapshot: Snapshot
+    text: bytes | None
+
+
+def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, Planned]:
+    """What a batch makes of the entities it touches; each state is encoded once, however many changes lead to it.
+
+    `newest` says an entity's revision before the batch, 0 if it has none. Raises RevisionConflict and Unstorable.
+    """
+    revisions: dict[EntityId, int] = {}
+    snapshots: dict[EntityId, Snapshot] = {}
+    for change in changes:
+        for event in change.events:
+            entity = event.entity
+            found = revisions.get(entity)
+            if found is None:
+                found = newest(entity)
+            if event.revision != found + 1:
+                raise RevisionConflict(entity, event.revision - 1, found)
+            revisions[entity] = event.revision
+        for snapshot in change.snapshots:
+            if snapshot.revision != revisions.get(snapshot.entity):
+                raise Unstorable(
+                    f"{snapshot.entity}: expected the state after an event of the same change, found revision "
+                    f"{snapshot.revision} after {revisions.get(snapshot.entity, 'no event')}"
+                )
+            snapshots[snapshot.entity] = snapshot
+    for entity, revision in revisions.items():
+        if entity not in snapshots or snapshots[entity].revision != revision:
+            raise Unstorable(f"{entity}: expected the state at revision {revision}, found none")
+    return {entity: Planned(snapshot, _encode(snapshot)) for entity, snapshot in snapshots.items()}
+
+
+def _encode(snapshot: Snapshot) -> bytes | None:
+    if snapshot.state is None:
+        return None
+    try:
+        return msgspec.json.encode(snapshot.state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error
