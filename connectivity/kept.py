@@ -118,6 +118,10 @@ class Kept:
         """Events have left the journal: where entities begin there has to be asked anew."""
         self._begun.clear()
 
+    def beginning(self, entity: EntityId) -> Beginning:
+        """Where an entity begins in the journal at this moment. Raises StoreUnavailable."""
+        return self._journal.beginning(entity)
+
     def _beginning(self, entity: EntityId) -> Beginning:
         if (found := self._begun.get(entity)) is None:
             found = self._journal.beginning(entity)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import structlog
@@ -36,6 +36,7 @@ import structlog
 from connectivity.cache import SnapshotCache
 from connectivity.decided import Decided
 from connectivity.kept import Kept
+from connectivity.submitted import Committed, Submitted, Trimming
 from connectivity.tail import Tail
 from mappings.ids import EntityId
 from mappings.signals import HistoryQuery
@@ -103,9 +104,9 @@ class Store:
         self._cold = cold
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="lake")
-        self._trimming: _Trimming | None = None
-        self._queue: deque[_Submitted] = deque()
-        self._written: list[_Submitted] = []
+        self._trimming: Trimming | None = None
+        self._queue: deque[Submitted] = deque()
+        self._written: list[Submitted] = []
         self._decided = Decided()
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
         self.tail = Tail(journal)
@@ -169,7 +170,7 @@ class Store:
         It raises StoreUnavailable if none of them is stored and all may be later, or what is wrong with one of them (then
         none is stored either).
         """
-        submitted = _Submitted(changes, asyncio.get_running_loop().create_future())
+        submitted = Submitted(changes, asyncio.get_running_loop().create_future())
         if self._is_closed or not self.is_available:
             self._decided.clear()
             submitted.fail(StoreUnavailable(self.reason or "the store is closed"))
@@ -188,7 +189,7 @@ class Store:
         An entity that the step `forgets` has, for every command that is decided from now on, neither state nor policy.
         `is_aside`: the step waits for the disk; it runs in the worker thread, while no transaction is open.
         """
-        taken = _Submitted((), asyncio.get_running_loop().create_future(), step)
+        taken = Submitted((), asyncio.get_running_loop().create_future(), step)
         taken.is_aside = is_aside
         if self._is_closed or not self.is_available:
             taken.fail(StoreUnavailable(self.reason or "the store is closed"))
@@ -202,7 +203,7 @@ class Store:
 
     def barrier(self) -> asyncio.Future[None]:
         """A future that resolves when everything submitted so far is durable. Raises StoreUnavailable if it will not be."""
-        passed = _Submitted((), asyncio.get_running_loop().create_future())
+        passed = Submitted((), asyncio.get_running_loop().create_future())
         if self._queue:
             self._queue.append(passed)
         elif self._written:
@@ -256,6 +257,10 @@ class Store:
             return None
         reaching = self._journal.trimmed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
+
+    async def ask_journal(self, ask: Callable[[Journal], Answered]) -> Answered:
+        """What `ask` says in a worker thread, of what a journal answers to any thread. Raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, ask, self._journal)
 
     def newest_durable(self, entity: EntityId) -> int:
         """The revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
@@ -319,7 +324,7 @@ class Store:
         if self._is_closed or not self.is_available:
             raise StoreUnavailable(self.reason or "the store is closed")
         if self._trimming is None:
-            self._trimming = _Trimming(last, before, asyncio.get_running_loop().create_future())
+            self._trimming = Trimming(last, before, asyncio.get_running_loop().create_future())
             self._schedule()
         return await asyncio.shield(self._trimming.done)
 
@@ -356,7 +361,7 @@ class Store:
 
     def _write(self) -> None:
         """Write some of the queue into the transaction; then some more, or commit."""
-        batch: list[_Submitted] = []
+        batch: list[Submitted] = []
         size = 0
         if self._is_aside_next and not self._written:
             self._step_aside(self._queue.popleft())
@@ -394,7 +399,7 @@ class Store:
     def _is_aside_next(self) -> bool:
         return bool(self._queue) and self._queue[0].is_aside
 
-    def _take_step(self, taken: _Submitted) -> None:
+    def _take_step(self, taken: Submitted) -> None:
         """Raises StoreUnavailable."""
         try:
             taken.take_step()
@@ -406,7 +411,7 @@ class Store:
             log.exception("a step on the journal failed")
             taken.fail(error)
 
-    def _step_aside(self, taken: _Submitted) -> None:
+    def _step_aside(self, taken: Submitted) -> None:
         def done(working: asyncio.Future[None]) -> None:
             if (error := working.exception()) is not None:
                 taken.fail(StoreUnavailable(str(error)))
@@ -418,7 +423,7 @@ class Store:
         working = asyncio.get_running_loop().run_in_executor(self._worker, taken.take_step)
         working.add_done_callback(done)
 
-    def _write_singly(self, batch: list[_Submitted]) -> None:
+    def _write_singly(self, batch: list[Submitted]) -> None:
         """One of these cannot be stored: find it, and store the others. Raises StoreUnavailable."""
         for position, submitted in enumerate(batch):
             try:
@@ -450,14 +455,14 @@ class Store:
         """When the oldest answer was given, in nanoseconds, that is still known: what comes later is no redelivery."""
         return self._now() - int(self._options.redelivery_window * 1e9)
 
-    def _commit(self, trimming: _Trimming | None) -> _Committed:
+    def _commit(self, trimming: Trimming | None) -> Committed:
         """Runs in the worker thread."""
         start = time.perf_counter()
         trimmed = 0 if trimming is None else self._journal.trim(trimming.last, trimming.before, TRIM_EVENTS)
         self._journal.commit()
-        return _Committed(time.perf_counter() - start, trimming, trimmed)
+        return Committed(time.perf_counter() - start, trimming, trimmed)
 
-    def _committed(self, commit: asyncio.Future[_Committed]) -> None:
+    def _committed(self, commit: asyncio.Future[Committed]) -> None:
         if (error := commit.exception()) is not None:
             self._break(error)
             return
@@ -541,55 +546,3 @@ class Store:
         log.info("store available again")
         self.reason = self._probing = None
         self._available.set()
-
-
-class _Trimming(NamedTuple):
-    """What may be taken away, and who waits for the number of those that were."""
-
-    last: int
-    before: str
-    done: asyncio.Future[int]
-
-
-class _Committed(NamedTuple):
-    """How many seconds a commit took, and what was trimmed with it."""
-
-    seconds: float
-    trimming: _Trimming | None
-    trimmed: int
-
-
-class _Submitted:
-    """Changes that are stored together, and who waits for that. A barrier has no changes.
-
-    Or a `step` instead of changes, which may run aside of transactions, or leave an entity as `forgotten`.
-    """
-
-    __slots__ = ("changes", "durable", "forgotten", "is_aside", "step")
-
-    def __init__(
-        self, changes: Sequence[Change], durable: asyncio.Future[None], step: Callable[[], object] | None = None
-    ) -> None:
-        self.changes = changes
-        self.durable = durable
-        self.step = step
-        self.is_aside = False
-        self.forgotten: Snapshot | None = None
-
-    def take_step(self) -> None:
-        if self.step is not None:
-            self.step()
-
-    def entities(self) -> set[EntityId]:
-        """Whose states the changes bring."""
-        return {snapshot.entity for change in self.changes for snapshot in change.snapshots}
-
-    def succeed(self) -> None:
-        if not self.durable.done():
-            self.durable.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        if not self.durable.done():
-            self.durable.set_exception(error)
-            # Whoever does not wait any more has left; that is no reason for a complaint.
-            self.durable.exception()

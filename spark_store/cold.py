@@ -26,8 +26,10 @@ import pyarrow.compute as pc
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.errors import HistoryUnavailable
+from spark_store.published import TS, as_timestamp
 from spark_store.records import Numbered, Snapshot, Times
-from spark_store.scanning import GONE, Asked, Footers, OpenTable, Version, instant, nothing, rows_of, values
+from spark_store.scanning import GONE, INSTANTS, Asked, Footers, OpenTable, Version, nothing, rows_of, values
+from spark_store.scanning import instant as as_datetime
 from spark_store.tables import EVENTS, SNAPSHOTS, Lake
 
 AHEAD: Final = 2000
@@ -41,6 +43,9 @@ WAITING_BYTES: Final = 32 << 20
 
 WINDOW: Final = 16_384
 """The most revisions that are looked for at once, where those that were asked for first are not there."""
+
+_NAMED: Final = rf'"{TS}":(?P<{TS}>-?[0-9]+)'
+"""The time that a publisher named, in headers as text."""
 
 _COLUMNS: Final = ["revision", "ts", "action", "path", "value", "headers"]
 
@@ -144,6 +149,22 @@ class Cold:
 
         return self._events.read(smallest, reaching)
 
+    def first_published(self, entity: EntityId, first: int, last: int, instant: int, *, reaching: int = 0) -> int:
+        """The first of these revisions of a stream's partition whose message is not from before an instant; 0 for none.
+
+        As `Journal.first_published`. What is not here counts for nothing. Raises HistoryUnavailable.
+        """
+        asked = self._asked(entity)
+        start = pa.scalar(as_datetime(as_timestamp(instant)), INSTANTS)
+
+        def found(version: Version) -> int:
+            rows = rows_of(self._footers, version, asked, first, last, ["revision", "ts", "headers"])
+            named = pc.struct_field(pc.extract_regex(rows["headers"], _NAMED), [TS]).cast(pa.int64())
+            is_late = pc.coalesce(pc.greater_equal(named, instant), pc.greater_equal(rows["ts"], start))
+            return int(pc.min(rows.filter(is_late)["revision"]).as_py() or 0)
+
+        return self._events.read(found, reaching)
+
     def deletions(self) -> int:
         """A number that grows whenever events may have been deleted, as far as this process has seen it.
 
@@ -202,7 +223,7 @@ class Cold:
 
         Raises HistoryUnavailable.
         """
-        asked, end = self._asked(entity), instant(before)
+        asked, end = self._asked(entity), as_datetime(before)
 
         def newest(version: Version) -> int:
             low, high, found = 1, last, 0
@@ -230,7 +251,7 @@ class Cold:
         def newest(version: Version) -> Snapshot | None:
             rows = rows_of(self._footers, version, asked, 1, last, ["revision", "modified"])
             if before is not None:
-                rows = rows.filter(pc.less(rows["modified"], pa.scalar(instant(before), rows["modified"].type)))
+                rows = rows.filter(pc.less(rows["modified"], pa.scalar(as_datetime(before), rows["modified"].type)))
             if not rows.num_rows:
                 return None
             revision = int(pc.max(rows["revision"]).as_py())

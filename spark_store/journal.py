@@ -30,7 +30,7 @@ import msgspec
 
 from mappings.ids import EntityId
 from mappings.signals import Event
-from spark_store import due, following, index, migrations
+from spark_store import due, following, index, migrations, published
 from spark_store.batch import Planned, plan
 from spark_store.errors import StoreError, StoreUnavailable, Unstorable
 from spark_store.faults import DAMAGED_JOURNAL, sqlite_fault
@@ -98,6 +98,13 @@ class Journal(Protocol):
         """Committed events with first ≤ revision ≤ last in ascending order.
 
         At most `limit` of them; the one with which values and headers come to `max_bytes` is the last one.
+        """
+
+    def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
+        """The first of these revisions of a stream's partition whose message is not from before an instant; 0 for none.
+
+        The instant is in milliseconds, the time of a message the one that its headers name, or else the event's. It waits
+        for the disk, as long as there are revisions; any thread may ask.
         """
 
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
@@ -487,6 +494,14 @@ class SqliteJournal(Journal):
         except sqlite3.Error as error:
             raise sqlite_fault(self.path, error) from error
         return found
+
+    def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
+        try:
+            # One of its own: the reader belongs to the caller's loop.
+            with contextlib.closing(_connect(self.path, sqlite3.Connection)) as it:
+                return published.first(it, entity, first, last, instant)
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
 
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         row = self._one(_ANSWER, name.place)

@@ -17,6 +17,7 @@ import msgspec
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store import published
 from spark_store.batch import Planned, plan
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
@@ -150,6 +151,15 @@ class MemoryJournal(Journal):
             if max_bytes <= 0:
                 break
         return found
+
+    def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
+        self._check_open()
+        start = published.as_timestamp(instant)
+        for event in self._entries.get(entity, []):
+            named = msgspec.json.decode(event.headers).get("ts")
+            if first <= event.revision <= last and (event.timestamp >= start if named is None else named >= instant):
+                return event.revision
+        return 0
 
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         self._check_open()

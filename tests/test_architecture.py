@@ -82,6 +82,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.desk_sessions",
             "spark_store.due",
             "spark_store.following",
+            "spark_store.published",
             "spark_store.recalling",
         ),
         (
@@ -180,13 +181,14 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.decided",
             "connectivity.tail",
             "connectivity.kept",
+            "connectivity.submitted",
             "connectivity.enrichment",
             "connectivity.happening",
         ),
         ("connectivity.interest",),
         ("connectivity.pages",),
         ("connectivity.store", "connectivity.history", "connectivity.searching", "connectivity.streams"),
-        ("connectivity.following",),
+        ("connectivity.following", "connectivity.published"),
         ("connectivity.aggregating",),
         ("connectivity.inquiring",),
         (
