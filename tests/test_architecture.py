@@ -135,12 +135,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.tls",
         ),
         ("connectivity.model",),
-        (
-            "connectivity.rules",
-            "connectivity.secrets",
-            "connectivity.documents",
-            "connectivity.brokers.base",
-        ),
+        ("connectivity.rules", "connectivity.secrets", "connectivity.documents", "connectivity.brokers.base"),
         ("connectivity.vault", "connectivity.scripts", "connectivity.scripts.*"),
         ("connectivity.mapper", "connectivity.dialing"),
         (
