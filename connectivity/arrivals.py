@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import count, repeat
 from time import time_ns
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -271,6 +271,31 @@ class Redeliveries:
             return True
         _remember(self._requests, name.place, name.digest, _REMEMBERED_REQUESTS)
         return False
+
+
+class Named(NamedTuple):
+    """What names a message when it comes again, if anything; whether it may have come before; whether a client chose it."""
+
+    name: DeliveryName | None
+    is_asked: bool = False
+    is_chosen: bool = False
+
+
+def name_in_session(heard: Heard, arrival: Arrival, session: str | None, chosen: str | None) -> Named:
+    """What names a message of a session: a key that its client has chosen, or else what the broker calls the delivery.
+
+    The key is the `idempotency-key`, or `chosen` where there is a session. It says nothing about what other sessions send.
+    """
+    route, delivery = arrival.route, arrival.delivery
+    key = _idempotency_key(heard.signal.headers, delivery) or (chosen if session is not None else None)
+    if key is not None:
+        text = "\0".join((session or "", *arrival.received.subjects, heard.name))
+        hashed = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return Named(DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b""), True, True)
+    if delivery.name is None:
+        return Named(None)
+    name = delivery.name + heard.name
+    return Named(DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again)
 
 
 def _remember(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-import msgspec
 import structlog
 
 from connectivity.acknowledgements import NO_TIME, NOTHING, Wish, channel_of, outcome_of_error, says_nothing, wish
@@ -34,18 +33,30 @@ from connectivity.causes import cause_of
 from connectivity.collecting import Pending
 from connectivity.conversation import conversation
 from connectivity.cursors import Cursors, NowWorld
+from connectivity.desks.base import Desk
 from connectivity.errors import TwinError
 from connectivity.exchange import Exchange
 from connectivity.inbound import Heard
 from connectivity.members import Member, Members
-from connectivity.outbound import Route
 from connectivity.past import recall
 from connectivity.replies import Replies
+from connectivity.steps import (
+    AnswerStep,
+    RequestStep,
+    SayStep,
+    Steps,
+    Told,
+    answer_bytes,
+    by_arrival,
+    internal_error,
+    stored_answer,
+)
 from connectivity.store import Store
 from connectivity.streams import Peer, Streams
 from connectivity.twins.decide import LIVE_CONDITION, Decider, asks_for_past
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.headers import essential, response_required
+from mappings.ids import EntityId, EntityType
 from mappings.signals import (
     Acknowledgement,
     Cancel,
@@ -61,6 +72,7 @@ from mappings.signals import (
     PolicyAnnouncement,
     Request,
     Response,
+    Spoken,
     Subscribe,
 )
 from spark_store.errors import HistoryUnavailable, RevisionConflict, StoreUnavailable
@@ -76,40 +88,26 @@ _HEADERS_TOO_LARGE = 431
 Postponed = Callable[[Sequence[Arrival]], None]
 """Takes back arrivals that could not be carried out now. None of them has been answered."""
 
-_Told: TypeAlias = Response | ErrorResponse
-
-
-class _Answer(NamedTuple):
-    """An answer that may be told once what was submitted is durable: by its route, or to what collects for the requester."""
-
-    arrival: Arrival
-    told: _Told
-    route: Route
-    pending: Pending | None = None
-
-
-class _Saying(NamedTuple):
-    """What a signal with these headers says to others, once all of its delivery is durable. `pending` waits for answers."""
-
-    arrival: Arrival
-    say: Callable[[], None]
-    headers: Headers
-    pending: Pending | None = None
-
-
-_Waiting: TypeAlias = list[_Answer | _Saying]
-
 
 class Dispatcher:
     """The one place that knows which signal goes where."""
 
     def __init__(
-        self, store: Store, streams: Streams, decider: Decider, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        streams: Streams,
+        decider: Decider,
+        clock: Callable[[], float] = time.monotonic,
+        desks: Mapping[str, Desk] | None = None,
     ) -> None:
-        """`clock` gives monotonic seconds; it says when somebody has waited long enough for acknowledgements."""
+        """`clock` gives monotonic seconds; it says when somebody has waited long enough for acknowledgements.
+
+        `desks` serve the protocols with sessions of their own, by the names of the codecs' modules.
+        """
         self._store = store
         self._streams = streams
         self._decider = decider
+        self._desks = desks or {}
         self._submitted: set[asyncio.Future[None]] = set()
         """What waits for the disk. Where one of these has failed, those behind it must not be faster than its return."""
         self._recalling: set[asyncio.Task[None]] = set()
@@ -130,7 +128,7 @@ class Dispatcher:
             for arrival in arrivals:
                 self.handle([arrival], postponed)
             return
-        waiting: _Waiting = []
+        waiting: Steps = []
         changes: list[Change] = []
         self._announced = []
         left = arrivals
@@ -148,7 +146,10 @@ class Dispatcher:
             stored = self._store.submit(changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
             announced = self._announced
-            stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed, announced))
+            policies = {
+                each.entity for change in changes for each in change.snapshots if each.entity.type is EntityType.POLICY
+            }
+            stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed, announced, policies))
 
     def join(self, member: Member) -> None:
         """A connection is open: it may be sent what others bring in."""
@@ -159,6 +160,8 @@ class Dispatcher:
         self.cursors.leave(connection_id)
         self._members.leave(connection_id)
         self._exchange.collecting.close_connection(connection_id)
+        for desk in self._desks.values():
+            desk.close_connection(connection_id)
         self._streams.close_connection(connection_id)
         self._peer.cache_clear()
         self._memory.close_connection(connection_id)
@@ -174,11 +177,16 @@ class Dispatcher:
         """How many deliveries of a connection wait for acknowledgements."""
         return self._exchange.collecting.held(connection_id)
 
+    def sweep(self) -> None:
+        """About once a second: desks do what is due."""
+        for desk in self._desks.values():
+            desk.sweep()
+
     def expire(self) -> None:
         """End the waiting of those whose time is over. Happens by itself; for whoever moves the clock."""
         self._exchange.collecting.expire()
 
-    def _take_all(self, arrivals: Sequence[Arrival], waiting: _Waiting, changes: list[Change]) -> Sequence[Arrival]:
+    def _take_all(self, arrivals: Sequence[Arrival], waiting: Steps, changes: list[Change]) -> Sequence[Arrival]:
         """Carry out as many as can be; those that are left."""
         for position, arrival in enumerate(arrivals):
             try:
@@ -189,16 +197,16 @@ class Dispatcher:
                 return arrivals[position:]
         return ()
 
-    def _take(self, arrival: Arrival, waiting: _Waiting, changes: list[Change]) -> None:
+    def _take(self, arrival: Arrival, waiting: Steps, changes: list[Change]) -> None:
         """Carry out one delivery. Raises StoreUnavailable where it has to be taken up again."""
         if (arrival.delivery.redelivered or self._memory.has_failures) and self._memory.is_answered(arrival):
             return
         arrival.outcome = Outcome.SETTLED
         received = arrival.received
-        steps: _Waiting = []
+        steps: Steps = []
         is_alone = len(received.signals) == 1 and received.error is None
         if received.error is not None:
-            steps.append(_Answer(arrival, received.error, received.route or arrival.route))
+            steps.append(AnswerStep(arrival, received.error, received.route or arrival.route))
         elif not received.signals:
             arrival.route.meter.inbound("unread")
         try:
@@ -208,6 +216,9 @@ class Dispatcher:
                     steps.append(self._take_command(signal, heard, arrival, changes))
                 elif isinstance(signal, Subscribe | Request | Cancel):
                     self._stream(signal, heard, arrival)
+                elif isinstance(signal, Spoken):
+                    if (said := self._take_request(signal, heard, arrival, changes)) is not None:
+                        steps.append(said)
                 elif (step := self._pass_on(signal, heard, arrival, is_alone=is_alone)) is not None:
                     steps.append(step)
         except StoreUnavailable:
@@ -217,7 +228,7 @@ class Dispatcher:
         if not steps:
             # Streams answer for themselves, as fast as the link takes it.
             arrival.route.outbox.behind(self._memory.until_ended(arrival), arrival.route.place)
-        elif is_alone and isinstance(steps[0], _Saying):
+        elif is_alone and isinstance(steps[0], SayStep):
             # Nothing can take it back: a live signal does not wait for the disk.
             self._do(steps[0])
         else:
@@ -228,10 +239,11 @@ class Dispatcher:
     def _answer(
         self,
         stored: asyncio.Future[None],
-        waiting: _Waiting,
+        waiting: Steps,
         left: Sequence[Arrival],
         postponed: Postponed,
         announced: Sequence[PolicyAnnouncement],
+        policies: Collection[EntityId],
     ) -> None:
         self._submitted.discard(stored)
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
@@ -240,6 +252,8 @@ class Dispatcher:
                 self._do(step)
             for announcement in announced:
                 self.announce(announcement)
+            for policy in policies:
+                self._policy_changed(policy)
         elif isinstance(error, StoreUnavailable):
             self._drop(waiting)
             taken = list(dict.fromkeys(step.arrival for step in waiting))
@@ -251,9 +265,16 @@ class Dispatcher:
         if left:
             postponed(left)
 
-    def _not_stored(self, error: BaseException, waiting: _Waiting) -> list[Arrival]:
+    def _policy_changed(self, policy: EntityId) -> None:
+        for desk in self._desks.values():
+            try:
+                desk.policy_changed(policy)
+            except Exception:
+                log.exception("sessions could not be looked at again", policy=str(policy))
+
+    def _not_stored(self, error: BaseException, waiting: Steps) -> list[Arrival]:
         """Answer whoever is to blame; the others, to be taken up again."""
-        found = _by_arrival(waiting)
+        found = by_arrival(waiting)
         innocent: list[Arrival] = []
         for arrival, steps in found:
             arrival.tries += 1
@@ -261,36 +282,45 @@ class Dispatcher:
                 self._drop(steps)
                 innocent.append(arrival)
                 continue
-            self._memory.note(arrival, Outcome.REDELIVER, is_done=False)
+            if not any(isinstance(step, RequestStep) for step in steps):
+                self._memory.note(arrival, Outcome.REDELIVER, is_done=False)
             for step in steps:
-                if isinstance(step, _Saying) or step.told is arrival.received.error:
+                if isinstance(step, RequestStep):
+                    self._do(step, error)
+                    continue
+                if isinstance(step, SayStep) or step.told is arrival.received.error:
                     self._do(step)
                     continue
                 self._drop([step])
                 log.error("a change could not be stored", exc_info=error, **_about(arrival, step.told.headers))
-                self._do(_Answer(arrival, _internal_error(step.told), step.route))
+                self._do(AnswerStep(arrival, internal_error(step.told), step.route))
         return innocent
 
-    def _drop(self, waiting: _Waiting) -> None:
+    def _drop(self, waiting: Steps) -> None:
         """These were not carried out: nobody collects for them."""
         for step in waiting:
             if step.pending is not None:
                 self._exchange.collecting.drop(step.pending)
 
-    def _do(self, step: _Answer | _Saying) -> None:
-        """Tell or say what may be told now. A mistake of our own costs nobody else anything."""
+    def _do(self, step: AnswerStep | SayStep | RequestStep, error: BaseException | None = None) -> None:
+        """Tell or say what may be told now. A mistake of our own costs nobody else anything.
+
+        `error`: why a request is not stored.
+        """
         try:
-            if isinstance(step, _Answer):
+            if isinstance(step, AnswerStep):
                 self._tell(step)
+            elif isinstance(step, RequestStep):
+                step.say(error, self._memory.until_ended(step.arrival))
             else:
                 step.say()
         except Exception:
             # Unsettled as it is, the delivery comes again over the next link.
             self._memory.forget(step.arrival)
-            headers = step.told.headers if isinstance(step, _Answer) else step.headers
+            headers = step.told.headers if isinstance(step, AnswerStep) else step.headers
             log.exception("a delivery could not be answered", **_about(step.arrival, headers))
 
-    def _tell(self, answer: _Answer) -> None:
+    def _tell(self, answer: AnswerStep) -> None:
         """What was carried out is durable: tell the requester, or what collects for it."""
         arrival, told, route, pending = answer
         if pending is not None and isinstance(told, Response):
@@ -299,6 +329,9 @@ class Dispatcher:
         unasked = is_unread = told is arrival.received.error
         if isinstance(told, ErrorResponse):
             self._tell_refusal(arrival, told, is_unread)
+            if (desk := self._desks.get(route.mapper.protocol)) is not None:
+                desk.refuse(told, route, arrival, self._memory.until_ended(arrival))
+                return
             unasked = is_unread or told.fault is NO_TIME
         self._replies.post(route, told, self._memory.until_ended(arrival), unasked=unasked)
 
@@ -320,42 +353,42 @@ class Dispatcher:
 
     def _take_command(
         self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> _Answer | _Saying:
+    ) -> AnswerStep | SayStep:
         if LIVE_CONDITION in command.headers and command.action == "retrieve" and response_required(command.headers):
             return self._ask_device(command, heard, arrival)
         carry_out = self._look_back if asks_for_past(command) else self._carry_out
         return carry_out(command, heard, arrival, changes)
 
-    def _ask_device(self, command: Command, heard: Heard, arrival: Arrival) -> _Answer | _Saying:
+    def _ask_device(self, command: Command, heard: Heard, arrival: Arrival) -> AnswerStep | SayStep:
         """A query that goes to the device where the twin is as it says, else to the twin. Raises StoreUnavailable."""
         try:
             decision = self._decider.decide(command, arrival.received.subjects)
             if not decision.is_for_device:
-                return _Answer(arrival, decision.response, heard.route)
+                return AnswerStep(arrival, decision.response, heard.route)
             headers = {**command.headers, "channel": "live"}
             query = LiveCommand(command.entity, command.action, command.path, None, headers, fields=command.fields)
             sending = self._exchange.prepare(query, heard.route, arrival)
         except TwinError as refused:
             refusal = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
-            return _Answer(arrival, refusal, heard.route)
+            return AnswerStep(arrival, refusal, heard.route)
         except StoreUnavailable:
             raise
         except Exception:
-            return _Answer(arrival, self._not_passed_on(command, arrival), heard.route)
+            return AnswerStep(arrival, self._not_passed_on(command, arrival), heard.route)
         if isinstance(sending, ErrorResponse):
-            return _Answer(arrival, sending, heard.route)
+            return AnswerStep(arrival, sending, heard.route)
         if sending.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
             sending.pending.fallback = decision.response
-        return _Saying(arrival, sending.send, headers, sending.pending)
+        return SayStep(arrival, sending.send, headers, sending.pending)
 
-    def _carry_out(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Answer:
+    def _carry_out(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> AnswerStep:
         """Decide a command, and hold its delivery if it asks for more than its answer. Raises StoreUnavailable."""
         asked: Wish | Fault | None = None
         # Most commands leave to the defaults what they ask for: their own answer is all. They are what has to be fast, so
         # that is not worked out for each of them.
         if not says_nothing(command.headers):
             asked = self._asked(command, arrival)
-        told: _Told
+        told: Told
         if isinstance(asked, Fault):
             told = ErrorResponse(command.entity, command.entity.type.group, asked, command.headers)
         else:
@@ -366,7 +399,7 @@ class Dispatcher:
             self._note_refusal(told, command, has_labels, arrival)
         elif isinstance(asked, Wish) and not asked.is_plain("twin"):
             pending = self._exchange.hold(command, asked, heard.route, arrival)
-        return _Answer(arrival, told, heard.route, pending)
+        return AnswerStep(arrival, told, heard.route, pending)
 
     def _asked(self, command: Command, arrival: Arrival) -> Wish | Fault:
         """What a command says that it asks for, or why it cannot have it."""
@@ -383,7 +416,7 @@ class Dispatcher:
 
     def _decide(
         self, command: Command, labels: Sequence[str], heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> _Told:
+    ) -> Told:
         """What a command comes to that asks for these acknowledgements; what it changes is staged.
 
         Raises StoreUnavailable.
@@ -391,12 +424,12 @@ class Dispatcher:
         name, is_asked = self._memory.name(command, heard, arrival)
         if name is not None and is_asked and (known := self._store.answered(name)) is not None:
             arrival.route.meter.inbound("answered_again")
-            return _stored_answer(known, command)
+            return stored_answer(known, command)
         answer: Answer | None = None
         try:
             decision = self._decider.decide(command, arrival.received.subjects)
             if decision.events and name is not None:
-                answer = Answer(name, _answer_bytes(decision.response, command))
+                answer = Answer(name, answer_bytes(decision.response, command))
         except TwinError as refused:
             headers = essential(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
             return ErrorResponse(command.entity, refused.group, refused.fault, headers)
@@ -418,17 +451,19 @@ class Dispatcher:
 
     # the past
 
-    def _look_back(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> _Answer | _Saying:
+    def _look_back(
+        self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
+    ) -> AnswerStep | SayStep:
         """Judge a retrieve of the past: what it needs is found later, and answered then. Raises StoreUnavailable."""
         try:
             query = self._decider.past_wanted(command, arrival.received.subjects)
         except TwinError as refused:
-            return _Answer(
+            return AnswerStep(
                 arrival, ErrorResponse(command.entity, refused.group, refused.fault, command.headers), heard.route
             )
         if query is None:
             return self._carry_out(command, heard, arrival, changes)
-        return _Saying(arrival, lambda: self._start_recall(command, query, heard, arrival), command.headers)
+        return SayStep(arrival, lambda: self._start_recall(command, query, heard, arrival), command.headers)
 
     def _start_recall(self, command: Command, query: PastQuery, heard: Heard, arrival: Arrival) -> None:
         recalling = asyncio.get_running_loop().create_task(self._recall(command, query, heard, arrival))
@@ -437,7 +472,7 @@ class Dispatcher:
 
     async def _recall(self, command: Command, query: PastQuery, heard: Heard, arrival: Arrival) -> None:
         group = command.entity.type.group
-        told: _Told
+        told: Told
         try:
             past = await recall(self._store, query)
             told = self._decider.show_past(command, arrival.received.subjects, past).response
@@ -454,7 +489,7 @@ class Dispatcher:
         except Exception:
             log.exception("a past state could not be found", **_about(arrival, command.headers))
             told = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
-        self._do(_Answer(arrival, told, heard.route))
+        self._do(AnswerStep(arrival, told, heard.route))
 
     # what goes to others
 
@@ -465,7 +500,7 @@ class Dispatcher:
         arrival: Arrival,
         *,
         is_alone: bool,
-    ) -> _Answer | _Saying | None:
+    ) -> AnswerStep | SayStep | None:
         """Judge what goes to others: an error to answer with, or what is to be said. Raises StoreUnavailable.
 
         What says something to those that wait, and `is_alone` in its delivery, says it at once; then there may be nothing
@@ -474,17 +509,17 @@ class Dispatcher:
         if isinstance(signal, Acknowledgement | MessageResponse | LiveResponse):
             if is_alone:
                 told = self._hand_over(signal, arrival)
-                return _Answer(arrival, told, heard.route) if told is not None else None
-            return _Saying(arrival, lambda: self._hand_over_late(signal, heard, arrival), signal.headers)
+                return AnswerStep(arrival, told, heard.route) if told is not None else None
+            return SayStep(arrival, lambda: self._hand_over_late(signal, heard, arrival), signal.headers)
         try:
             sending = self._exchange.prepare(signal, heard.route, arrival)
         except StoreUnavailable:
             raise
         except Exception:
-            return _Answer(arrival, self._not_passed_on(signal, arrival), heard.route)
+            return AnswerStep(arrival, self._not_passed_on(signal, arrival), heard.route)
         if isinstance(sending, ErrorResponse):
-            return _Answer(arrival, sending, heard.route)
-        return _Saying(arrival, sending.send, signal.headers, sending.pending)
+            return AnswerStep(arrival, sending, heard.route)
+        return SayStep(arrival, sending.send, signal.headers, sending.pending)
 
     def _hand_over(self, signal: LiveAnswer | Acknowledgement, arrival: Arrival) -> ErrorResponse | None:
         """Give those that wait what is for them; an error to answer with."""
@@ -497,7 +532,7 @@ class Dispatcher:
 
     def _hand_over_late(self, signal: LiveAnswer | Acknowledgement, heard: Heard, arrival: Arrival) -> None:
         if (told := self._hand_over(signal, arrival)) is not None:
-            self._tell(_Answer(arrival, told, heard.route))
+            self._tell(AnswerStep(arrival, told, heard.route))
         else:
             self._memory.until_ended(arrival)(None)
 
@@ -507,6 +542,21 @@ class Dispatcher:
         log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
         channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
         return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers, channel)
+
+    # requests of protocols with sessions of their own
+
+    def _take_request(
+        self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]
+    ) -> RequestStep | AnswerStep | None:
+        """Have the desk of its protocol carry out a request. Raises StoreUnavailable."""
+        try:
+            say = self._desks[heard.route.mapper.protocol].take(spoken, heard, arrival, changes)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("a request could not be carried out", **_about(arrival, spoken.headers))
+            return AnswerStep(arrival, ErrorResponse(None, "things", INTERNAL_ERROR, spoken.headers), heard.route)
+        return RequestStep(arrival, say, spoken.headers) if say is not None else None
 
     # subscriptions
 
@@ -532,34 +582,6 @@ class Dispatcher:
 
 def _has_failed(stored: asyncio.Future[None]) -> bool:
     return stored.done() and (stored.cancelled() or stored.exception() is not None)
-
-
-def _answer_bytes(response: Response, command: Command) -> bytes:
-    """An answer as it is remembered: of its headers those that the command did not bring along."""
-    asked = command.headers
-    own = {name: value for name, value in response.headers.items() if asked.get(name) != value}
-    return msgspec.msgpack.encode((response.action, response.path, response.status, response.value, own))
-
-
-def _stored_answer(known: bytes, command: Command) -> Response:
-    """The same answer again, to whoever asks now."""
-    action, path, status, value, own = msgspec.msgpack.decode(
-        known, type=tuple[str, str, int, bytes | None, dict[str, Any]]
-    )
-    return Response(command.entity, action, path, status, value, {**command.headers, **own})
-
-
-def _internal_error(answer: _Told) -> ErrorResponse:
-    group = answer.entity.type.group if answer.entity is not None else "things"
-    return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
-
-
-def _by_arrival(waiting: _Waiting) -> list[tuple[Arrival, _Waiting]]:
-    """The steps of each delivery, in order."""
-    found: dict[Arrival, _Waiting] = {}
-    for step in waiting:
-        found.setdefault(step.arrival, []).append(step)
-    return list(found.items())
 
 
 def _about(arrival: Arrival, headers: Headers) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from mappings.headers import normalise, readable, require_size
 from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
 from mappings.placeholders import PlaceholderContext, Scope, Template, parse
 from mappings.resolution import unresolved
-from mappings.signals import Acknowledgement, Command, ErrorResponse, Inbound
+from mappings.signals import Acknowledgement, Command, ErrorResponse, Inbound, Spoken
 from mappings.topic import topic_of
 
 log = structlog.get_logger(__name__)
@@ -255,6 +255,8 @@ class Reader:
             if self.route.header_mapping:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
                 headers = _filled(headers, normalise(mapped, mapped=True))
+            if isinstance(signal, Spoken):
+                return self._complete_spoken(signal, headers, delivery, subjects, identity)
             if self._requests is not None and (channel := channel_of(signal)) is not None:
                 self._requests.apply(headers, channel, self._context(delivery, signal, subjects))
             if not isinstance(signal, Command):
@@ -276,6 +278,31 @@ class Reader:
             # What most deliveries are, and twice as fast as `replace`.
             return Command(signal.entity, signal.action, signal.path, signal.value, headers, signal.fields)
         return replace(signal, headers=headers)
+
+    def _complete_spoken(
+        self,
+        signal: Spoken,
+        mapped: dict[str, Any],
+        delivery: Delivery,
+        subjects: tuple[str, ...],
+        identity: str | None,
+    ) -> Spoken:
+        """A request of a protocol without headers of its own: it has those of the transport, where none is mapped.
+
+        Nothing else tells whose request it is, and where it is answered. A correlation id is the client's, or there is none.
+        """
+        headers = _filled(mapped, self._transported(delivery))
+        require_size(headers)
+        if identity is not None:
+            self._enforce(signal.entity, identity)
+        headers["ditto-originator"] = subjects[0]
+        return replace(signal, headers=headers)
+
+    @staticmethod
+    def _transported(delivery: Delivery) -> dict[str, Any]:
+        """What the transport's headers say of a message, apart from what they say of the delivery."""
+        headers = delivery.envelope.headers
+        return readable({name: headers[name] for name in headers if not name.startswith(_BROKERS_OWN)}, mapped=True)
 
     def _attribute(self, headers: dict[str, Any]) -> None:
         """Say by which connection an acknowledgement came. Raises DecodeError where nothing says what it is about."""
@@ -325,10 +352,7 @@ class Reader:
         own = dict(headers or {})
         if entity is None and (device := delivery.envelope.header(DEVICE_HEADER)) is not None:
             entity = parse_entity_id(EntityType.THING, device)
-        transport = {
-            name: value for name, value in delivery.envelope.headers.items() if not name.startswith(_BROKERS_OWN)
-        }
-        known = readable(transport, mapped=True)
+        known = self._transported(delivery)
         if self.route.header_mapping:
             try:
                 mapped = self.route.header_mapping.apply(self._context(delivery, entity=entity))

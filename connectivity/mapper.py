@@ -63,6 +63,8 @@ class Mapper:
         self.is_default = name == DEFAULT_MAPPER and definition is None
         codec = load_codec(definition.mapping_engine if definition is not None else name)
         self.codec: Codec = codec if definition is None else codec.configured(definition.options)
+        self.protocol = type(codec).__module__.rpartition(".")[2]
+        """The name of the wire protocol's module."""
         self.session = self.codec.session()
         self.answers = self.codec.answers
         self._scripts: HostedScripts | None = None

@@ -44,6 +44,7 @@ from mappings.signals import (
     Answer,
     ErrorResponse,
     Failed,
+    Headers,
     LiveResponse,
     MessageResponse,
     Next,
@@ -129,6 +130,27 @@ class Route:
         route = copy.copy(self)
         route._use(mapper)
         return route
+
+    @property
+    def beginning(self) -> str:
+        """What every address of the reply-target begins with; empty where that is for each message to say."""
+        return self._publication.beginning if self._publication is not None else ""
+
+    def place_of_reply(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Resolved | None:
+        """Where the reply-target leads with these headers of a request, which came in at that address.
+
+        None where it leads nowhere. Raises MappingError for values that cannot be part of an address.
+        """
+        if self._publication is None:
+            return None
+        context = PlaceholderContext(
+            headers=headers,
+            connection_id=self.connection_id,
+            subjects=subjects,
+            source_address=source_address,
+            now=self.now,
+        )
+        return self._publication.resolve(context)
 
     def __repr__(self) -> str:
         return f"<Route {self.connection_id}[{self.index}] through {self.mapper.name}>"

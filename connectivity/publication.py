@@ -73,6 +73,15 @@ class Publication:
         self._needs_topic = any(name.startswith("topic:") for name in names)
         self._needs_features = "feature:id" in names
 
+    @property
+    def beginning(self) -> str:
+        """What every address of it begins with, since the operator has written it so."""
+        template = self._address
+        if template.literal is not None:
+            return template.text
+        first = template.parts[0]
+        return first if isinstance(first, str) else ""
+
     def resolve(self, context: PlaceholderContext) -> Resolved | None:
         """None where the address has no value. Raises UnsafeAddress, Unresolved. `context` is that of the signal."""
         address = resolve_address(self._address, context)

@@ -48,6 +48,7 @@ from mappings.signals import (
     Outbound,
     Request,
     Response,
+    Spoken,
     Subscribe,
 )
 from mappings.topic import topic_of
@@ -145,6 +146,9 @@ def _value(signal: Inbound) -> Any:
             return {"subscriptionId": key, "demand": demand}
         case Cancel(key=key):
             return {"subscriptionId": key}
+        case Spoken(request=request):
+            members = {name: value for name, value in asdict(request).items() if name != "auth_key"}
+            return {"type": type(request).__name__.lower(), **members}
         case _:
             return None if signal.value is None else payload_as_json(signal.value)
 
@@ -169,6 +173,8 @@ def answers_to(signal: Inbound) -> Sequence[tuple[str, Outbound]]:
             return ("created", created), ("failed", Failed(kind, key, query.entity, headers, REFUSED))
         case Request(kind=kind, key=key, entity=entity):
             return (("failed", Failed(kind, key, entity, headers, REFUSED)),)
+        case Spoken():
+            return (("error", ErrorResponse(None, "things", REFUSED, headers)),)
         case _:
             return ()
 

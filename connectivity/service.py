@@ -31,6 +31,7 @@ from connectivity.api.server import server_of
 from connectivity.asof import PastOptions, PastSearches
 from connectivity.client import Pauses
 from connectivity.definitions import Definitions
+from connectivity.desks import Means, open_desks
 from connectivity.dispatch import Dispatcher
 from connectivity.erasing import Eraser
 from connectivity.errors import SettingsError
@@ -150,7 +151,8 @@ class Service:
             time.monotonic,
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
-        self.dispatcher = Dispatcher(self.store, self.streams, self.decider)
+        desks = open_desks(Means(self.store, self.streams, self.decider, time.monotonic, now))
+        self.dispatcher = Dispatcher(self.store, self.streams, self.decider, desks=desks)
         self.expiry = Expiry(self.store, self.dispatcher.announce, now)
         cursors = self.dispatcher.cursors
         cursors.on_skip = self.monitor.skip
@@ -255,6 +257,7 @@ class Service:
                 self.monitor.tick()
                 self.streams.sweep()
                 self.dispatcher.cursors.sweep()
+                self.dispatcher.sweep()
             except Exception:
                 # The next round may go well, and without it nothing would ever end.
                 log.exception("the round of once a second failed")

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from mappings.ids import EntityId
@@ -37,14 +37,14 @@ class Fault:
     """Why something failed, as an answer tells it.
 
     `status` is an HTTP status, `error` a code such as `things:thing.notfound`; `extra` holds further members of the
-    error object, such as `href` or `invalidHeaderKey`.
+    error object, such as `href` or `invalidHeaderKey`, as JSON values.
     """
 
     status: int
     error: str
     message: str
     description: str | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 INTERNAL_ERROR = Fault(

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from mappings.codecs import load_codec, mapper_names
-from mappings.codecs.base import BLOCKLIST, PayloadMapper
+from mappings.codecs.base import BLOCKLIST, Codec, PayloadMapper
 from mappings.options import FAILED, INVALID, Option
 
 _INTRODUCTION = f"""# Payload mappings
@@ -47,15 +47,16 @@ writes nothing suppresses the answers to its commands, and the events of subscri
 
 **What a mapper cannot read** is answered with one error, by `Ditto`; what the other mappers have read of the delivery is
 carried out all the same. What a mapper has read and the source does not allow (see `enforcement`) is answered by that
-mapper, or by `Ditto` where it writes nothing. An empty payload is an error to mappers that read payloads.
+mapper, or by `Ditto` where it writes nothing. A protocol of its own, as `Streamr` is, answers for itself. An empty payload
+is an error to mappers that read payloads.
 
 **Conditions.** `incomingConditions` and `outgoingConditions` hold functions by a name that only people read. The value
 `true` is sent through each, as in `{{{{ fn:default('true') | fn:filter(header:kind,'eq','alarm') }}}}`; unless it comes
 out of all of them, the mapper is left out for this delivery or signal. Incoming ones read the delivery's headers, outgoing
 ones the signal; [placeholders](placeholders.md) lists the functions.
 
-**Content types.** Every mapper has the option `{BLOCKLIST}`: a delivery whose header `content-type` is one of these, letter
-for letter, is not read.
+**Content types.** Every mapper of the Ditto protocol has the option `{BLOCKLIST}`: a delivery whose header
+`content-type` is one of these, letter for letter, is not read.
 
 **Limits.** A source or target has at most ten mappers. A mapper makes at most {PayloadMapper.most_results} signals of a
 delivery, and as many messages of a signal; beyond, all of them are replaced by the error
@@ -70,17 +71,17 @@ type, `{FAILED}` one that cannot be used, as a template with an unknown placehol
 def mappings_page() -> str:
     """The whole page, in Markdown."""
     names = mapper_names()
-    mappers = [(name, codec) for name in names if isinstance(codec := load_codec(name), PayloadMapper)]
+    mappers = [(name, codec) for name in names if (codec := load_codec(name)).options]
     return "\n".join([_INTRODUCTION, *[_section(name, codec) for name, codec in mappers]])
 
 
-def example(name: str, codec: PayloadMapper) -> dict[str, Any]:
+def example(name: str, codec: Codec) -> dict[str, Any]:
     """A definition that says something to every option but the one that all mappers have."""
     options = {option.name: option.example for option in codec.options if option.name != BLOCKLIST}
     return {"mappingEngine": name, "options": options}
 
 
-def _section(name: str, codec: PayloadMapper) -> str:
+def _section(name: str, codec: Codec) -> str:
     parts = [f"## {name}", "", inspect.cleandoc(codec.__doc__ or ""), ""]
     rows = [f"| `{option.name}` | {_cell(option.description)} | {_default(option)} |" for option in codec.options]
     parts += ["| option | meaning | default |", "|---|---|---|", *rows, ""]

@@ -4,7 +4,8 @@ Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`), and `Event`,
 the live channel, which go from one party to another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their
 answers); acknowledgements, which tell a requester what became of its signal elsewhere; announcements of policies and
 connections; and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`,
-`Complete`, `Failed` to it). A codec reads and writes them; the rest of the service knows nothing else.
+`Complete`, `Failed` to it). What a client of a protocol with sessions of its own says comes in as `Spoken`. A codec reads
+and writes them; the rest of the service knows nothing else.
 
 JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
 `None` means that there is no value; JSON null is `b"null"`.
@@ -299,6 +300,15 @@ class Cancel:
     entity: EntityId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What a client of a protocol with sessions of its own said; its desk knows what it means (`connectivity.desks`)."""
+
+    request: Any
+    headers: Headers
+    entity: EntityId | None = None
+
+
 class Ending(Enum):
     """Why a subscription ends for a reason of the subscription itself. Each wire protocol has its own words for it."""
 
@@ -355,7 +365,7 @@ Live: TypeAlias = Message | LiveCommand | LiveEvent
 
 LiveAnswer: TypeAlias = MessageResponse | LiveResponse
 
-Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe | Request | Cancel
+Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe | Request | Cancel | Spoken
 Answer: TypeAlias = Response | LiveAnswer | ErrorResponse | Acknowledgements
 """What a requester is told once, at the end."""
 

@@ -38,6 +38,7 @@ from mappings.signals import (
     PolicyAnnouncement,
     Request,
     Response,
+    Spoken,
     Subscribe,
     TwinEvent,
 )
@@ -252,6 +253,8 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return subscription_topic(kind, about, "request")
         case Cancel(kind=kind, entity=about):
             return subscription_topic(kind, about, "cancel")
+        case Spoken(entity=about):
+            return entity_topic(about, about.type.group if about is not None else "things", "commands")
         case _:
             return subscription_topic(signal.kind, signal.entity, _EVENT_ACTIONS[type(signal)])
 

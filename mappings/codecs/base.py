@@ -61,6 +61,9 @@ class Codec(ABC):
     owns_content_type: ClassVar[bool] = True
     """Whether its content type is a part of the protocol: what a reply-target maps by default leaves it alone."""
 
+    terms: Any = None
+    """What a definition says that concerns the sessions of its clients: their desk goes by it."""
+
     scripts: Scripts | None = None
     """What has to be run upon an envelope before it is read, and upon those that were written."""
 

@@ -20,6 +20,7 @@ import msgspec
 from mappings.ditto.document import NOT_JSON, is_sound
 from mappings.envelope import Envelope
 from mappings.errors import Fault
+from mappings.streamr import faults
 from mappings.streamr.faults import NOTHING, About, FrameRefused, Sub, UnknownVersion, shown
 from mappings.streamr.messages import StreamMessage, read_message, write_message
 
@@ -150,6 +151,17 @@ _TYPES: dict[type, FrameType] = {
 def error_of(fault: Fault, about: About = NOTHING, correlation_id: str | None = None) -> Error:
     """The frame that says this fault."""
     return Error(fault.message, fault.status, fault.error, about, correlation_id)
+
+
+TOO_LARGE = "connectivity:message.toolarge"
+"""What a service says of a payload that it does not read; this protocol has words of its own for it."""
+
+
+def frame_of(fault: Fault, correlation_id: str | None = None) -> Error:
+    """The frame of whatever is wrong with a message; members of the fault say what it is about."""
+    said = faults.too_large() if fault.error == TOO_LARGE else fault
+    about = About(**{name: fault.extra[name] for name in About._fields if name in fault.extra})
+    return error_of(said, about, correlation_id)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------------

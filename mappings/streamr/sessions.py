@@ -167,6 +167,10 @@ class Sessions:
     def get(self, address: str) -> Session | None:
         return self._sessions.get(address)
 
+    def followed(self) -> set[str]:
+        """The streams that any of them follow."""
+        return {stream for session in self._sessions.values() for stream, _ in session.subscriptions}
+
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def admit(
@@ -249,6 +253,11 @@ class Sessions:
         answer = Say(address, Unsubscribed(*spot))
         own[spot].clients.discard(client)
         return [answer] if own[spot].clients else [self._leave(session, spot), answer]
+
+    def drop(self, address: str, spot: Spot) -> list[Effect]:
+        """A session follows this partition no longer, for a reason that is not its own. Nothing, if it does not anyway."""
+        session = self._sessions.get(address)
+        return [self._leave(session, spot)] if session is not None and spot in session.subscriptions else []
 
     # --- ends -----------------------------------------------------------------------------------------------------------
 

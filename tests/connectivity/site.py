@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from connectivity.aggregating import open_search
 from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Delivery, Outcome
+from connectivity.desks import Means, open_desks
 from connectivity.dispatch import Dispatcher
 from connectivity.errors import ConnectivityError
 from connectivity.feeds import Feed
+from connectivity.following import Following
 from connectivity.history import HistoryFeed
 from connectivity.inbound import Reader
 from connectivity.members import Member
@@ -39,7 +41,7 @@ from connectivity.twins.streaming import may_stream
 from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event, SearchQuery, Subscribe
+from mappings.signals import Event, FollowQuery, SearchQuery, Subscribe
 from spark_store.cold import Cold
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import Journal, SqliteJournal
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 OWNER = "acme:owner"
+TWINS = (EntityType.THING, EntityType.POLICY)
 HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
 
 _ALL = {"grant": ["READ", "WRITE"], "revoke": []}
@@ -217,11 +220,12 @@ class Site:
 
         `tracing` makes its spans.
         """
+        self.now = NOW
         self.journal = beside.journal if beside is not None else journal or Disk()
         if beside is not None:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
             self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
-            self.searching = beside.searching
+            self.searching, self.following, self.desks = beside.searching, beside.following, beside.desks
         else:
             self.store = Store(self.journal, HASTY, cold=cold)
             self.clock = Clock()
@@ -229,7 +233,10 @@ class Site:
             self.search = SlowSearch(self.journal)
             self.searching = Searching(self.store, self.decider.world, lambda: NOW, self._open_search)
             self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
-            self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now)
+            self.following = Following(self.store)
+            means = Means(self.store, self.streams, self.decider, self.clock.now, lambda: self.now)
+            self.desks = open_desks(means)
+            self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.desks)
             self.monitor = Monitor()
             self.monitor.watch_subscriptions(lambda: self.streams)
         self.outbox = Outbox()
@@ -265,8 +272,13 @@ class Site:
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):
             return open_search(self.searching, signal.query, signal.headers, subjects, 60.0)
-        fault = may_stream(signal.query.entity, subjects, self.decider.world)
-        return fault if fault is not None else HistoryFeed.open(self.store, signal.query, NOW)
+        query = signal.query
+        fault = may_stream(query.entity, subjects, self.decider.world) if query.entity.type in TWINS else None
+        if fault is not None:
+            return fault
+        if isinstance(query, FollowQuery):
+            return self.following.feed(query.entity, query.after)
+        return HistoryFeed.open(self.store, query, NOW)
 
     async def follow(self) -> Self:
         """Have the events of twins go to the targets of this connection, from now on or from where they were."""

@@ -8,11 +8,10 @@ import re
 import pytest
 
 from mappings.codecs import load_codec, mapper_names
-from mappings.codecs.base import PayloadMapper
 from mappings.mappers_page import mappings_page
 
 PAGE = mappings_page()
-MAPPERS = [name for name in mapper_names() if isinstance(load_codec(name), PayloadMapper)]
+MAPPERS = [name for name in mapper_names() if load_codec(name).options]
 BLOCKS = [json.loads(text) for text in re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)]
 
 

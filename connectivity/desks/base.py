@@ -1,0 +1,76 @@
+"""What a desk is: it serves one protocol with sessions of its own, for all connections of a service.
+
+Most protocols need none: what a delivery says is a command or asks for a subscription, and its answers go to the
+reply-target of its source. Where clients have sessions, in which one request depends on those before it, a codec reads them
+as `Spoken`, and the dispatcher hands them to the desk of their protocol (`load_desk`), in the order in which they came. A
+desk decides with the machines of its protocol, which know no clock and no broker, and acts: it stores by way of the batch
+that it is handed, opens subscriptions on `Streams`, and sends by the outbox of the route.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from connectivity.arrivals import Arrival
+from connectivity.inbound import Heard
+from connectivity.lanes import Ended
+from connectivity.outbound import Route
+from connectivity.store import Store
+from connectivity.streams import Streams
+from connectivity.twins.decide import Decider
+from mappings.ids import EntityId
+from mappings.signals import ErrorResponse, Spoken
+from spark_store.records import Change
+
+
+class Saying(Protocol):
+    """What is said of a request when its batch is durable, or could not be stored."""
+
+    def __call__(self, error: BaseException | None, ended: Ended) -> None:
+        """`error`: why the changes of the request are not stored. `ended` is called once: the broker has what was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a desk works with. `clock` gives monotonic seconds, `now` the time of day."""
+
+    store: Store
+    streams: Streams
+    decider: Decider
+    clock: Callable[[], float]
+    now: Callable[[], datetime]
+
+
+class Desk(ABC):
+    """Serves one protocol."""
+
+    @abstractmethod
+    def __init__(self, means: Means) -> None: ...
+
+    @abstractmethod
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | None:
+        """Carry out a request. What it changes is staged in the store and appended to the changes of its batch.
+
+        What comes back is said when these are durable; None where there is no more to say. Raises StoreUnavailable where the
+        delivery has to be taken up again.
+        """
+
+    @abstractmethod
+    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Ended) -> None:
+        """Answer a delivery that could not be read."""
+
+    @abstractmethod
+    def sweep(self) -> None:
+        """About once a second: do what is due."""
+
+    @abstractmethod
+    def close_connection(self, connection_id: str) -> None:
+        """The connection is closed or deleted: its sessions end without a word."""
+
+    @abstractmethod
+    def policy_changed(self, policy: EntityId) -> None:
+        """A change of this policy is durable: what somebody may not read any longer, he is not sent."""

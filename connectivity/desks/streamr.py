@@ -1,0 +1,289 @@
+"""The desk of the Streamr protocol: publish, subscribe, unsubscribe, resend and disconnect, for sessions over brokers.
+
+A session stands for whoever reads one reply address. Its requests are carried out in the order in which they come, each
+whole before the next; what is sent to it leaves in order too. Publishing goes into the commit of the batch, and what was
+published is broadcast when it is durable. Here requests are told apart and sessions are looked after; what each request
+takes is in `connectivity.streamr`. Streamr protocol, requests and sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, cast
+
+import structlog
+
+from connectivity.arrivals import Arrival, name_in_session
+from connectivity.conversation import conversation
+from connectivity.desks.base import Desk, Means, Saying
+from connectivity.inbound import Heard
+from connectivity.lanes import Ended
+from connectivity.outbound import Route
+from connectivity.streamr.admission import about_of, admit, entity_at, is_meant
+from connectivity.streamr.lines import Line
+from connectivity.streamr.live import Live
+from connectivity.streamr.publishing import Publishing
+from connectivity.streamr.resending import Resending
+from connectivity.streamr.rooms import Room
+from connectivity.streamr.writing import Writing
+from connectivity.twins.base import World
+from connectivity.twins.streams import Permit, concerning, may_follow
+from mappings.errors import Fault, MappingError
+from mappings.ids import EntityId
+from mappings.signals import ErrorResponse, Headers, Spoken
+from mappings.streamr import faults
+from mappings.streamr.access import refused, refused_as_missing
+from mappings.streamr.faults import About, RequestRefused
+from mappings.streamr.frames import error_of, frame_of
+from mappings.streamr.names import Own
+from mappings.streamr.options import StreamrOptions
+from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
+from mappings.streamr.sessions import End, Listeners, Verdict
+from spark_store.errors import RevisionConflict
+from spark_store.records import Change
+
+log = structlog.get_logger(__name__)
+
+CLIENT_ID = "client-id"
+"""The header that tells the clients apart that share an address."""
+
+
+class _Visit(NamedTuple):
+    """A request, and where it comes from. `line` of None: nobody can be answered."""
+
+    room: Room
+    line: Line | None
+    owners: frozenset[str]
+    heard: Heard
+    arrival: Arrival
+
+
+class StreamrDesk(Desk):
+    """Serves all sessions of the service."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._rooms: dict[tuple[str, str], Room] = {}
+        """By connection and mapping."""
+        self._listeners = Listeners()
+        self._writing = Writing(means.store)
+        self._publishing = Publishing(means.store, means.now)
+
+    def __repr__(self) -> str:
+        return f"<StreamrDesk, {list(self._rooms.values())!r}>"
+
+    # requests
+
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | None:
+        request: Request = spoken.request
+        visit = self._visit(request, spoken.headers, heard, arrival)
+        if visit is None:
+            return None
+        try:
+            return self._carry_out(request, visit, spoken.headers, changes)
+        except RequestRefused as error:
+            self._refuse(error, visit, spoken.headers)
+            return None
+
+    def _carry_out(self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | None:
+        if isinstance(request, Publish):
+            return self._publish(request, visit, changes)
+        line = visit.line
+        assert line is not None, "who cannot be answered can only publish"
+        match request:
+            case Subscribe():
+                self._subscribe(request, visit, line, _client(headers))
+            case Unsubscribe():
+                visit.room.unsubscribe(request, line, _client(headers))
+            case Resend():
+                self._resend(request, visit, line)
+            case Disconnect():
+                visit.room.do(visit.room.sessions.end(line.address, End.DISCONNECTED))
+        return None
+
+    def _visit(self, request: Request, headers: Headers, heard: Heard, arrival: Arrival) -> _Visit | None:
+        """Where a request comes from; None where it is not carried out because of that."""
+        route = heard.route
+        room = self._room(route)
+        owners = frozenset(arrival.received.subjects)
+        try:
+            line = self._line(route, headers, arrival, room.options)
+        except MappingError as error:
+            self._drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            return None
+        address = line.address if line is not None else None
+        verdict = room.sessions.admit(
+            request,
+            address,
+            owners,
+            self._means.clock(),
+            is_allowed=partial(is_meant, options=room.options, route=route),
+        )
+        visit = _Visit(room, line, owners, heard, arrival)
+        if verdict is Verdict.NOWHERE:
+            self._drop("a request cannot be answered", arrival, headers)
+            return None
+        if verdict is Verdict.OUTSIDE:
+            self._drop("a request names an address that is not meant", arrival, headers, answer_to=address)
+            return None
+        if verdict is Verdict.TAKEN:
+            if isinstance(request, Disconnect):
+                self._drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
+            else:
+                self._refuse(_taken(request), visit, headers)
+            return None
+        return visit
+
+    def _publish(self, request: Publish, visit: _Visit, changes: list[Change]) -> Saying:
+        options, arrival = visit.room.options, visit.arrival
+        permit = self._admit(request, visit)
+        if not isinstance(permit.place, Own):
+            raise RequestRefused(refused_as_missing(request), about_of(request))
+        session = visit.line.address if visit.line is not None else None
+        chosen = visit.line.correlation_id if visit.line is not None else None
+        name, is_asked, is_chosen = name_in_session(visit.heard, arrival, session, chosen)
+        if name is None or not is_asked or not self._publishing.is_known(name, is_chosen=is_chosen):
+            self._publishing.append(request, permit.partitions, options.hash, name, changes)
+        else:
+            visit.heard.route.meter.inbound("answered_again")
+        return partial(_published, request, visit.line)
+
+    def _subscribe(self, request: Subscribe, visit: _Visit, line: Line, client: str | None) -> None:
+        permit = self._admit(request, visit)
+        visit.room.subscribe(request, line, visit.owners, permit.subjects, self._means.clock(), client)
+
+    def _resend(self, request: Resend, visit: _Visit, line: Line) -> None:
+        room = visit.room
+        permit = self._admit(request, visit)
+        if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
+            raise RequestRefused(faults.limit_exceeded("sessions of a connection"), about_of(request))
+        entity = entity_at(permit.place, request.partition)
+        room.seat(line).resending.ask(request, entity, tuple(permit.subjects), line)
+
+    def _admit(self, request: Publish | Subscribe | Resend, visit: _Visit) -> Permit:
+        return admit(request, visit.room.options, visit.arrival.received.subjects, self._means.decider.world)
+
+    # refusals
+
+    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Ended) -> None:
+        room = self._room(route)
+        try:
+            line = self._line(route, error.headers, arrival, room.options)
+        except MappingError:
+            line = None
+        if line is None or not is_meant(line.address, room.options, route):
+            self._drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
+            ended(None)
+            return
+        line.say(frame_of(error.fault, line.correlation_id), ended)
+
+    def _refuse(self, error: RequestRefused, visit: _Visit, headers: Headers) -> None:
+        visit.heard.route.meter.inbound("refused")
+        log.info(
+            "a request was refused",
+            connection=visit.room.connection_id,
+            source=visit.heard.route.index,
+            stream=error.about.stream,
+            status=error.fault.status,
+            error=error.fault.error,
+            **conversation(headers),
+        )
+        if visit.line is not None:
+            visit.line.say(error_of(error.fault, error.about, visit.line.correlation_id))
+
+    def _drop(self, what: str, arrival: Arrival, headers: Headers, **about: object) -> None:
+        arrival.route.meter.inbound("unanswerable")
+        log.warning(
+            what,
+            connection=arrival.route.connection_id,
+            source=arrival.route.index,
+            address=arrival.delivery.address,
+            **about,
+            **conversation(headers),
+        )
+
+    # sessions
+
+    def sweep(self) -> None:
+        now = self._means.clock()
+        for room in list(self._rooms.values()):
+            room.do(room.sessions.idle(now))
+            for seat in room:
+                if not seat.resending.is_idle:
+                    seat.resending.go_on()
+
+    def close_connection(self, connection_id: str) -> None:
+        for key in [key for key in self._rooms if key[0] == connection_id]:
+            room = self._rooms.pop(key)
+            room.do(room.sessions.close())
+
+    def policy_changed(self, policy: EntityId) -> None:
+        world = self._means.decider.world
+        for room in list(self._rooms.values()):
+            options = room.options
+            streams = {name for name in room.sessions.followed() if policy in concerning(name, options, world)}
+            room.do(room.sessions.recheck(streams, partial(_may_follow, options=options, world=world)))
+
+    def _room(self, route: Route) -> Room:
+        key = (route.connection_id, route.mapper.name)
+        room = self._rooms.get(key)
+        if room is None:
+            room = self._rooms[key] = Room(
+                route.connection_id, options_of(route), self._listeners, self._make_live, self._make_resending
+            )
+        return room
+
+    def _make_live(
+        self, line: Line, spot: tuple[str, int], subjects: tuple[str, ...], lost: Callable[[Fault], None]
+    ) -> Live:
+        return Live(self._means.streams, self._writing, line, spot, subjects, lost)
+
+    def _make_resending(self) -> Resending:
+        return Resending(self._means.store, self._means.streams, self._writing, self._means.clock)
+
+    def _line(self, route: Route, headers: Headers, arrival: Arrival, options: StreamrOptions) -> Line | None:
+        """How a request is answered; None where it leads nowhere. Raises MappingError."""
+        delivery = arrival.delivery
+        resolved = route.place_of_reply(headers, delivery.address, arrival.received.subjects)
+        if resolved is None:
+            return None
+        return Line(route, resolved, options.style, headers.get("correlation-id"))
+
+
+def options_of(route: Route) -> StreamrOptions:
+    """What the operator has said about the protocol at this source."""
+    return cast(StreamrOptions, route.mapper.codec.terms)
+
+
+def _may_follow(stream: str, subjects: frozenset[str], options: StreamrOptions, world: World) -> bool:
+    return may_follow(stream, options, subjects, world)
+
+
+def _client(headers: Headers) -> str | None:
+    client = headers.get(CLIENT_ID)
+    return str(client) if client is not None else None
+
+
+def _taken(request: Publish | Subscribe | Unsubscribe | Resend) -> RequestRefused:
+    """The answer to somebody who speaks in a session that is not his."""
+    if isinstance(request, Unsubscribe):
+        partition = request.partition or 0
+        return RequestRefused(faults.not_authorized(request.stream, partition), About(request.stream, partition))
+    return RequestRefused(refused(request), about_of(request))
+
+
+def _published(request: Publish, line: Line | None, error: BaseException | None, ended: Ended) -> None:
+    """A message is durable, which needs no words; one that could not be stored does."""
+    if error is None:
+        ended(None)
+        return
+    log.error("a message could not be stored", stream=request.stream, exc_info=error)
+    reason = "the stream has changed at the same time" if isinstance(error, RevisionConflict) else "it cannot be stored"
+    if line is None:
+        ended(None)
+    else:
+        line.say(error_of(faults.publish_failed(reason), About(request.stream), line.correlation_id), ended)
+
+
+DESK = StreamrDesk

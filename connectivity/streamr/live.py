@@ -1,0 +1,108 @@
+"""What a session follows: one subscription on the live feed of each partition (Streamr protocol, subscriptions).
+
+Following begins behind the newest message of that moment and has no end. The protocol knows no demand, so a session has a
+window: as many messages as the broker has not confirmed yet. What it confirms is asked for again, so a session that does not
+keep up costs no more than its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from connectivity.errors import ConnectivityError
+from connectivity.lanes import Ended, Posting
+from connectivity.streamr.lines import Line
+from connectivity.streamr.writing import Writing
+from connectivity.streams import Peer, Streams
+from mappings.errors import Fault
+from mappings.ids import EntityId
+from mappings.signals import (
+    Cancel,
+    Created,
+    Ending,
+    ErrorResponse,
+    Failed,
+    FollowQuery,
+    Kind,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
+from mappings.streamr.frames import FrameType, broadcast
+from mappings.streamr.sessions import Spot
+
+WINDOW = 100
+"""Messages of one subscription that the broker has not confirmed yet."""
+
+
+class Live:
+    """One session on one partition: where the engine's answers go. `lost` is told when the feed has failed by itself."""
+
+    terminal_needs_request = False
+
+    def __init__(
+        self,
+        streams: Streams,
+        writing: Writing,
+        line: Line,
+        spot: Spot,
+        subjects: tuple[str, ...],
+        lost: Callable[[Fault], None],
+    ) -> None:
+        self.line = line
+        self.connection_id = line.connection_id
+        self.last: int | None = None
+        """The offset that was sent last."""
+        self._streams = streams
+        self._writing = writing
+        self._key = f"{spot[0]}/{spot[1]}"
+        self._lost = lost
+        self._is_over = False
+        self.peer = Peer(self, subjects, (line.connection_id, line.address), has_session=True)
+
+    def __repr__(self) -> str:
+        return f"<Live {self._key} to {self.line.address}, sent {self.last}>"
+
+    def follow(self, entity: EntityId, after: int | None = None) -> None:
+        """Begin behind this offset, or behind the newest one."""
+        subscribe = Subscribe(Kind.LIVE, FollowQuery(entity, after), {}, self._key, WINDOW)
+        self._streams.subscribe(subscribe, self.peer)
+
+    def leave(self) -> None:
+        """Send no more, and nothing that the broker does not have yet."""
+        self._is_over = True
+        self._streams.cancel(Cancel(Kind.LIVE, self._key, {}), self.peer)
+
+    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
+        """Broadcast what has come, if the session still follows."""
+        if self._is_over:
+            return None
+        if isinstance(signal, Next):
+            style = self.line.style
+            frames = [
+                (FrameType.BROADCAST, broadcast(self._writing.written(event, style.version), style))
+                for event in signal.elements
+            ]
+            self.last = signal.elements[-1].revision
+            return self.line.send(frames, partial(self._sent, len(frames), ended), elements=len(frames))
+        if not isinstance(signal, Created):
+            self._is_over = True
+            self._lost(fault_of(signal))
+        return None
+
+    def _sent(self, number: int, ended: Ended | None, _error: ConnectivityError | None) -> None:
+        """The broker has so many messages, or has refused one: then its successor shows what is missing."""
+        if ended is not None:
+            ended(None)
+        if not self._is_over:
+            self._streams.request(Request(Kind.LIVE, self._key, number, {}), self.peer)
+
+
+def fault_of(signal: Outbound) -> Fault:
+    """Why the engine has ended a subscription, or not begun it."""
+    if isinstance(signal, ErrorResponse):
+        return signal.fault
+    reason = signal.reason if isinstance(signal, Failed) else Ending.CANCELLED
+    return reason if isinstance(reason, Fault) else Fault(503, "streamr:subscription.ended", reason.value)

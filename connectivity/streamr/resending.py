@@ -1,0 +1,175 @@
+"""What a session asks for again: its resends, each a finite subscription on the history of a partition (Streamr, resend).
+
+Which messages it brings is fixed when a resend begins. When that is, and when one is answered that has found nothing, is
+decided by `mappings.streamr.resends`; what is due later is done once a second. A resend has a window as what is followed
+live has, and stops reading where the broker does not keep up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from connectivity.errors import ConnectivityError
+from connectivity.lanes import Ended, Posting
+from connectivity.store import Store
+from connectivity.streamr.lines import Line
+from connectivity.streamr.live import WINDOW, fault_of
+from connectivity.streamr.writing import Writing
+from connectivity.streams import Peer, Streams
+from mappings.ids import EntityId
+from mappings.signals import Cancel, Complete, Created, HistoryQuery, Kind, Next, Outbound, Request, Subscribe
+from mappings.streamr.frames import Frame, type_of, write_frame
+from mappings.streamr.requests import All, FromTime, Last, Range, Resend, Selection
+from mappings.streamr.resends import Conversation, Resends, Ticket
+
+
+class Resending:
+    """The resends of one session."""
+
+    def __init__(self, store: Store, streams: Streams, writing: Writing, clock: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds."""
+        self._store = store
+        self._streams = streams
+        self._writing = writing
+        self._clock = clock
+        self._resends = Resends()
+        self._asked: dict[int, _Resend] = {}
+        """By the numbers of their tickets: those that wait, and those that run."""
+        self._kept_back: list[tuple[float, _Resend, Frame]] = []
+
+    def __repr__(self) -> str:
+        return f"<Resending {self._resends!r}>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing left to do."""
+        return not self._asked and not self._kept_back
+
+    def ask(self, request: Resend, entity: EntityId, subjects: tuple[str, ...], line: Line) -> None:
+        """Resend as soon as it is this one's turn. Raises RequestRefused where too many wait."""
+        ticket = self._resends.ask(request)
+        self._asked[ticket.number] = _Resend(self, self._writing, ticket, entity, subjects, line)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do what is due."""
+        now = self._clock()
+        due = [entry for entry in self._kept_back if entry[0] <= now]
+        if due:
+            self._kept_back = [entry for entry in self._kept_back if entry[0] > now]
+            for _, resend, frame in due:
+                self._answer(resend, frame)
+        for ticket in self._resends.begin(now):
+            self._asked[ticket.number].begin(self._store, self._streams)
+
+    def stop(self) -> None:
+        """The session is over."""
+        self._resends.stop()
+        asked, self._asked, self._kept_back = self._asked, {}, []
+        for resend in asked.values():
+            resend.stop(self._streams)
+
+    # for its resends
+
+    def request(self, resend: _Resend, number: int) -> None:
+        """The broker has so many messages."""
+        self._streams.request(Request(Kind.HISTORY, resend.key, number, {}), resend.peer)
+
+    def finish(self, resend: _Resend, frame: Frame, *, found: bool) -> None:
+        """A resend has come to its end, and this is the frame that says so."""
+        now = self._clock()
+        self._asked.pop(resend.ticket.number, None)
+        at = self._resends.finish(resend.ticket, found, now)
+        if at <= now:
+            self._answer(resend, frame)
+        else:
+            self._kept_back.append((at, resend, frame))
+        self.go_on()
+
+    def _answer(self, resend: _Resend, frame: Frame) -> None:
+        self._resends.answered(resend.ticket)
+        resend.line.say(frame)
+
+
+class _Resend:
+    """One resend: where the engine's answers go."""
+
+    terminal_needs_request = False
+
+    def __init__(
+        self,
+        resending: Resending,
+        writing: Writing,
+        ticket: Ticket,
+        entity: EntityId,
+        subjects: tuple[str, ...],
+        line: Line,
+    ) -> None:
+        self.ticket = ticket
+        self.line = line
+        self.connection_id = line.connection_id
+        self.key = f"{ticket.request.sub}\0{ticket.number}"
+        self.peer = Peer(self, subjects, (line.connection_id, line.address), has_session=True)
+        self._resending = resending
+        self._writing = writing
+        self._entity = entity
+        self._conversation = Conversation(ticket.request)
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<resend {self.ticket.number} to {self.line.address}>"
+
+    def begin(self, store: Store, streams: Streams) -> None:
+        newest = store.snapshot(self._entity)
+        query = query_of(self.ticket.request.selection, self._entity, 0 if newest is None else newest.revision)
+        streams.subscribe(Subscribe(Kind.HISTORY, query, {}, self.key, WINDOW), self.peer)
+
+    def stop(self, streams: Streams) -> None:
+        self._is_over = True
+        streams.cancel(Cancel(Kind.HISTORY, self.key, {}), self.peer)
+
+    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
+        """Send what was found, or that it was all, or why it was not."""
+        if self._is_over or isinstance(signal, Created):
+            return None
+        if isinstance(signal, Next):
+            return self._send(signal, ended)
+        self._is_over = True
+        if isinstance(signal, Complete):
+            frame: Frame = self._conversation.completed()
+            self._resending.finish(self, frame, found=self._conversation.has_found)
+        else:
+            fault = fault_of(signal)
+            # Nothing was found out, so that asking again is not held against the client.
+            self._resending.finish(self, self._conversation.failed(fault.message), found=True)
+        return None
+
+    def _send(self, signal: Next, ended: Ended | None) -> Posting:
+        style = self.line.style
+        found = self._conversation.found([self._writing.message(event) for event in signal.elements])
+        frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
+        number = len(signal.elements)
+        return self.line.send(frames, partial(self._sent, number, ended), elements=number)
+
+    def _sent(self, number: int, ended: Ended | None, error: ConnectivityError | None) -> None:
+        """The broker has the messages; one that it has refused leaves a gap, which ends the resend."""
+        if ended is not None:
+            ended(error)
+        if error is None and not self._is_over:
+            self._resending.request(self, number)
+
+
+def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
+    """What a selection means for a partition whose newest offset is `newest` (0: none)."""
+    match selection:
+        case All():
+            return HistoryQuery(entity, 1, None)
+        case Last(count):
+            return HistoryQuery(entity, max(1, newest - count + 1))
+        case Range(start, end):
+            if end is not None and end < 1:
+                return HistoryQuery(entity, newest + 1)
+            return HistoryQuery(entity, max(1, start), end)
+        case FromTime(instant):
+            return HistoryQuery(entity, 1, None, after=(instant - 1) * 1_000_000)
