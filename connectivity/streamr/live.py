@@ -14,7 +14,7 @@ from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended, Posting
 from connectivity.streamr.lines import Line
 from connectivity.streamr.writing import Writing
-from connectivity.streams import Peer, Streams
+from connectivity.streams import AT_ONCE, Peer, Streams
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.signals import (
@@ -33,8 +33,8 @@ from mappings.signals import (
 from mappings.streamr.frames import FrameType, broadcast
 from mappings.streamr.sessions import Spot
 
-WINDOW = 100
-"""Messages of one subscription that the broker has not confirmed yet."""
+WINDOW = 2 * AT_ONCE
+"""Messages of one subscription that the broker has not confirmed yet: while it takes some, the next ones are read."""
 
 
 class Live:
