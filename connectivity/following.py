@@ -4,6 +4,10 @@ A follower is handed durable events alone, each once and in order. Those who kee
 memory that is bounded for all entities together; whoever lags behind it reads pages of the history, in the journal or the
 lake. So a feed that begins in the past goes over into the present by itself, without a gap and without a repeat at the seam.
 
+Who takes less than there is falls behind. A follower that can ask for what it misses, because its protocol tells it by the
+next event, may leap: when it has been too far behind for too long (`Leeway`) it goes on with the newest event, so that what
+is live stays live and a burst is no reason to leave anything out (Streamr protocol, skipped broadcasts).
+
 While nobody follows an entity nothing of it is kept, and while nobody follows any, a commit costs nothing. The first who
 follows an entity, and the last who leaves it, are told to whoever wants to know (Streamr protocol, server events).
 """
@@ -12,11 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from typing import NamedTuple
 
 import structlog
 
 from connectivity.feeds import Page, Then
+from connectivity.monitor import Figure
 from connectivity.store import Store
 from mappings.ids import EntityId
 from mappings.signals import Event
@@ -37,6 +44,26 @@ AGAIN_SECONDS = 1.0
 """After so long a store that could not be read is asked again."""
 
 
+class Leeway(NamedTuple):
+    """How far a follower may be behind, in events or bytes, once it has been behind at all for so many seconds."""
+
+    events: int = 1000
+    bytes: int = 1 << 20
+    seconds: float = 2.0
+
+    def is_over(self, events: int, bytes: int) -> bool:
+        """Whether that is too far behind. One event is not: it is what a follower would leap to."""
+        return events > 1 and (events > self.events or bytes > self.bytes)
+
+
+class Audience(NamedTuple):
+    """How many entities are followed, by how many followers, and how many events these have left out by leaping."""
+
+    entities: int
+    followers: int
+    left_out: int
+
+
 def _nobody(entity: EntityId, followers: int) -> None:
     """Nobody wants to know."""
 
@@ -44,11 +71,22 @@ def _nobody(entity: EntityId, followers: int) -> None:
 class Following:
     """Everybody who follows something in this service."""
 
-    def __init__(self, store: Store, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self,
+        store: Store,
+        most: int = MOST,
+        most_bytes: int = MOST_BYTES,
+        leeway: Leeway | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`clock` gives monotonic seconds."""
         self.on_created: Callable[[EntityId, int], object] = _nobody
         """Told when an entity has its first follower, with how many it has then."""
         self.on_deleted: Callable[[EntityId, int], object] = _nobody
         """Told when an entity has lost its last follower, with how many are left: none."""
+        self.leeway = leeway or Leeway()
+        self.clock = clock
+        self._left_out = 0
         self._store = store
         self._most, self._most_bytes = most, most_bytes
         self._lines: dict[EntityId, _Line] = {}
@@ -70,10 +108,20 @@ class Following:
         line = self._lines.get(entity)
         return 0 if line is None else len(line.feeds)
 
-    def feed(self, entity: EntityId, after: int | None = None) -> LiveFeed:
+    def figures(self) -> Iterator[Figure]:
+        """For a scrape."""
+        return live_figures(
+            Audience(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self._left_out)
+        )
+
+    def leave_out(self, events: int) -> None:
+        """Somebody has leapt over so many."""
+        self._left_out += events
+
+    def feed(self, entity: EntityId, after: int | None = None, *, may_leap: bool = False) -> LiveFeed:
         """What follows revision `after` of an entity; None: what follows the newest one that is decided at this moment.
 
-        Raises StoreUnavailable.
+        `may_leap` as in `FollowQuery`. Raises StoreUnavailable.
         """
         if after is None:
             newest = self._store.snapshot(entity)
@@ -89,7 +137,7 @@ class Following:
         except StoreUnavailable:
             self._end(entity, line)
             raise
-        feed = LiveFeed(self, entity, line, after)
+        feed = LiveFeed(self, entity, line, after, may_leap=may_leap)
         line.feeds[feed] = None
         if len(line.feeds) == 1:
             self.on_created(entity, 1)
@@ -169,9 +217,10 @@ class Following:
             log.warning("live feeds wait for the store", error=str(error))
             if self._again is None:
                 self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._look_again)
+        now = self.clock()
         for line in changed:
             for feed in line.feeds:
-                feed.stir()
+                feed.stir(now)
 
     def _look_again(self) -> None:
         self._again = None
@@ -245,13 +294,29 @@ class _Line:
                 return events[: index + 1]
         return events
 
+    def size_behind(self, revision: int) -> int:
+        """The bytes that follow a revision, as far as they are in memory."""
+        start = max(0, revision + 1 - self.events[0].revision) if self.events else 0
+        return sum(event_size(event) for event in self.events[start:])
+
 
 class LiveFeed:
     """One follower of one entity: a feed without an end. Positions are revisions, 0 where it begins."""
 
-    __slots__ = ("_after", "_following", "_given", "_is_closed", "_is_stirred", "_line", "_ready", "entity")
+    __slots__ = (
+        "_after",
+        "_behind_since",
+        "_following",
+        "_given",
+        "_is_closed",
+        "_is_stirred",
+        "_line",
+        "_may_leap",
+        "_ready",
+        "entity",
+    )
 
-    def __init__(self, following: Following, entity: EntityId, line: _Line, after: int) -> None:
+    def __init__(self, following: Following, entity: EntityId, line: _Line, after: int, *, may_leap: bool) -> None:
         """Feeds are made by `Following.feed`."""
         self.entity = entity
         self._following = following
@@ -260,6 +325,9 @@ class LiveFeed:
         self._given = 0
         """The last position that a page has led to."""
         self._ready: Callable[[], None] | None = None
+        self._may_leap = may_leap
+        self._behind_since: float | None = following.clock() if line.newest > after else None
+        """Since when there has been something without a pause that this one has not been given."""
         self._is_stirred = False
         self._is_closed = False
 
@@ -286,7 +354,11 @@ class LiveFeed:
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         """Raises StoreUnavailable, HistoryUnavailable."""
+        if self._may_leap and self._behind_since is not None:
+            self._leap_if_too_far(max(position, self._after), self._following.clock() - self._behind_since)
         page = await self._following.read(self.entity, self._line, max(position, self._after), limit, max_bytes)
+        if page.then is Then.WAIT:
+            self._behind_since = None
         if page.then is Then.WAIT and not page.elements:
             # Where it begins may still turn out to be further back.
             return Page((), position, Then.WAIT)
@@ -300,13 +372,21 @@ class LiveFeed:
     def wake(self, ready: Callable[[], None]) -> None:
         self._ready = ready
         if self._line.newest > self.position:
-            self.stir()
+            self.stir(self._following.clock())
 
-    def stir(self) -> None:
+    def stir(self, now: float) -> None:
         """There is more than there was."""
+        if self._behind_since is None:
+            self._behind_since = now
         if self._ready is not None and not self._is_stirred:
             self._is_stirred = True
             self._following.wake_later(self)
+
+    def _leap_if_too_far(self, position: int, seconds: float) -> None:
+        newest, leeway = self._line.newest, self._following.leeway
+        if seconds >= leeway.seconds and leeway.is_over(newest - position, self._line.size_behind(position)):
+            self.leap(newest - 1)
+            self._following.leave_out(newest - 1 - position)
 
     def tell(self) -> None:
         """Call who waits."""
@@ -320,3 +400,14 @@ class LiveFeed:
         if not self._is_closed:
             self._is_closed = True
             self._following.leave(self)
+
+
+def live_figures(audience: Audience) -> Iterator[Figure]:
+    """What a scrape shows of those who follow something live."""
+    yield Figure("connectivity_live_entities", "Entities that somebody follows live.", {(): audience.entities})
+    yield Figure("connectivity_live_followers", "Subscriptions to what is live.", {(): audience.followers})
+    yield Figure(
+        "connectivity_live_left_out",
+        "Events that followers were not sent since the start, because they did not keep up.",
+        {(): audience.left_out},
+    )

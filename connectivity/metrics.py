@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from connectivity.cursors import lag_figures
+from connectivity.following import Audience, live_figures
 from connectivity.monitor import Figure, Monitor
 from connectivity.pipeline import pipeline_figures
 from spark_store.watermark import Batch, Forgetting, TableSize, Watermark
@@ -53,6 +54,7 @@ def example() -> Monitor:
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
     monitor.watch_figures(lambda: lag_figures({(_CONNECTION, "0"): (3, 0.5)}))
+    monitor.watch_figures(lambda: live_figures(Audience(2, 5, 0)))
     watermark = Watermark(3, _AT, Batch(2, 0.5), _AT, _AT, Forgetting(_AT, 1), tables={"events": TableSize(4, 700)})
     monitor.watch_figures(lambda: pipeline_figures(True, watermark, 0))
     return monitor
@@ -84,7 +86,8 @@ has said so; `connectivity_pipeline_up` where the service runs it itself. `conne
 [targets](targets.md) that events go to, and so is `connectivity_target_skipped_total`: events that a target has missed, gone
 from the journal before the target could have them, of no use to its broker, or without the extra fields that it wants.
 `connectivity_journal_trimming_up` is 0 while nothing can be let go: the lake cannot be read, or it has another past than the
-journal; the log says what (`the journal is not trimmed`). A connection is up while all its links stand.
+journal; the log says what (`the journal is not trimmed`). `connectivity_live_left_out` counts what a session that did not
+keep up was not sent; by the next message it learns that it may ask for it. A connection is up while all its links stand.
 
 ## Labels
 

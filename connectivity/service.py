@@ -158,6 +158,7 @@ class Service:
         cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
         self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
+        self.monitor.watch_figures(self.following.figures)
         vault = open_vault(settings)
         self.registry = Registry(
             Watcher(Path(settings.connections_dir)),
@@ -311,7 +312,7 @@ class Service:
         ):
             return fault
         if isinstance(query, FollowQuery):
-            return self.following.feed(query.entity, query.after)
+            return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
         try:
             return HistoryFeed.open(self.store, query, self._now())
         except QueryError as error:

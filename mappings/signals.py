@@ -255,10 +255,14 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class FollowQuery:
-    """Every event of one entity behind revision `after`, without an end; None: behind the newest one of this moment."""
+    """Every event of one entity behind revision `after`, without an end; None: behind the newest one of this moment.
+
+    `may_leap`: who does not keep up for long goes on with the newest event, and asks for what was left out if it is wanted.
+    """
 
     entity: EntityId
     after: int | None = None
+    may_leap: bool = False
 
 
 Query: TypeAlias = HistoryQuery | SearchQuery | FollowQuery

@@ -12,5 +12,5 @@ about it all.
 
 What a session may do is decided by machines that know the time only as an argument, and return what is to be done:
 `sessions` (whose session it is, what it follows, what ends it), `resends` (how many run, and when one is answered that is
-asked in a loop), `sending` (what is sent live, and what is left out).
+asked in a loop), `sending` (where what is sent live goes on after a restart).
 """

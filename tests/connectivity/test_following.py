@@ -13,122 +13,27 @@ from typing import Any
 import pytest
 
 from connectivity import following as module
-from connectivity.feeds import Feed, Then
-from connectivity.following import Following, LiveFeed
-from connectivity.store import Store, StoreOptions
-from connectivity.streams import Bounds, Peer, Streams
-from connectivity.subscription import UNBOUNDED
-from mappings.errors import Fault
-from mappings.ids import EntityId
-from mappings.signals import Cancel, Created, Event, Failed, FollowQuery, Kind, Request, Subscribe
+from connectivity.feeds import Then
+from connectivity.following import Following
+from mappings.signals import Failed
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Followed
-from tests.behaviours.journal import LAMP, POLICY, change, history
-from tests.clock import Clock
-from tests.connectivity.fakes import KeepingReply
-from tests.connectivity.site import Disk, until
-
-MUCH = 1 << 20
-
-
-class Reads(Disk):
-    """Notes how often histories are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pages = 0
-
-    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
-        self.pages += 1
-        return super().events(entity, first, last, limit, max_bytes)
-
-    def latest(self, entity: EntityId) -> int:
-        self._check_readable()
-        return super().latest(entity)
-
-
-class Site:
-    """A store, who follows what is stored there, and an engine over it."""
-
-    def __init__(self) -> None:
-        self.disk = Reads()
-        self.store = Store(self.disk, StoreOptions(probe_min=0.001, probe_max=0.01))
-        self.following = Following(self.store)
-        self.clock = Clock()
-        self.streams = Streams(self._open, Bounds(idle_timeout=60, after_life=1), self.clock.now)
-        self.hooks: list[tuple[str, EntityId, int]] = []
-        self.following.on_created = lambda entity, followers: self.hooks.append(("created", entity, followers))
-        self.following.on_deleted = lambda entity, followers: self.hooks.append(("deleted", entity, followers))
-
-    def _open(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        assert isinstance(subscribe.query, FollowQuery)
-        return self.following.feed(subscribe.query.entity, subscribe.query.after)
-
-    async def store_up_to(self, last: int, entity: EntityId = LAMP) -> None:
-        newest = self.store.snapshot(entity)
-        first = 1 if newest is None else newest.revision + 1
-        await self.store.submit(history(entity, last, first))
-
-    async def told(self, entity: EntityId, revision: int) -> None:
-        """Wait until followers may have this."""
-        await until(lambda: self.following._lines[entity].newest >= revision)
-
-    def subscriber(self, entity: EntityId = LAMP, after: int | None = None, demand: int = UNBOUNDED) -> Subscriber:
-        return Subscriber(self, entity, after, demand)
-
-
-class Subscriber:
-    """One session that is subscribed to one entity."""
-
-    def __init__(self, site: Site, entity: EntityId, after: int | None, demand: int) -> None:
-        self.site = site
-        self.reply = KeepingReply(terminal_needs_request=False)
-        self.peer = Peer(self.reply, ("acme:reader",), object(), has_session=True)
-        site.streams.subscribe(Subscribe(Kind.LIVE, FollowQuery(entity, after), {}, "own key", demand), self.peer)
-        assert isinstance(self.reply.signals[0], Created)
-
-    def request(self, demand: int) -> None:
-        self.site.streams.request(Request(Kind.LIVE, "own key", demand, {}), self.peer)
-
-    def cancel(self) -> None:
-        self.site.streams.cancel(Cancel(Kind.LIVE, "own key", {}), self.peer)
-
-    @property
-    def revisions(self) -> list[int]:
-        return [element.revision for element in self.reply.elements]
+from tests.behaviours.journal import LAMP, POLICY, change
+from tests.connectivity.followed import MUCH, FollowedSite, awaited, drawn
+from tests.connectivity.site import until
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    made = Site()
+async def site() -> AsyncIterator[FollowedSite]:
+    made = FollowedSite()
     yield made
-    made.disk.full = made.disk.unreadable = False
-    made.disk.release()
-    await made.store.close()
-
-
-async def drawn(feed: LiveFeed, position: int = 0, limit: int = 500) -> tuple[list[int], int]:
-    """Everything that a feed has now, and where that ends."""
-    found: list[int] = []
-    while True:
-        page = await feed.page(position, limit, MUCH)
-        found += [event.revision for event in page.elements]
-        position = page.position
-        if page.then is Then.WAIT:
-            return found, position
-
-
-async def awaited(feed: LiveFeed) -> None:
-    """Wait until a feed wakes who waits."""
-    woken = asyncio.Event()
-    feed.wake(woken.set)
-    await asyncio.wait_for(woken.wait(), 30)
+    await made.close()
 
 
 # what a follower is handed
 
 
-async def test_a_feed_begins_behind_what_is_decided_at_its_beginning(site: Site) -> None:
+async def test_a_feed_begins_behind_what_is_decided_at_its_beginning(site: FollowedSite) -> None:
     await site.store_up_to(3)
     site.disk.hold()
     under_way = site.store.submit([change(LAMP, 4)])
@@ -143,7 +48,7 @@ async def test_a_feed_begins_behind_what_is_decided_at_its_beginning(site: Site)
     assert await drawn(feed) == ([5, 6], 6)
 
 
-async def test_what_is_not_durable_is_not_handed_out(site: Site) -> None:
+async def test_what_is_not_durable_is_not_handed_out(site: FollowedSite) -> None:
     await site.store_up_to(2)
     feed = site.following.feed(LAMP)
     site.disk.hold()
@@ -156,7 +61,7 @@ async def test_what_is_not_durable_is_not_handed_out(site: Site) -> None:
     assert await drawn(feed) == ([3], 3)
 
 
-async def test_a_history_and_then_live_without_gap_or_repeat(site: Site) -> None:
+async def test_a_history_and_then_live_without_gap_or_repeat(site: FollowedSite) -> None:
     await site.store_up_to(10)
     feed = site.following.feed(LAMP, 4)
     found, position = await drawn(feed, limit=4)
@@ -166,7 +71,7 @@ async def test_a_history_and_then_live_without_gap_or_repeat(site: Site) -> None
     assert await drawn(feed, position) == ([11, 12], 12)
 
 
-async def test_the_seam_is_whole_wherever_a_commit_falls(site: Site) -> None:
+async def test_the_seam_is_whole_wherever_a_commit_falls(site: FollowedSite) -> None:
     """Somebody stores as fast as the store takes it while somebody else catches up from the beginning."""
     await site.store_up_to(50)
     subscriber = site.subscriber(after=0)
@@ -176,7 +81,7 @@ async def test_the_seam_is_whole_wherever_a_commit_falls(site: Site) -> None:
     assert subscriber.revisions == list(range(1, 151))
 
 
-async def test_a_commit_that_was_under_way_at_the_beginning_is_told(site: Site) -> None:
+async def test_a_commit_that_was_under_way_at_the_beginning_is_told(site: FollowedSite) -> None:
     """Nobody followed when it was written."""
     await site.store_up_to(2)
     site.disk.hold()
@@ -190,7 +95,7 @@ async def test_a_commit_that_was_under_way_at_the_beginning_is_told(site: Site) 
     assert await drawn(feed) == ([3], 3)
 
 
-async def test_entities_do_not_meet(site: Site) -> None:
+async def test_entities_do_not_meet(site: FollowedSite) -> None:
     lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
     await site.store.submit([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
     await awaited(lamp)
@@ -198,7 +103,7 @@ async def test_entities_do_not_meet(site: Site) -> None:
     assert await drawn(policy) == ([1], 1)
 
 
-async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: Site) -> None:
+async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: FollowedSite) -> None:
     await site.store_up_to(3)
     feeds = [site.following.feed(LAMP) for _ in range(3)]
     await site.store_up_to(5)
@@ -211,7 +116,7 @@ async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: Si
     assert site.disk.pages == 0
 
 
-async def test_who_lags_behind_the_memory_reads_pages_of_the_history(site: Site, monkeypatch: Any) -> None:
+async def test_who_lags_behind_the_memory_reads_pages_of_the_history(site: FollowedSite, monkeypatch: Any) -> None:
     site.following = Following(site.store, most=16)
     slow, fast = site.following.feed(LAMP), site.following.feed(LAMP)
     position, seen = 0, []
@@ -228,7 +133,7 @@ async def test_who_lags_behind_the_memory_reads_pages_of_the_history(site: Site,
     assert site.disk.pages > 0
 
 
-async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: Site) -> None:
+async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSite) -> None:
     site.following = Following(site.store, most_bytes=100)
     lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
     for last in range(1, 41):
@@ -239,7 +144,7 @@ async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: Site) -> N
     assert (await drawn(lamp))[0] == (await drawn(policy))[0] == list(range(1, 41))
 
 
-async def test_a_page_is_bounded_by_limit_and_bytes(site: Site) -> None:
+async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedSite) -> None:
     feed = site.following.feed(LAMP)
     await site.store.submit([change(LAMP, revision, b'"0123456789"') for revision in range(1, 6)])
     await site.told(LAMP, 5)
@@ -251,7 +156,7 @@ async def test_a_page_is_bounded_by_limit_and_bytes(site: Site) -> None:
     assert [event.revision for event in page.elements] == [5], "one event is never too large"
 
 
-async def test_leaping_leaves_out_what_lies_between(site: Site) -> None:
+async def test_leaping_leaves_out_what_lies_between(site: FollowedSite) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(8)
     await site.told(LAMP, 8)
@@ -263,7 +168,9 @@ async def test_leaping_leaves_out_what_lies_between(site: Site) -> None:
     assert feed.position == 8
 
 
-async def test_who_leaps_while_a_page_is_read_gets_nothing_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_leaps_while_a_page_is_read_gets_nothing_before(
+    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await site.store_up_to(8)
     feed = site.following.feed(LAMP, 0)
     read = site.store.page
@@ -281,7 +188,7 @@ async def test_who_leaps_while_a_page_is_read_gets_nothing_before(site: Site, mo
 # coming and going
 
 
-async def test_case_h01_the_first_follower_is_told_once(site: Site) -> None:
+async def test_case_h01_the_first_follower_is_told_once(site: FollowedSite) -> None:
     first = site.following.feed(LAMP)
     second = site.following.feed(LAMP)
     assert site.hooks == [("created", LAMP, 1)]
@@ -290,7 +197,7 @@ async def test_case_h01_the_first_follower_is_told_once(site: Site) -> None:
     second.close()
 
 
-async def test_case_h02_the_last_one_who_leaves_is_told_once(site: Site) -> None:
+async def test_case_h02_the_last_one_who_leaves_is_told_once(site: FollowedSite) -> None:
     first, second, other = (site.following.feed(entity) for entity in (LAMP, LAMP, POLICY))
     site.hooks.clear()
     first.close()
@@ -303,7 +210,7 @@ async def test_case_h02_the_last_one_who_leaves_is_told_once(site: Site) -> None
     other.close()
 
 
-async def test_while_nobody_follows_nothing_is_kept(site: Site) -> None:
+async def test_while_nobody_follows_nothing_is_kept(site: FollowedSite) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
     await site.told(LAMP, 3)
@@ -315,7 +222,7 @@ async def test_while_nobody_follows_nothing_is_kept(site: Site) -> None:
     assert await drawn(again) == ([3, 4, 5, 6], 6)
 
 
-async def test_a_feed_that_is_closed_wakes_nobody(site: Site) -> None:
+async def test_a_feed_that_is_closed_wakes_nobody(site: FollowedSite) -> None:
     feed, other = site.following.feed(LAMP), site.following.feed(LAMP)
     feed.wake(lambda: pytest.fail("nobody waits any more"))
     await site.store_up_to(1)
@@ -323,7 +230,7 @@ async def test_a_feed_that_is_closed_wakes_nobody(site: Site) -> None:
     await awaited(other)
 
 
-async def test_many_are_woken_a_few_at_a_time_so_that_the_loop_breathes(site: Site) -> None:
+async def test_many_are_woken_a_few_at_a_time_so_that_the_loop_breathes(site: FollowedSite) -> None:
     woken: list[int] = []
     feeds = [site.following.feed(LAMP) for _ in range(100)]
     for number, feed in enumerate(feeds):
@@ -340,7 +247,7 @@ async def test_many_are_woken_a_few_at_a_time_so_that_the_loop_breathes(site: Si
 # trouble
 
 
-async def test_what_was_decided_and_never_stored_does_not_count_as_the_beginning(site: Site) -> None:
+async def test_what_was_decided_and_never_stored_does_not_count_as_the_beginning(site: FollowedSite) -> None:
     """Another message may come by the same number."""
     await site.store_up_to(3)
     site.disk.hold()
@@ -358,7 +265,7 @@ async def test_what_was_decided_and_never_stored_does_not_count_as_the_beginning
     assert await drawn(feed, position) == ([4, 5], 5)
 
 
-async def test_what_cannot_be_stored_does_not_count_as_the_beginning_either(site: Site) -> None:
+async def test_what_cannot_be_stored_does_not_count_as_the_beginning_either(site: FollowedSite) -> None:
     await site.store_up_to(3)
     site.disk.rejected = {b'"bad"'}
     refused = site.store.submit([change(LAMP, 4, b'"bad"')])
@@ -370,7 +277,7 @@ async def test_what_cannot_be_stored_does_not_count_as_the_beginning_either(site
     assert await drawn(feed) == ([4], 4)
 
 
-async def test_a_commit_whose_answer_was_lost_is_told_all_the_same(site: Site) -> None:
+async def test_a_commit_whose_answer_was_lost_is_told_all_the_same(site: FollowedSite) -> None:
     await site.store_up_to(3)
     feed = site.following.feed(LAMP)
     site.disk.loses_answers = True
@@ -381,7 +288,7 @@ async def test_a_commit_whose_answer_was_lost_is_told_all_the_same(site: Site) -
     assert await drawn(feed) == ([4], 4)
 
 
-async def test_a_store_that_cannot_be_read_is_asked_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_cannot_be_read_is_asked_again(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     feed = site.following.feed(LAMP)
     after: Callable[..., Any] = site.store.tail.after
@@ -400,7 +307,7 @@ async def test_a_store_that_cannot_be_read_is_asked_again(site: Site, monkeypatc
     assert len(tries) == 3
 
 
-async def test_what_the_journal_was_made_to_forget_is_not_told_out_of_memory(site: Site) -> None:
+async def test_what_the_journal_was_made_to_forget_is_not_told_out_of_memory(site: FollowedSite) -> None:
     """After an erasure nothing of an entity may be handed out that its history has no more."""
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
@@ -413,7 +320,7 @@ async def test_what_the_journal_was_made_to_forget_is_not_told_out_of_memory(sit
 # the engine upon a feed without an end
 
 
-async def test_rs_1_01_no_more_than_was_asked_for(site: Site) -> None:
+async def test_rs_1_01_no_more_than_was_asked_for(site: FollowedSite) -> None:
     subscriber = site.subscriber(demand=2)
     await site.store_up_to(5)
     await until(lambda: len(subscriber.revisions) == 2)
@@ -429,7 +336,7 @@ async def test_rs_1_01_no_more_than_was_asked_for(site: Site) -> None:
     assert subscriber.revisions == list(range(1, 10))
 
 
-async def test_rs_1_07_nothing_follows_a_cancel(site: Site) -> None:
+async def test_rs_1_07_nothing_follows_a_cancel(site: FollowedSite) -> None:
     subscriber, other = site.subscriber(), site.subscriber()
     await site.store_up_to(1)
     await until(lambda: subscriber.revisions == other.revisions == [1])
@@ -440,7 +347,7 @@ async def test_rs_1_07_nothing_follows_a_cancel(site: Site) -> None:
     assert site.following.followers(LAMP) == 1
 
 
-async def test_a_session_is_not_idle_while_nothing_happens(site: Site) -> None:
+async def test_a_session_is_not_idle_while_nothing_happens(site: FollowedSite) -> None:
     """Its own lifetime says when it ends."""
     subscriber = site.subscriber()
     site.clock.advance(3600)
@@ -454,7 +361,7 @@ async def test_a_session_is_not_idle_while_nothing_happens(site: Site) -> None:
     assert list(site.streams._scopes) == [], "what has ended is forgotten"
 
 
-async def test_nothing_is_drawn_while_the_broker_takes_nothing(site: Site) -> None:
+async def test_nothing_is_drawn_while_the_broker_takes_nothing(site: FollowedSite) -> None:
     subscriber = site.subscriber()
     subscriber.reply.is_stalled = True
     await site.store_up_to(1)
@@ -467,10 +374,10 @@ async def test_nothing_is_drawn_while_the_broker_takes_nothing(site: Site) -> No
     await until(lambda: subscriber.revisions == [1, 2, 3, 4, 5])
 
 
-async def test_a_feed_that_cannot_be_opened_fails_alone(site: Site) -> None:
+async def test_a_feed_that_cannot_be_opened_fails_alone(site: FollowedSite) -> None:
     other = site.subscriber()
     site.disk.unreadable = True
-    subscriber = Subscriber(site, POLICY, 0, 1)
+    subscriber = site.subscriber(POLICY)
     assert isinstance(subscriber.reply.signals[-1], Failed)
     assert site.following.followers(POLICY) == 0
     site.disk.unreadable = False
@@ -478,7 +385,7 @@ async def test_a_feed_that_cannot_be_opened_fails_alone(site: Site) -> None:
     await until(lambda: other.revisions == [1])
 
 
-async def test_a_thousand_followers_of_one_event_have_it_once_each(site: Site) -> None:
+async def test_a_thousand_followers_of_one_event_have_it_once_each(site: FollowedSite) -> None:
     subscribers = [site.subscriber() for _ in range(1000)]
     await site.store_up_to(2)
     await until(lambda: all(len(one.revisions) == 2 for one in subscribers))
