@@ -14,25 +14,24 @@ from collections.abc import Iterable
 
 from spark_store.records import SessionKey, SessionRow
 
+_AT = "protocol = ? AND connection = ? AND mapper = ? AND address = ? AND key = ?"
 _ALL = """
-    SELECT connection, address, key, source, mapper, row, last FROM desk_sessions WHERE protocol = ?
-    ORDER BY connection, address, key
+    SELECT connection, mapper, address, key, source, row, last FROM desk_sessions WHERE protocol = ?
+    ORDER BY connection, mapper, address, key
 """
 _KEEP = """
-    INSERT INTO desk_sessions (protocol, connection, address, key, source, mapper, row, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (protocol, connection, address, key) DO UPDATE
-    SET source = excluded.source, mapper = excluded.mapper, row = excluded.row, last = excluded.last
+    INSERT INTO desk_sessions (protocol, connection, mapper, address, key, source, row, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (protocol, connection, mapper, address, key) DO UPDATE
+    SET source = excluded.source, row = excluded.row, last = excluded.last
 """
-_MOVE = """
-    UPDATE desk_sessions SET last = ? WHERE protocol = ? AND connection = ? AND address = ? AND key = ? AND last < ?
-"""
-_FORGET = "DELETE FROM desk_sessions WHERE protocol = ? AND connection = ? AND address = ? AND key = ?"
+_MOVE = f"UPDATE desk_sessions SET last = ? WHERE {_AT} AND last < ?"
+_FORGET = f"DELETE FROM desk_sessions WHERE {_AT}"
 
 
 def of_protocol(connection: sqlite3.Connection, protocol: str) -> list[SessionRow]:
     """Every row of a protocol."""
     rows = connection.execute(_ALL, (protocol,))
-    return [SessionRow(SessionKey(*row[:3]), *row[3:]) for row in rows]
+    return [SessionRow(SessionKey(*row[:4]), *row[4:]) for row in rows]
 
 
 def keep(connection: sqlite3.Connection, protocol: str, rows: Iterable[SessionRow]) -> None:

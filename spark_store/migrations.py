@@ -247,13 +247,13 @@ DESK_SESSIONS: Step = (
     CREATE TABLE desk_sessions (
         protocol   TEXT    NOT NULL,
         connection TEXT    NOT NULL,
+        mapper     TEXT    NOT NULL,
         address    TEXT    NOT NULL,
         key        TEXT    NOT NULL,
         source     INTEGER NOT NULL,
-        mapper     TEXT    NOT NULL,
         row        BLOB    NOT NULL,
         last       INTEGER,
-        PRIMARY KEY (protocol, connection, address, key)
+        PRIMARY KEY (protocol, connection, mapper, address, key)
     ) WITHOUT ROWID
     """,
 )

@@ -196,10 +196,11 @@ class FileNote(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """What a session of a protocol's client keeps, among all that is kept of sessions: its connection, the address that it
-    is sent to, and a key of the protocol's own."""
+    """Names something that a session keeps: the connection and the mapper that it speaks through, the address that it is
+    sent to, and a key of the protocol's own."""
 
     connection: str
+    mapper: str
     address: str
     key: str
 
@@ -207,13 +208,12 @@ class SessionKey(NamedTuple):
 class SessionRow(NamedTuple):
     """Something of a session that outlives the service.
 
-    `source` and `mapper` say by which way of the connection the session is spoken to; `row` is the protocol's own. `last`:
-    up to which element it has been sent what it follows, None where it follows nothing.
+    `source`: the index of the one by whose reply-target the session is spoken to; `row` is the protocol's own. `last`: up to
+    which element it has been sent what it follows, None where it follows nothing.
     """
 
     at: SessionKey
     source: int
-    mapper: str
     row: bytes
     last: int | None = None
 

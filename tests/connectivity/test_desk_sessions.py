@@ -42,7 +42,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def row(address: str = "r/a", key: str = "tank-9/0", last: int | None = 7, connection: str = "depot") -> SessionRow:
-    return SessionRow(SessionKey(connection, address, key), 1, "streamr", b"\x00", last)
+    return SessionRow(SessionKey(connection, "streamr", address, key), 1, b"\x00", last)
 
 
 def rows(count: int) -> Sequence[SessionRow]:

@@ -21,7 +21,7 @@ def file() -> Iterator[sqlite3.Connection]:
 
 
 def row(address: str, key: str = "tank-9/0", last: int | None = 7, connection: str = "depot") -> SessionRow:
-    return SessionRow(SessionKey(connection, address, key), 1, "streamr", b"\x00\xff", last)
+    return SessionRow(SessionKey(connection, "streamr", address, key), 1, b"\x00\xff", last)
 
 
 def test_a_row_is_kept_as_it_was_given(file: sqlite3.Connection) -> None:
@@ -33,7 +33,7 @@ def test_a_row_is_kept_as_it_was_given(file: sqlite3.Connection) -> None:
 
 def test_what_is_kept_under_a_key_again_takes_its_place(file: sqlite3.Connection) -> None:
     desk_sessions.keep(file, "streamr", [row("r/a")])
-    desk_sessions.keep(file, "streamr", [again := row("r/a", last=2)._replace(source=0, mapper="other", row=b"")])
+    desk_sessions.keep(file, "streamr", [again := row("r/a", last=2)._replace(source=0, row=b"")])
     assert desk_sessions.of_protocol(file, "streamr") == [again]
 
 
