@@ -207,7 +207,8 @@ class Source(Model):
     """Addresses to consume commands from, and how their signals are read, allowed and answered."""
 
     addresses: Annotated[Texts, Field(min_length=1)] = Field(
-        description="What to consume: MQTT topic filters, AMQP queues, Kafka topics. No placeholders.",
+        description="What to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket door. No "
+        "placeholders.",
         examples=[["fleet/+/cmd"], ["cmd.in"]],
     )
     consumer_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
@@ -410,7 +411,8 @@ class Connection(Model):
     )
     name: StrictStr | None = Field(default=None, description="Free text for people.", examples=["Depot 7 commands"])
     connection_type: Text = Field(
-        description="The broker's protocol: `mqtt`, `mqtt-5`, `amqp-091` or `kafka`. Never changes.",
+        description="The broker's protocol: `mqtt`, `mqtt-5`, `amqp-091`, `kafka`, or `websocket` without a broker. Never "
+        "changes.",
         examples=["mqtt-5"],
     )
     connection_status: ConnectionStatus = Field(
@@ -418,12 +420,13 @@ class Connection(Model):
         examples=["open"],
     )
     uri: Annotated[SecretUri, BeforeValidator(_uri_is_address, json_schema_input_type=str)] = Field(
-        description="The broker: `scheme://[user:password@]host:port[/path]`; reserved characters percent-encoded.",
+        description="The broker, or where a door listens: `scheme://[user:password@]host:port[/path]`; reserved "
+        "characters percent-encoded.",
         examples=["ssl://fleet:${env:MQTT_PASSWORD}@broker.acme.example:8883"],
     )
     credentials: ClientCertificate | None = Field(
         default=None,
-        description="A client certificate. User name and password belong into `uri`.",
+        description="A client certificate; for a WebSocket door, its own. User name and password belong into `uri`.",
         examples=[{"type": "client-cert", "cert": "${file:client.crt}", "key": "${file:client.key}"}],
     )
     sources: tuple[Source, ...] = Field(

@@ -19,6 +19,7 @@ import yaml
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from connectivity.brokers import load_broker
 from connectivity.files import load
 from connectivity.model import Connection
 from examples.brokers import Found
@@ -31,17 +32,23 @@ class NotPrepared(RuntimeError):
     """A queue or topic could not be made, or a connection document cannot be used; the message says which and why."""
 
 
-def connections_at(found: Found, folder: Path) -> Path:
-    """A folder with the example connections, pointed at the brokers found. Those that nobody carries are left out."""
+def connections_at(found: Found, folder: Path, *, with_doors: bool = False) -> Path:
+    """A folder with the example connections, pointed at the brokers found. Those that nobody carries are left out.
+
+    `with_doors`: also those that need no broker, at the ports that they name.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for file in sorted((HERE / "connections").iterdir()):
         text = file.read_text(encoding="utf-8")
         # JSON is YAML too.
-        broker = found.carrying(yaml.safe_load(text)["connectionType"])
+        connection_type = yaml.safe_load(text)["connectionType"]
+        broker = found.carrying(connection_type)
         if broker is not None:
             there = text.replace(f"{HOST}:{broker.usual_port}", f"{broker.host}:{broker.port}")
             (folder / file.name).write_text(there, encoding="utf-8")
+        elif with_doors and load_broker(connection_type).is_door:
+            shutil.copy(file, folder)
     return folder
 
 

@@ -28,7 +28,7 @@ def main() -> int:
         with interruptible(), brokers(RUN, at_usual_ports=True, tell=say) as found:
             for name, brought_by in found.missing.items():
                 say(f"{name} is not here, and its connections are left out. To have it: {brought_by}")
-            connections = connections_at(found, RUN / "connections")
+            connections = connections_at(found, RUN / "connections", with_doors=True)
             prepare(connections)
             return serve(connections)
     except Interrupted as interrupted:

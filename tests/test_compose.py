@@ -130,13 +130,19 @@ def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_exam
     assert (there.problems, here.problems) == ([], [])
     assert set(there.connections) == set(here.connections)
     for name, connection in there.connections.items():
-        assert connection.broker_uri.host in BROKERS
+        is_door = connection.connection_type == "websocket"
+        assert connection.broker_uri.host in ({"0.0.0.0"} if is_door else BROKERS)
         example = here.connections[name].model_dump(by_alias=True, exclude={"uri", "specific_config"})
         assert connection.model_dump(by_alias=True, exclude={"uri", "specific_config"}) == example
         inside, outside = dict(connection.own_options), dict(here.connections[name].own_options)
         assert inside.pop("bootstrapServers", None) == ("kafka:19092" if name == "analytics" else None)
         outside.pop("bootstrapServers", None)
         assert inside == outside
+
+
+def test_a_door_is_published_where_it_listens() -> None:
+    uri = load([ROOT / "examples" / "compose"]).connections["door"].broker_uri
+    assert any(port.endswith(f":{uri.port}") for port in SERVICES["connectivity"]["ports"])
 
 
 def test_kafka_sends_clients_to_where_they_come_from() -> None:

@@ -187,12 +187,16 @@ class BrokerType:
     manual: Manual | None = None
     example_source: Mapping[str, Any] = field(default_factory=dict)
     """What the shortest useful source says besides, as on the broker's page."""
+    example_full: Mapping[str, Any] = field(default_factory=dict)
+    """What the long example there says otherwise."""
     examine: Examine | None = None
     """How addresses are looked at for a trial; None where `connect` is None."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
     matches: Callable[[str, str], bool] = operator.eq
     """Whether what arrives at the second address was asked for by the first, which is one of a source."""
+    is_door: bool = False
+    """Whether the service listens at the `uri` and its peers connect, so that no broker stands in between."""
 
 
 FILLED_LATER = "its placeholders are filled for each message"

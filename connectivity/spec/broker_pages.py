@@ -49,6 +49,7 @@ def example(broker: BrokerType, *, full: bool) -> dict[str, Any]:
             "tags": ["depot", "prod"],
             "targets": [_example_target()],
             "mappingDefinitions": {"twinOnly": _EXAMPLE_MAPPING},
+            **broker.example_full,
         }
     return document | ({"specificConfig": options} if options else {})
 

@@ -282,7 +282,13 @@ def _key_problem(path: str) -> Problem:
 
 
 def check_hosts(connection: Connection) -> Iterator[Problem]:
-    yield from _check_host("uri", connection.broker_uri.host)
+    if not _is_door(connection):
+        yield from _check_host("uri", connection.broker_uri.host)
+
+
+def _is_door(connection: Connection) -> bool:
+    """Whether the `uri` is where the service listens, and not whom it talks to."""
+    return connection.connection_type in broker_names() and load_broker(connection.connection_type).is_door
 
 
 def _check_host(path: str, host: str) -> Iterator[Problem]:

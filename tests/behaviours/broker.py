@@ -100,16 +100,22 @@ class Publishing:
         self.given = 0
         self._link = link
         self._waiting: list[Outgoing] = []
+        self._is_sending = False
 
     def give(self, *messages: Outgoing) -> None:
         self._waiting += messages
         self._send()
 
     def _send(self) -> None:
+        if self._is_sending:
+            # A link may confirm within `publish`.
+            return
+        self._is_sending = True
         while self._waiting and self.given - len(self.outcomes) < self._link.window:
             message, number = self._waiting.pop(0), self.given
             self.given += 1
             self._link.publish(message, self._done(number))
+        self._is_sending = False
 
     def _done(self, number: int) -> Callable[[ConnectivityError | None], None]:
         def done(error: ConnectivityError | None) -> None:

@@ -23,6 +23,7 @@ from connectivity.spec.broker_pages import example
 from connectivity.spec.checks import document_types
 from connectivity.uri import SECURE_SCHEMES
 from tests.connection_vectors import Case, base_document, load_cases
+from tests.connectivity.brokers.doors import key_of
 
 SECRET = "s3cr3t-word"
 ROOT = Path(__file__).parents[2]
@@ -358,6 +359,9 @@ def test_the_page_in_the_repository_is_the_generated_one(file: str, page: str) -
 @pytest.mark.parametrize("name", document_types())
 def test_the_examples_of_the_page_are_valid(name: str, full: bool, tmp_path: Path, authority: trustme.CA) -> None:
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    own = authority.issue_cert("door.acme.example")
+    own.cert_chain_pems[0].write_to_path(str(tmp_path / "door.crt"))
+    (tmp_path / "door.key").write_text(key_of(own))
     document = example(load_broker(name), full=full)
     assert lint(document, environ={"BROKER_PASSWORD": "x"}, base=tmp_path) == []
 

@@ -1,0 +1,205 @@
+"""WebSocket doors: the service listens, and clients connect to it; what a connection document of this type may say.
+
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/websocket.md` is printed from it. The options are
+described in `connectivity.websocket.options`, the link in `connectivity.websocket.link`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from connectivity.brokers.base import BrokerType
+from connectivity.errors import Problem
+from connectivity.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
+from connectivity.model import Connection
+from connectivity.rules import URI_INVALID, check_without_placeholders, has_expression, json_path, show
+from connectivity.websocket.admission import ACCESS_TOKEN, FRAME, REPLY_TO, USER, VERSION
+from connectivity.websocket.lifetime import OPENING
+from connectivity.websocket.link import MOST_HELD
+from connectivity.websocket.listening import examine, listen
+from connectivity.websocket.options import Options
+
+
+def check(connection: Connection) -> Sequence[Problem]:
+    """The rules of doors."""
+    return [
+        *_check_uri(connection),
+        *_check_certificate(connection),
+        *_check_client_count(connection),
+        *_check_addresses(connection),
+    ]
+
+
+def _check_uri(connection: Connection) -> Iterator[Problem]:
+    uri = connection.broker_uri
+    if uri.path not in ("", "/"):
+        expected = "an address to listen at without a path, since the paths are the addresses of sources"
+        yield Problem("uri", show(uri.path), expected, code=URI_INVALID)
+    if uri.username is not None:
+        yield Problem("uri", "a user name", "none, since peers show tokens (specificConfig.tokens)", code=URI_INVALID)
+
+
+def _check_certificate(connection: Connection) -> Iterator[Problem]:
+    own, expected = connection.credentials, "the certificate that the door shows, since the uri is wss"
+    if not connection.broker_uri.is_secure:
+        if own is not None:
+            yield Problem("credentials", "a certificate", "none, since the uri is ws and not wss")
+    elif own is None:
+        yield Problem("credentials", "nothing", expected)
+    else:
+        if own.cert is None:
+            yield Problem("credentials.cert", "nothing", expected)
+        if own.key is None:
+            yield Problem("credentials.key", "nothing", "the key of the certificate that the door shows")
+
+
+def _check_client_count(connection: Connection) -> Iterator[Problem]:
+    if connection.client_count != 1:
+        yield Problem("clientCount", str(connection.client_count), "1, since there is one door")
+
+
+def _check_addresses(connection: Connection) -> Iterator[Problem]:
+    for index, source in enumerate(connection.sources):
+        for position, address in enumerate(source.addresses):
+            path = json_path("sources", index, "addresses", position)
+            yield from check_without_placeholders(path, address)
+            if not has_expression(address):
+                yield from _check_path(path, address)
+    for index, target in enumerate(connection.targets):
+        yield from _check_path(json_path("targets", index, "address"), target.address)
+
+
+def _check_path(path: str, address: str) -> Iterator[Problem]:
+    if not address.startswith("/") or any(unfit in address for unfit in "?# "):
+        yield Problem(path, show(address), "a path such as /twins, without query")
+
+
+MANUAL = Manual(
+    family="WebSocket",
+    title="WebSocket doors",
+    introduction=f"""\
+There is no broker in between: the service listens at the `uri`, and whoever connects (a browser, a script, a Streamr client)
+is a peer with a session of its own. `ws://127.0.0.1:8765` listens on the machine itself, `ws://0.0.0.0:8765` at all of its
+addresses. With `wss` the door shows the certificate of the connection's `credentials`. The rules for the hosts of brokers
+(`hosts` in the settings) do not count for doors.
+
+Without `tokens` and `ca` everybody who reaches the port may come in and speaks for the source's `authorizationContext`. A
+token's name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject.
+""",
+    example="examples/connections/door.yaml",
+    addresses=(
+        AddressForm("source", "/path", "what peers send that have connected to this path", "/twins"),
+        AddressForm("reply-target", "peer", "the peer who has sent the command", "{{ header:reply-to }}"),
+        AddressForm("target, reply-target", "/path", "everybody who is connected to this path", "/alarms"),
+    ),
+    address_rules=f"""\
+Peers connect to the paths of sources, and to those of targets that have no placeholders; what they send at a path that is no
+source's is dropped. A reply-target without an address answers to the peer. Whoever names another address in the header
+`{REPLY_TO}` of a command is answered there, if there is such a peer: ids of peers cannot be guessed.
+""",
+    headers=(
+        HeaderRule(REPLY_TO, "the id of the peer", "is dropped"),
+        HeaderRule(USER, "the name of its token, or the common name in its certificate", "is dropped"),
+        HeaderRule(FRAME, "`text` or `binary`", "is dropped"),
+        HeaderRule(VERSION, "the version of messages that its query asks for, where it does", "is dropped"),
+        HeaderRule("content-type", "that of the request", "decides: JSON and text are sent as text, others as binary"),
+        HeaderRule("any other", "that of the peer's opening request, in lower case", "is dropped"),
+    ),
+    header_rules="""\
+They are those of the opening request and so the same for each message of a peer. Left out are the ones that belong to the
+socket itself, cookies and `authorization`. A message without a content type is sent as text if it is UTF-8.
+""",
+    outcomes=Outcomes(
+        settled="nothing is said",
+        again="nothing comes again: the peer was told of the failure and asks once more",
+        dropped="nothing is said",
+    ),
+    settling_rules="""\
+Messages have no names, so that the same command sent twice is carried out twice, unless it carries an
+`idempotency-key`. What a peer has sent before it left is carried out.
+""",
+    limits=(
+        Limit("messages of all peers together that wait for their end", f"about {MOST_HELD}"),
+        Limit("seconds for the opening request", f"{OPENING:g}"),
+        Limit("peers, sizes, waiting output, times", "the options below"),
+    ),
+    faults=(
+        Fault("the port is in use", "status `connection refused: cannot listen at …`; tried again until it is free"),
+        Fault("a path that nothing is at", "HTTP 404"),
+        Fault(
+            "a missing or unknown token",
+            f"HTTP 401; tokens are shown as `Authorization: Bearer …` or `?{ACCESS_TOKEN}=…`",
+        ),
+        Fault("a web page that `origins` does not name", "HTTP 403"),
+        Fault("a version of the Streamr protocol that is not spoken", "HTTP 400"),
+        Fault("more peers than `maxPeers`", "HTTP 503"),
+        Fault("no WebSocket client, such as a browser's address line", "HTTP 426"),
+        Fault("a message larger than `limits.payload`", "the error `connectivity:message.toolarge`"),
+        Fault("a message larger than `maxFrame`", "the socket is closed with 1009"),
+        Fault("a text that is no UTF-8", "the socket is closed with 1007"),
+        Fault(
+            "a peer that reads slowly",
+            "answers and subscriptions go at its pace, and nothing more is read from it; what a target sends beyond "
+            "`maxOutput` closes it with 1013; one that takes nothing for `outputTimeout` is cut off",
+        ),
+        Fault("the connection is closed, or the service stops", "sockets are closed with 1001"),
+    ),
+    notes=(
+        Note(
+            "Trying it out",
+            """\
+With the door of the example connections, and the command line of the library `websockets`:
+
+```console
+$ python -m websockets ws://127.0.0.1:8765/twins
+> {"topic": "acme.plant/boiler-1/things/twin/commands/retrieve", "path": "/", "headers": {"correlation-id": "1"}}
+```
+
+A token's hash is what `printf %s "$TOKEN" | sha256sum` prints. A token in a query may be written down by proxies on the way:
+only what cannot set headers, such as a web page, should show it there.
+""",
+        ),
+        Note(
+            "The end of a peer",
+            """\
+A socket that is closed, breaks, or leaves pings unanswered ends its session: what was subscribed to over it ends, and what
+waits for it is dropped. A peer that connects again is another one; what it has missed is in the history.
+""",
+        ),
+    ),
+)
+
+BROKER = BrokerType(
+    name="websocket",
+    schemes=("ws", "wss"),
+    secure_schemes=("wss",),
+    options=Options,
+    check=check,
+    has_headers=True,
+    connect=listen,
+    examine=examine,
+    example_uri="ws://127.0.0.1:8765",
+    manual=MANUAL,
+    is_door=True,
+    example_source={"addresses": ["/twins"]},
+    example_full={
+        "uri": "wss://0.0.0.0:8765",
+        "credentials": {"type": "client-cert", "cert": "${file:door.crt}", "key": "${file:door.key}"},
+        "sources": [
+            {
+                "addresses": ["/twins"],
+                "authorizationContext": [f"{{{{ header:{USER} }}}}"],
+                "enforcement": {"input": f"{{{{ header:{USER} }}}}", "filters": ["{{ thing:name }}"]},
+                "payloadMapping": ["Ditto"],
+            }
+        ],
+        "targets": [
+            {
+                "address": "/alarms",
+                "topics": ["_/_/things/twin/events?namespaces=acme.depot&filter=gt(attributes/load,10)"],
+                "authorizationContext": ["integration:depot-7"],
+                "payloadMapping": ["twinOnly"],
+            }
+        ],
+    },
+)

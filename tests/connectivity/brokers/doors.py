@@ -1,0 +1,121 @@
+"""Doors for tests: a link on a free port, with real clients of the library `websockets`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trustme
+from cryptography.hazmat.primitives import serialization
+from websockets.asyncio.client import ClientConnection, connect
+
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Delivery, Outgoing
+from connectivity.errors import ConnectivityError
+from connectivity.model import Connection
+from connectivity.websocket.link import DoorLink
+from mappings.envelope import Envelope
+from tests.behaviours.broker import Publishing, Taker
+from tests.brokers import free_port
+
+PATIENCE = 30.0
+
+
+def token_entry(name: str, token: str) -> str:
+    """An entry of the option `tokens`."""
+    return f"{name}={hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def key_of(certificate: trustme.LeafCert) -> str:
+    """A certificate's key in the only form that connection documents take."""
+    key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: Any) -> Connection:
+    """A connection that listens at a port, with one source at these paths."""
+    document = {
+        "id": "door",
+        "connectionType": "websocket",
+        "connectionStatus": "open",
+        "uri": f"ws://127.0.0.1:{port}",
+        "sources": [{"addresses": list(paths or ("/twins",)), "authorizationContext": ["lab:all"]}],
+        "specificConfig": options or {},
+        **more,
+    }
+    return Connection.model_validate(document)
+
+
+class Doorway:
+    """An open door, who takes its deliveries, and the clients that were made."""
+
+    def __init__(self, link: DoorLink, connection: Connection) -> None:
+        self.link, self.connection = link, connection
+        self.takers = [Taker(link, index) for index in range(len(connection.sources))]
+        self._clients: list[ClientConnection] = []
+
+    @property
+    def taker(self) -> Taker:
+        return self.takers[0]
+
+    @property
+    def port(self) -> int:
+        return self.connection.broker_uri.port
+
+    async def client(self, target: str = "/twins", **options: Any) -> ClientConnection:
+        scheme = "wss" if self.connection.broker_uri.is_secure else "ws"
+        options = {"compression": None, "proxy": None, "open_timeout": PATIENCE, **options}
+        made = await connect(f"{scheme}://localhost:{self.port}{target}", **options)
+        self._clients.append(made)
+        return made
+
+    async def met(self, target: str = "/twins", **options: Any) -> tuple[ClientConnection, str]:
+        """A client that has said hello, and the id of its peer."""
+        client = await self.client(target, **options)
+        await client.send("hello")
+        [hello] = await self.take(1)
+        hello.settle()
+        return client, peer_of(hello)
+
+    async def take(self, count: int) -> list[Delivery]:
+        return await self.taker.take(count, PATIENCE)
+
+    async def say(self, address: str, *payloads: bytes, **headers: str) -> list[ConnectivityError | None]:
+        """Publish, and what became of it. Keywords are headers, with `_` for `-`."""
+        publishing = Publishing(self.link)
+        mapped = {name.replace("_", "-"): value for name, value in headers.items()}
+        publishing.give(*(Outgoing(address, Envelope(payload, mapped)) for payload in payloads))
+        return await publishing.all_done(PATIENCE)
+
+    async def end(self) -> None:
+        await self.link.close()
+        for client in self._clients:
+            await client.close()
+            client.transport.abort()
+        await asyncio.gather(*(taker.task for taker in self.takers))
+
+
+def peer_of(delivery: Delivery) -> str:
+    """The id of who has sent it."""
+    found = delivery.envelope.header("reply-to")
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def opened(*paths: str, options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Doorway]:
+    connection = door(free_port(), *paths, options=options, **more)
+    connect_link = load_broker("websocket").connect
+    assert connect_link is not None
+    link = await connect_link(connection)
+    assert isinstance(link, DoorLink)
+    way = Doorway(link, connection)
+    try:
+        yield way
+    finally:
+        await way.end()
