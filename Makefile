@@ -19,9 +19,10 @@ test: install ## the whole suite, against real brokers
 install: $(READY) ## the environment and everything that tests and demo need
 	@tools/brokers
 	@tools/spark
+	@tools/streamr_client
 
-unit: $(READY) ## the tests that need neither broker nor Spark, in seconds
-	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not soak"
+unit: $(READY) ## the tests that need neither broker nor Spark nor Node, in seconds
+	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak"
 
 check: $(READY) ## format, lint, types, spelling, architecture, generated pages, known weaknesses
 	$(RUN)/ruff format --check .
