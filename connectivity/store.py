@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import structlog
 
+from connectivity.authorities import Authorities
 from connectivity.cache import SnapshotCache
 from connectivity.decided import Decided
 from connectivity.kept import Kept
@@ -113,6 +114,8 @@ class Store:
         """The newest durable events, for those who follow all of them."""
         self.kept = Kept(journal, self.ask_lake)
         """Where histories begin by now."""
+        self.authorities = Authorities()
+        """Who is told of policies that have changed."""
         self._last: int | None = None
         """The number of the newest event in the commit that is on its way, while somebody follows."""
         self._answers = 0
@@ -479,6 +482,7 @@ class Store:
         changes = [change for submitted in done for change in submitted.changes]
         self._decided.settle(changes)
         self._cache.update(changes)
+        self.authorities.tell(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
         for submitted in done:
             if submitted.forgotten is not None:
                 self._decided.drop(submitted.forgotten)

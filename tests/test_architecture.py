@@ -179,6 +179,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         ("connectivity.twins", "connectivity.twins.*"),
         (
+            "connectivity.authorities",
             "connectivity.cache",
             "connectivity.decided",
             "connectivity.tail",

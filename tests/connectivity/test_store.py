@@ -118,6 +118,30 @@ async def test_whoever_follows_is_woken_after_those_who_waited(store: Store, gat
     assert [found.seq for found in store.tail.after(1)] == [2, 3, 4]
 
 
+async def test_whoever_watches_is_told_of_authorities_before_anybody_is_sent_what_was_committed(
+    store: Store, gate: Gate
+) -> None:
+    told: list[object] = []
+    store.authorities.watch(told.append)
+    store.tail.follow(lambda: told.append("followers"))
+    store.submit([change(LAMP, 1), change(POLICY, 1)]).add_done_callback(lambda _: told.append("durable"))
+    await store.barrier()
+    await wait_until(lambda: len(told) == 3)
+    assert told == [{POLICY}, "durable", "followers"]
+    told.clear()
+    gate.trouble = StoreUnavailable("the disk is full")
+    with pytest.raises(StoreUnavailable):
+        await store.submit([change(POLICY, 2)])
+    gate.trouble = None
+    await store.wait_available()
+    assert {POLICY} not in told, "what is not durable has not happened"
+    await store.take(lambda: None, forgets=LAMP)
+    assert {LAMP} in told, "what is erased is nobody's to read"
+    store.authorities.leave(told.append)
+    await store.submit([change(POLICY, 2)])
+    assert {POLICY} not in told
+
+
 # group commit
 
 
