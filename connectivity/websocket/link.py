@@ -20,7 +20,17 @@ import structlog
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.frames import CloseCode
 
-from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Shared
+from connectivity.brokers.base import (
+    Delivery,
+    Done,
+    Inbox,
+    Outcome,
+    Outgoing,
+    Readers,
+    Shared,
+    Sign,
+    nobody_asks,
+)
 from connectivity.errors import LinkError, PublishFailed
 from connectivity.websocket.admission import FRAME, REPLY_TO, Admitted, Asked, Refused, Rules, admit
 from connectivity.websocket.lifetime import Bounds, Verdict, judge
@@ -63,6 +73,7 @@ class DoorLink:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
         self.window = WINDOW
+        self.readers: Readers = nobody_asks
         self.max_frame, self.max_unsettled, self.max_output = max_frame, max_unsettled, max_output
         self.extensions = list(extensions)
         self._connection_id = connection_id
@@ -128,6 +139,7 @@ class DoorLink:
             if not at:
                 del self._at[peer.path]
             log.debug("a peer left", connection=self._connection_id, peer=peer.id, path=peer.path)
+            self.readers(peer.id, Sign.GONE)
         if not self._sockets and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 

@@ -112,7 +112,11 @@ async def test_case_s12_without_a_partition_the_first_of_several_is_left() -> No
 async def test_cases_s13_and_s14_requests_of_a_session_are_carried_out_in_their_order(others: list[Any]) -> None:
     tank = await Tank.filled()
     tank.say("a", subscribe(), unsubscribe(), *others)
-    assert await tank.frames("a", 2 + len(others)) == [subscribed(), unsubscribed(), *([subscribed()] if others else [])]
+    assert await tank.frames("a", 2 + len(others)) == [
+        subscribed(),
+        unsubscribed(),
+        *([subscribed()] if others else []),
+    ]
     await tank.publish(1)
     await pause()
     assert offsets(tank.heard("a")) == ([1] if others else [])
@@ -123,7 +127,9 @@ async def test_case_s15_no_partition_is_the_first() -> None:
     assert await tank.asked("a", subscribe(stream="tanks", partition=None)) == [subscribed("tanks", 0)]
 
 
-@pytest.mark.parametrize("partition", [9, "1", -1, 1.5, 256], ids=["S16", "S17 text", "S17 negative", "S17 part", "S17"])
+@pytest.mark.parametrize(
+    "partition", [9, "1", -1, 1.5, 256], ids=["S16", "S17 text", "S17 negative", "S17 part", "S17"]
+)
 async def test_cases_s16_and_s17_a_partition_that_there_is_not_is_refused(partition: Any) -> None:
     tank = await Tank.filled()
     (refused,) = await tank.asked("a", subscribe(stream="tanks", partition=partition))

@@ -28,9 +28,7 @@ MILLISECONDS = int(NOW.timestamp() * 1000)
         pytest.param({"type": "publish"}, "Publish request is missing the stream id!", 400, id="P01"),
         pytest.param(publish({"v": 1}), "Message must be stringified JSON!", 400, id="P02 object"),
         pytest.param(publish(1), "Message must be stringified JSON!", 400, id="P02 number"),
-        pytest.param(
-            {"type": "publish", "stream": "tank"}, "Message must be stringified JSON!", 400, id="P02 nothing"
-        ),
+        pytest.param({"type": "publish", "stream": "tank"}, "Message must be stringified JSON!", 400, id="P02 nothing"),
         pytest.param(publish(""), "Publish request failed: empty content", 400, id="P03"),
         pytest.param(publish("{nope"), "Publish request failed: content is not JSON", 400, id="P04"),
         pytest.param(publish(ts="soon"), "Invalid timestamp: soon", 400, id="P08 text"),
