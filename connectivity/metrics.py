@@ -104,6 +104,7 @@ _OUTCOMES = """
 | `in` | `unread` | by any mapper |
 | `in` | `answered_again` | known already, and answered from memory |
 | `in` | `unmatched` | an answer or acknowledgement that nobody waits for |
+| `in` | `unanswerable` | it names no address that may be answered at |
 | `in` | `held` | back, while the store was away |
 | `out` | `published`, `failed` | the broker has confirmed a message, or refused it; or it could not be written |
 | `out` | `not_expected`, `no_reply_target`, `address_unresolved`, `not_diverted` | not sent, for this reason |

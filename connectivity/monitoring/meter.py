@@ -56,8 +56,8 @@ class Meter:
     # counting
 
     def inbound(self, outcome: str, count: int = 1) -> None:
-        """Deliveries as a whole: malformed, refused or failed; unread by any mapper; answered_again; held while the store
-        was away. What belongs to an address is told to its facts."""
+        """Deliveries as a whole: malformed, refused or failed; unread by any mapper; answered_again;
+        unanswerable; held while the store was away. What belongs to an address is told to its facts."""
         self._outcomes["in", outcome] += count
 
     def source(self, addresses: Iterable[str], matches: Callable[[str, str], bool] = operator.eq) -> Addresses:
