@@ -38,7 +38,7 @@ from connectivity.scripts.host import ScriptHost
 from mappings.envelope import Envelope
 from mappings.errors import Fault, MappingError
 from mappings.headers import HeaderMapping, response_required
-from mappings.placeholders import PlaceholderContext
+from mappings.placeholders import PlaceholderContext, Scope
 from mappings.signals import (
     Acknowledgements,
     Answer,
@@ -103,7 +103,7 @@ class Route:
         """What is told of deliveries."""
         self.now = now
         self.tracer = tracer
-        self.header_mapping = HeaderMapping(source.header_mapping)
+        self.header_mapping = HeaderMapping(source.header_mapping, Scope.SOURCE)
         self._has_told = False
         self._expected = frozenset(kind.value for kind in source.reply_target.expected_response_types)
         self.declared = frozenset(with_connection_id(label, connection.id) for label in source.declared_acks)
@@ -123,7 +123,7 @@ class Route:
         mapping = dict(target.header_mapping)
         if mapper.codec.owns_content_type and mapping.get("content-type") == DEFAULT_CONTENT_TYPE:
             del mapping["content-type"]
-        return Publication(target.address, mapping, self.connection_id, self.now)
+        return Publication(target.address, mapping, self.connection_id, self.now, Scope.SOURCE)
 
     def through(self, mapper: Mapper) -> Route:
         """The same source through another mapper: the same reply-target, the same outbox."""
@@ -135,6 +135,11 @@ class Route:
     def beginning(self) -> str:
         """What every address of the reply-target begins with; empty where that is for each message to say."""
         return self._publication.beginning if self._publication is not None else ""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the reply-target is one address, whatever a message says."""
+        return self._publication is not None and self._publication.is_fixed
 
     def place_of_reply(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Resolved | None:
         """Where the reply-target leads with these headers of a request, which came in at that address.

@@ -18,7 +18,7 @@ from mappings.addresses import resolve_address
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError
 from mappings.headers import HeaderMapping
-from mappings.placeholders import PlaceholderContext, parse
+from mappings.placeholders import PlaceholderContext, Scope, parse
 from mappings.pointer import MISSING, parse_pointer
 from mappings.selection import joined
 from mappings.signals import LiveCommand, LiveEvent, Outbound, TwinEvent
@@ -60,15 +60,20 @@ class Publication:
     """One reply-target or target. Raises PlaceholderError for templates that are not understood."""
 
     def __init__(
-        self, address: str, header_mapping: Mapping[str, str], connection_id: str, now: Callable[[], datetime]
+        self,
+        address: str,
+        header_mapping: Mapping[str, str],
+        connection_id: str,
+        now: Callable[[], datetime],
+        scope: Scope = Scope.COMMON,
     ) -> None:
         self._connection_id = connection_id
         self._now = now
-        self._address = parse(address)
+        self._address = parse(address, scope)
         mapping = dict(header_mapping)
         override = mapping.pop(ADDRESS_HEADER, None)
-        self._override = parse(override) if override is not None else None
-        self._mapping = HeaderMapping(mapping)
+        self._override = parse(override, scope) if override is not None else None
+        self._mapping = HeaderMapping(mapping, scope)
         names = self._mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
         self._needs_topic = any(name.startswith("topic:") for name in names)
         self._needs_features = "feature:id" in names
@@ -76,11 +81,13 @@ class Publication:
     @property
     def beginning(self) -> str:
         """What every address of it begins with, since the operator has written it so."""
-        template = self._address
-        if template.literal is not None:
-            return template.text
-        first = template.parts[0]
+        first = self._address.parts[0]
         return first if isinstance(first, str) else ""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is only one address."""
+        return self._address.is_constant
 
     def resolve(self, context: PlaceholderContext) -> Resolved | None:
         """None where the address has no value. Raises UnsafeAddress, Unresolved. `context` is that of the signal."""

@@ -107,7 +107,7 @@ def did_you_mean(found: object, known: Collection[str]) -> str | None:
 def has_expression(text: str) -> bool:
     """Whether an expression stands in the text, readable or not."""
     try:
-        return any(not isinstance(part, str) for part in parse(text, Scope.COMMON).parts)
+        return any(not isinstance(part, str) for part in parse(text, Scope.SOURCE).parts)
     except PlaceholderError:
         return True
 
@@ -118,7 +118,7 @@ def with_dummies(text: str, dummy: str = "x") -> str:
     A text whose expressions cannot be read is one dummy: that is a problem of its own.
     """
     try:
-        return "".join(part if isinstance(part, str) else dummy for part in parse(text, Scope.COMMON).parts)
+        return "".join(part if isinstance(part, str) else dummy for part in parse(text, Scope.SOURCE).parts)
     except PlaceholderError:
         return dummy
 

@@ -49,8 +49,12 @@ class Scope(Enum):
     """Where a template stands, and the prefixes that are allowed there."""
 
     COMMON = (
-        "addresses of targets and reply-targets, header mappings, outgoing conditions",
+        "addresses and header mappings of targets, outgoing conditions",
         "header entity thing thing-json feature topic resource time request connection",
+    )
+    SOURCE = (
+        "header mappings of sources, addresses and header mappings of their reply-targets",
+        "header entity thing thing-json feature topic resource time request connection source",
     )
     MAPPER = ("options and incoming conditions of payload mappings", "header request time connection")
     AUTHORIZATION = ("the authorization context of a source", "header")

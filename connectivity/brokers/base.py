@@ -77,11 +77,15 @@ def nobody_asks(_address: str, _sign: Sign) -> None:
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers."""
+    """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers.
+
+    Messages with the same `order` stay in their order also where one address is several queues.
+    """
 
     address: str
     envelope: Envelope
     qos: int = 1
+    order: str | None = None
 
 
 Done = Callable[[ConnectivityError | None], None]

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from connectivity.brokers.base import Done, Outgoing
 from connectivity.errors import PublishFailed
-from connectivity.kafka.addresses import place_of
+from connectivity.kafka.addresses import ANY_PARTITION, place_of
 from connectivity.kafka.configuration import Settings
 from connectivity.kafka.faults import WITHDRAWN, message_error
 from connectivity.kafka.records import SENDER, Header, record_headers
@@ -69,6 +69,8 @@ class Publishing:
         envelope = message.envelope
         try:
             topic, key, number = place_of(message.address)
+            if key is None and number == ANY_PARTITION and message.order is not None:
+                key = message.order.encode(errors="replace")
             self._producer.produce(
                 topic,
                 envelope.payload,

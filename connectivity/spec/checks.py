@@ -146,7 +146,8 @@ def check_templates(connection: Connection) -> Iterator[Problem]:
 def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
     """Every template of a connection with its path, and what it may speak about."""
     for path, part in parts(connection):
-        yield from _each(f"{path}.headerMapping", part.header_mapping)
+        scope = Scope.COMMON if isinstance(part, Target) else Scope.SOURCE
+        yield from _each(f"{path}.headerMapping", part.header_mapping, scope)
         if isinstance(part, Target):
             yield f"{path}.address", part.address, Scope.COMMON
             continue
@@ -159,8 +160,8 @@ def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
         if part.acknowledgement_requests and part.acknowledgement_requests.filter:
             functions = part.acknowledgement_requests.filter
             yield f"{path}.acknowledgementRequests.filter", condition(functions), Scope.COMMON
-        yield f"{path}.replyTarget.address", part.reply_target.address, Scope.COMMON
-        yield from _each(f"{path}.replyTarget.headerMapping", part.reply_target.header_mapping)
+        yield f"{path}.replyTarget.address", part.reply_target.address, Scope.SOURCE
+        yield from _each(f"{path}.replyTarget.headerMapping", part.reply_target.header_mapping, Scope.SOURCE)
     for name, definition in connection.mapping_definitions.items():
         for field in ("incomingConditions", "outgoingConditions"):
             conditions = definition.model_dump(by_alias=True, include={"incoming_conditions", "outgoing_conditions"})
@@ -169,10 +170,10 @@ def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
                 yield json_path("mappingDefinitions", name, field, called), condition(functions), scope
 
 
-def _each(path: str, templates: Mapping[str, str]) -> Iterator[tuple[str, str, Scope]]:
+def _each(path: str, templates: Mapping[str, str], scope: Scope) -> Iterator[tuple[str, str, Scope]]:
     for name, text in templates.items():
         step = json_path(name)
-        yield (path + step if step.startswith("[") else f"{path}.{step}"), text, Scope.COMMON
+        yield (path + step if step.startswith("[") else f"{path}.{step}"), text, scope
 
 
 def check_payload_mappings(connection: Connection) -> Iterator[Problem]:

@@ -37,10 +37,10 @@ def entity_at(place: Place, partition: int) -> EntityId:
 
 
 def is_meant(address: str, options: StreamrOptions, route: Route) -> bool:
-    """Whether answers may go to this address, which came with a request."""
+    """Whether answers may go to this address, which came with a request: as the operator says, or as he has written."""
     if options.reply_addresses is not None:
         return options.reply_addresses.allows(address)
-    return begins_alike(address, route.beginning)
+    return route.is_fixed or begins_alike(address, route.beginning)
 
 
 def about_of(request: Judged) -> About:

@@ -56,7 +56,7 @@ class Line:
     ) -> Posting:
         """Send frames that are written already, `elements` of them messages of streams."""
         route, headers, address, qos = self._route, self._headers, self.address, self._route.qos
-        messages = [Outgoing(address, Envelope(payload, headers[type]), qos) for type, payload in frames]
+        messages = [Outgoing(address, Envelope(payload, headers[type]), qos, address) for type, payload in frames]
         facts = route.facts
         facts.dispatched.note(None, len(messages))
         facts.mapped.note(None, len(messages))

@@ -51,7 +51,7 @@ class AddressPattern:
 
     def allows(self, address: str) -> bool:
         """Whether a session may be answered at this address."""
-        if not is_address(address):
+        if not is_address(_told(address, self.text)):
             return False
         parts = address.split("/", len(self._parts)) if self._takes_rest else address.split("/")
         if len(parts) != len(self._parts) + self._takes_rest:
@@ -61,12 +61,17 @@ class AddressPattern:
 
 def begins_alike(address: str, prefix: str) -> bool:
     """Whether a session may be answered at this address, where the reply-target's own text begins so."""
-    return is_address(address) and address.startswith(prefix)
+    return address.startswith(prefix) and is_address(_told(address, prefix))
 
 
 def is_address(text: str) -> bool:
     """Whether one can publish to this at all."""
     return len(text) <= LONGEST_ADDRESS and unsafe_in_address(text) is None
+
+
+def _told(address: str, written: str) -> str:
+    """An address without a slash in front that an operator has written: it is no client's doing."""
+    return address.removeprefix("/") if written.startswith("/") else address
 
 
 def _part(part: str) -> re.Pattern[str]:

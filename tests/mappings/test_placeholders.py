@@ -165,6 +165,7 @@ def test_an_error_names_the_nearest_known_name() -> None:
     ("scope", "allowed", "refused"),
     [
         (Scope.COMMON, "{{ connection:id }}", "{{ source:address }}"),
+        (Scope.SOURCE, "{{ source:address }}", "{{ policy:id }}"),
         (Scope.AUTHORIZATION, "acme:{{ header:device }}", "{{ thing:id }}"),
         (Scope.ENFORCEMENT_INPUT, "{{ source:address }}", "{{ thing:id }}"),
         (Scope.ENFORCEMENT_INPUT, "{{ header:device }}", "{{ entity:id }}"),

@@ -1,4 +1,4 @@
-"""Requests of the Streamr protocol at their desk: what cannot be read, whose sessions they belong to, where they are answered.
+"""Requests of the Streamr protocol at their desk: what cannot be read, whose sessions they are, where they are answered.
 
 Case numbers are those of the cases for Streamr.
 """

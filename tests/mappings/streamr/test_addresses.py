@@ -22,6 +22,8 @@ from tests.effort import at_most
         ("**", "anything/at/all"),
         ("replies.*", "replies.pump.7"),
         ("a.b", "a.b"),
+        ("/replies.*", "/replies.pump.7"),
+        ("/streamr/*/res", "/streamr/a/res"),
     ],
 )
 def test_an_address_of_the_pattern_is_allowed(pattern: str, address: str) -> None:
@@ -46,6 +48,8 @@ def test_an_address_of_the_pattern_is_allowed(pattern: str, address: str) -> Non
         ("**", "x" * 1025),
         ("a.b", "axb"),
         ("[ab]", "a"),
+        ("*", "/a"),
+        ("/*", "//a"),
     ],
 )
 def test_case_b05_an_address_outside_the_pattern_is_not(pattern: str, address: str) -> None:
@@ -58,6 +62,16 @@ def test_case_b05_an_address_outside_the_pattern_is_not(pattern: str, address: s
 )
 def test_case_b05_without_a_pattern_the_beginning_of_the_reply_target_counts(address: str, is_allowed: bool) -> None:
     assert begins_alike(address, "r/") is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("address", "prefix", "is_allowed"),
+    [("/replies", "/", True), ("/replies/a", "/replies/", True), ("//replies", "/", False), ("/a#", "/", False)],
+)
+def test_case_b05_what_the_operator_has_written_is_no_clients_doing(
+    address: str, prefix: str, is_allowed: bool
+) -> None:
+    assert begins_alike(address, prefix) is is_allowed
 
 
 @pytest.mark.parametrize("pattern", ["**/a", "a**", "a/**b", "***", "/".join("*" * 40)])
