@@ -160,6 +160,10 @@ class Lane:
         """Whether there is something that no link has taken, be it only known to this party."""
         return bool(self._waiting) or party in self._held
 
+    def is_making(self, party: Hashable) -> bool:
+        """Whether there is something of this party that is not known yet."""
+        return party in self._held
+
     @property
     def is_suspect(self) -> bool:
         """Whether links seem to die of what this lane sends."""

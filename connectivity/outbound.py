@@ -193,7 +193,7 @@ class Route:
 
         posting = Posting(1, told)
         making = asyncio.ensure_future(self._finish(signal, *written, messages, sending))
-        self.outbox.hold(making, posting, subject_of(signal), self.place)
+        self.outbox.hold(making, posting, subject_of(signal), self.place, written[0].address)
         return posting
 
     async def _finish(

@@ -8,6 +8,9 @@ to die waits for its own client, so that it takes no other link down.
 
 Messages that scripts are still making hold their place: what the same party (a source or a target) posts behind them waits
 with them, what others post goes by.
+
+At a door each address is somebody else's socket, and some are read slowly. There each address has a lane of its own
+(`AddressedOutbox`), with a window of its own on the link, so that nobody waits for what another one does not read.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from collections.abc import Hashable, Sequence
 
 from connectivity.brokers.base import Link, Outgoing
 from connectivity.lanes import Carrier, Ended, Lane, Posting
+
+FEW_LANES = 64
+"""From so many lanes on, the empty ones of a door are forgotten."""
 
 
 class Outbox:
@@ -57,13 +63,21 @@ class Outbox:
         self, messages: Sequence[Outgoing], posting: Posting, about: Hashable = None, party: Hashable = None
     ) -> None:
         """The same with a posting that the caller knows already, since a link may confirm within the call."""
-        self._lane(about).post(messages, posting, party)
+        self._lane(about, messages[0].address).post(messages, posting, party)
 
     def hold(
-        self, making: asyncio.Future[Sequence[Outgoing]], posting: Posting, about: Hashable, party: Hashable
+        self,
+        making: asyncio.Future[Sequence[Outgoing]],
+        posting: Posting,
+        about: Hashable,
+        party: Hashable,
+        address: str = "",
     ) -> None:
-        """The same with messages that are still being made, however many they will be. `posting` is of one until then."""
-        lane = self._lane(about)
+        """The same with messages that are still being made, however many they will be. `posting` is of one until then.
+
+        `address` is where they will go.
+        """
+        lane = self._lane(about, address)
         lane.hold(posting, party)
         self._making.add(making)
 
@@ -105,7 +119,7 @@ class Outbox:
         for lane in self._lanes:
             await lane.drained()
 
-    def _lane(self, about: Hashable) -> Lane:
+    def _lane(self, about: Hashable, address: str) -> Lane:  # noqa: ARG002 - what it is about says where it leaves
         lanes = self._lanes
         return lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
 
@@ -119,3 +133,62 @@ class Outbox:
             return None
         others = sorted(self._carriers)
         return self._carriers[others[home % len(others)]]
+
+
+class AddressedOutbox(Outbox):
+    """The lanes of a door, one for each address that something waits for or was sent to a while ago."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._by_address: dict[str, Lane] = {}
+        self._link: Link | None = None
+        self._most = FEW_LANES
+
+    def __repr__(self) -> str:
+        return f"<AddressedOutbox {len(self._by_address)} lanes, {len(self)} messages, link {self._link!r}>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_address.values()))
+
+    @property
+    def is_attached(self) -> bool:
+        return self._link is not None
+
+    def behind(self, ended: Ended, party: Hashable = None) -> None:
+        """Call `ended` when what is being made for this party is there and taken. Else at once: a door stops reading from
+        whoever does not read, so that nothing has to be held back here."""
+        if busy := [lane for lane in self._by_address.values() if lane.is_making(party)]:
+            posting = Posting(len(busy), ended)
+            for lane in busy:
+                lane.mark(posting, party)
+        else:
+            ended(None)
+
+    def attach(self, link: Link, client: int = 0) -> None:  # noqa: ARG002 - a door has one
+        self._link = link
+        for lane in list(self._by_address.values()):
+            lane.use(Carrier(link))
+
+    def detach(self, client: int = 0, *, was_silent: bool = False) -> None:  # noqa: ARG002 - a door has one
+        """The door is closed. What was for its peers finds nobody at the next one, and ends."""
+        self._link = None
+        for lane in self._by_address.values():
+            # No peer's message is the reason why a door is closed.
+            lane.lose(was_silent=True)
+
+    async def drained(self) -> None:
+        for lane in list(self._by_address.values()):
+            await lane.drained()
+
+    def _lane(self, about: Hashable, address: str) -> Lane:  # noqa: ARG002 - the address says where it leaves
+        if (lane := self._by_address.get(address)) is None:
+            if len(self._by_address) >= self._most:
+                self._forget_empty()
+            lane = self._by_address[address] = Lane()
+            if self._link is not None:
+                lane.use(Carrier(self._link))
+        return lane
+
+    def _forget_empty(self) -> None:
+        self._by_address = {address: lane for address, lane in self._by_address.items() if len(lane)}
+        self._most = max(FEW_LANES, 2 * len(self._by_address))

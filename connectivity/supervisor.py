@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from connectivity.brokers import load_broker
 from connectivity.brokers.base import Link
 from connectivity.carried import reservations, shortfalls
 from connectivity.client import Client, Pauses
@@ -34,7 +35,7 @@ from connectivity.model import Connection
 from connectivity.monitor import Monitor
 from connectivity.monitoring.status import report
 from connectivity.outbound import routes_of
-from connectivity.outbox import Outbox
+from connectivity.outbox import AddressedOutbox, Outbox
 from connectivity.scripts.host import ScriptHost
 from connectivity.standings import (
     client_standing,
@@ -82,7 +83,7 @@ class Supervisor:
         self._dispatcher = dispatcher
         self._store = store
         self._meter = monitor.meter(connection.id)
-        self._outbox = Outbox(connection.client_count)
+        self._outbox = outbox_of(connection)
         self._host = ScriptHost()
         self._reservations = "; ".join(reservations(connection))
         tracer = tracing.of(connection) if tracing is not None else None
@@ -316,6 +317,12 @@ class Supervisor:
             self._announce("opened", "openedAt")
         if all(client.has_attempted for client in self.clients):
             self.attempted.set()
+
+
+def outbox_of(connection: Connection) -> Outbox:
+    """What a connection publishes through: with a door, nobody waits for what another one does not read."""
+    is_door = load_broker(connection.connection_type).is_door
+    return AddressedOutbox() if is_door else Outbox(connection.client_count)
 
 
 def _nobody(_error: ConnectivityError | None) -> None:

@@ -259,7 +259,7 @@ class TargetRoute:
         self._open[number] = posting, ended
         if self._must_finish:
             making = asyncio.ensure_future(self._finish(signal, written, messages, posting, sending))
-            self.outbox.hold(making, posting, subject_of(signal), self)
+            self.outbox.hold(making, posting, subject_of(signal), self, written[0].address)
         else:
             self.outbox.put(messages, posting, subject_of(signal), self)
         return posting

@@ -20,17 +20,7 @@ import structlog
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.frames import CloseCode
 
-from connectivity.brokers.base import (
-    Delivery,
-    Done,
-    Inbox,
-    Outcome,
-    Outgoing,
-    Readers,
-    Shared,
-    Sign,
-    nobody_asks,
-)
+from connectivity.brokers.base import Delivery, Done, Inbox, Outcome, Outgoing, Readers, Shared, Sign, nobody_asks
 from connectivity.errors import LinkError, PublishFailed
 from connectivity.websocket.admission import FRAME, REPLY_TO, Admitted, Asked, Refused, Rules, admit
 from connectivity.websocket.lifetime import Bounds, Verdict, judge

@@ -11,7 +11,7 @@ import pytest
 from connectivity.brokers.base import Outgoing
 from connectivity.errors import GivenUp, PublishFailed
 from connectivity.lanes import LARGE, MOST_BARREN, Posting
-from connectivity.outbox import Outbox
+from connectivity.outbox import FEW_LANES, AddressedOutbox, Outbox
 from mappings.envelope import Envelope
 from tests.connectivity.fakes import Link
 
@@ -468,3 +468,73 @@ async def test_a_held_place_is_in_the_lane_of_what_it_is_about_and_keeps_its_pla
     outbox.detach(0)
     await made(making, "held")
     assert sent(second) == ["elsewhere", "held", "behind"]
+
+
+# ── doors ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def said(address: str, *names: str) -> list[Outgoing]:
+    return [Outgoing(address, Envelope(name.encode())) for name in names]
+
+
+def test_at_a_door_nobody_waits_for_what_another_one_does_not_read() -> None:
+    outbox, link = AddressedOutbox(), Link(window=2)
+    outbox.attach(link)
+    outbox.post(said("slow", "a", "b", "c", "d"))
+    outbox.post(said("fast", "x", "y"))
+    assert sent(link) == ["a", "b", "x", "y"]
+    link.confirm(1)
+    assert sent(link) == ["a", "b", "x", "y", "c"]
+    assert len(outbox) == 5
+
+
+def test_at_a_door_what_waits_for_an_address_keeps_its_order_whatever_it_is_about() -> None:
+    outbox, link = AddressedOutbox(), Link()
+    outbox.post(said("peer", "a"), about="lamp-7")
+    outbox.post(said("peer", "b"), about="lamp-8")
+    outbox.post(said("peer", "c"), about="lamp-7")
+    outbox.attach(link)
+    assert sent(link) == ["a", "b", "c"]
+
+
+async def test_at_a_door_what_a_party_is_still_making_holds_its_place_at_that_address_alone() -> None:
+    outbox, link = AddressedOutbox(), Link()
+    outbox.attach(link)
+    making: asyncio.Future[Sequence[Outgoing]] = asyncio.get_running_loop().create_future()
+    outbox.hold(making, Posting(1, None), None, "party", "peer")
+    outbox.post(said("peer", "behind"), party="party")
+    outbox.post(said("other", "elsewhere"), party="party")
+    ended: list[object] = []
+    outbox.behind(ended.append, "party")
+    outbox.behind(ended.append, "another party")
+    assert (sent(link), len(ended)) == (["elsewhere"], 1)
+    making.set_result(said("peer", "made"))
+    await asyncio.sleep(0)
+    assert sent(link) == ["elsewhere", "made", "behind"]
+    assert len(ended) == 2
+
+
+def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
+    outbox, link = AddressedOutbox(), Link()
+    outbox.attach(link)
+    for number in range(10 * FEW_LANES):
+        outbox.post(said(f"peer-{number}", "gone soon"))
+        link.confirm()
+    outbox.post(said("slow", "stays"))
+    outbox.post(said("peer-0", "stays too"))
+    assert "lanes, 2 messages" in repr(outbox)
+    assert int(repr(outbox).split()[1]) <= FEW_LANES
+
+
+async def test_what_a_closed_door_leaves_unsaid_goes_to_the_next_one_which_ends_it() -> None:
+    outbox, link, second = AddressedOutbox(), Link(), Link()
+    outbox.attach(link)
+    outbox.post(said("peer", "a", "b"))
+    outbox.detach()
+    assert not outbox.is_attached
+    outbox.attach(second)
+    assert sent(second) == ["a", "b"]
+    draining = asyncio.create_task(outbox.drained())
+    second.confirm(2, error=PublishFailed("nobody there"))
+    await draining
+    assert len(outbox) == 0

@@ -62,7 +62,9 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
     assert running.site.journal.places()[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     held: list[Done] = []
-    monkeypatch.setattr(again.supervisor.clients[0].link, "_confirm", lambda _at, _sign, done, _error: held.append(done))
+    monkeypatch.setattr(
+        again.supervisor.clients[0].link, "_confirm", lambda _at, _sign, done, _error: held.append(done)
+    )
     again.site.deliver(turn(1), turn(2))
     await until(lambda: len(held) == 2)
     closing = asyncio.create_task(again.supervisor.close(10))
