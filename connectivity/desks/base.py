@@ -30,7 +30,7 @@ from spark_store.records import Change
 class Saying(Protocol):
     """What is said of a request when its batch is durable, or could not be stored."""
 
-    def __call__(self, error: BaseException | None, ended: Ended) -> None:
+    def __call__(self, error: BaseException | None, ended: Ended, /) -> None:
         """`error`: why the changes of the request are not stored. `ended` is called once: the broker has what was said."""
 
 

@@ -8,7 +8,7 @@ takes is in `connectivity.streamr`. Streamr protocol, requests and sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -17,6 +17,7 @@ import structlog
 from connectivity.arrivals import Arrival, name_in_session
 from connectivity.conversation import conversation
 from connectivity.desks.base import Desk, Means, Saying
+from connectivity.errors import ConnectivityError
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
 from connectivity.outbound import Route
@@ -24,7 +25,7 @@ from connectivity.streamr.admission import about_of, admit, entity_at, is_meant
 from connectivity.streamr.lines import Line
 from connectivity.streamr.live import Live
 from connectivity.streamr.publishing import Publishing
-from connectivity.streamr.resending import Resending
+from connectivity.streamr.resending import Resending, Wanted
 from connectivity.streamr.rooms import Room
 from connectivity.streamr.writing import Writing
 from connectivity.twins.base import World
@@ -35,7 +36,7 @@ from mappings.signals import ErrorResponse, Headers, Spoken
 from mappings.streamr import faults
 from mappings.streamr.access import refused, refused_as_missing
 from mappings.streamr.faults import About, RequestRefused
-from mappings.streamr.frames import error_of, frame_of
+from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_of, type_of, write_frame
 from mappings.streamr.names import Own
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
@@ -50,13 +51,14 @@ CLIENT_ID = "client-id"
 
 
 class _Visit(NamedTuple):
-    """A request, and where it comes from. `line` of None: nobody can be answered."""
+    """A request, and where it comes from. `line` of None: nobody can be answered. `is_taken`: the session is another's."""
 
     room: Room
     line: Line | None
     owners: frozenset[str]
     heard: Heard
     arrival: Arrival
+    is_taken: bool
 
 
 class StreamrDesk(Desk):
@@ -76,15 +78,17 @@ class StreamrDesk(Desk):
     # requests
 
     def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | None:
+        """Whatever is said of a request, a refusal too, is said in its turn, once all before it is durable."""
         request: Request = spoken.request
         visit = self._visit(request, spoken.headers, heard, arrival)
         if visit is None:
             return None
         try:
+            if visit.is_taken:
+                raise _taken(request)
             return self._carry_out(request, visit, spoken.headers, changes)
         except RequestRefused as error:
-            self._refuse(error, visit, spoken.headers)
-            return None
+            return self._refused(error, visit, spoken.headers)
 
     def _carry_out(self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | None:
         if isinstance(request, Publish):
@@ -93,11 +97,11 @@ class StreamrDesk(Desk):
         assert line is not None, "who cannot be answered can only publish"
         match request:
             case Subscribe():
-                self._subscribe(request, visit, line, _client(headers))
+                return self._subscribe(request, visit, line, _client(headers))
             case Unsubscribe():
-                visit.room.unsubscribe(request, line, _client(headers))
+                return self._unsubscribe(request, visit, line, _client(headers))
             case Resend():
-                self._resend(request, visit, line)
+                return self._resend(request, visit, line)
             case Disconnect():
                 visit.room.do(visit.room.sessions.end(line.address, End.DISCONNECTED))
         return None
@@ -120,20 +124,17 @@ class StreamrDesk(Desk):
             self._means.clock(),
             is_allowed=partial(is_meant, options=room.options, route=route),
         )
-        visit = _Visit(room, line, owners, heard, arrival)
         if verdict is Verdict.NOWHERE:
             self._drop("a request cannot be answered", arrival, headers)
             return None
         if verdict is Verdict.OUTSIDE:
             self._drop("a request names an address that is not meant", arrival, headers, answer_to=address)
             return None
-        if verdict is Verdict.TAKEN:
-            if isinstance(request, Disconnect):
-                self._drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
-            else:
-                self._refuse(_taken(request), visit, headers)
+        is_taken = verdict is Verdict.TAKEN
+        if is_taken and isinstance(request, Disconnect):
+            self._drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
             return None
-        return visit
+        return _Visit(room, line, owners, heard, arrival, is_taken)
 
     def _publish(self, request: Publish, visit: _Visit, changes: list[Change]) -> Saying:
         options, arrival = visit.room.options, visit.arrival
@@ -149,17 +150,45 @@ class StreamrDesk(Desk):
             visit.heard.route.meter.inbound("answered_again")
         return partial(_published, request, visit.line)
 
-    def _subscribe(self, request: Subscribe, visit: _Visit, line: Line, client: str | None) -> None:
+    def _subscribe(self, request: Subscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
         permit = self._admit(request, visit)
-        visit.room.subscribe(request, line, visit.owners, permit.subjects, self._means.clock(), client)
+        frames = visit.room.subscribe(request, line, visit.owners, permit.subjects, self._means.clock(), client)
 
-    def _resend(self, request: Resend, visit: _Visit, line: Line) -> None:
+        return partial(_answered, line, frames)
+
+    def _unsubscribe(self, request: Unsubscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
+        frames = visit.room.unsubscribe(request, line, client)
+        if visit.arrival.is_again and isinstance(frames[-1], Error):
+            # It was carried out when it came first.
+            frames = [Unsubscribed(request.stream, request.partition or 0)]
+        return partial(_answered, line, frames)
+
+    def _resend(self, request: Resend, visit: _Visit, line: Line) -> Saying:
         room = visit.room
         permit = self._admit(request, visit)
         if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
             raise RequestRefused(faults.limit_exceeded("sessions of a connection"), about_of(request))
         entity = entity_at(permit.place, request.partition)
-        room.seat(line).resending.ask(request, entity, tuple(permit.subjects), line)
+        newest = self._means.store.snapshot(entity)
+        wanted = Wanted(request, entity, 0 if newest is None else newest.revision, tuple(permit.subjects))
+        return partial(self._begin_resend, wanted, visit, line)
+
+    def _begin_resend(
+        self,
+        wanted: Wanted,
+        visit: _Visit,
+        line: Line,
+        _error: BaseException | None,
+        ended: Ended,
+    ) -> None:
+        """All that was asked for before is answered."""
+        ended(None)
+        if visit.room.sessions.get(line.address) is None:
+            return
+        try:
+            visit.room.seat(line).resending.ask(wanted, line)
+        except RequestRefused as refusal:
+            self._refused(refusal, visit, visit.heard.signal.headers)(None, _nobody)
 
     def _admit(self, request: Publish | Subscribe | Resend, visit: _Visit) -> Permit:
         return admit(request, visit.room.options, visit.arrival.received.subjects, self._means.decider.world)
@@ -178,7 +207,7 @@ class StreamrDesk(Desk):
             return
         line.say(frame_of(error.fault, line.correlation_id), ended)
 
-    def _refuse(self, error: RequestRefused, visit: _Visit, headers: Headers) -> None:
+    def _refused(self, error: RequestRefused, visit: _Visit, headers: Headers) -> Saying:
         visit.heard.route.meter.inbound("refused")
         log.info(
             "a request was refused",
@@ -189,8 +218,10 @@ class StreamrDesk(Desk):
             error=error.fault.error,
             **conversation(headers),
         )
-        if visit.line is not None:
-            visit.line.say(error_of(error.fault, error.about, visit.line.correlation_id))
+        line = visit.line
+        if line is None:
+            return _silent
+        return partial(_answered, line, [error_of(error.fault, error.about, line.correlation_id)])
 
     def _drop(self, what: str, arrival: Arrival, headers: Headers, **about: object) -> None:
         arrival.route.meter.inbound("unanswerable")
@@ -265,12 +296,31 @@ def _client(headers: Headers) -> str | None:
     return str(client) if client is not None else None
 
 
-def _taken(request: Publish | Subscribe | Unsubscribe | Resend) -> RequestRefused:
+def _taken(request: Request) -> RequestRefused:
     """The answer to somebody who speaks in a session that is not his."""
-    if isinstance(request, Unsubscribe):
-        partition = request.partition or 0
-        return RequestRefused(faults.not_authorized(request.stream, partition), About(request.stream, partition))
-    return RequestRefused(refused(request), about_of(request))
+    if isinstance(request, Publish | Subscribe | Resend):
+        return RequestRefused(refused(request), about_of(request))
+    stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
+    return RequestRefused(faults.not_authorized(stream, partition), About(stream, partition))
+
+
+def _answered(
+    line: Line,
+    frames: Sequence[Frame],
+    _error: BaseException | None,
+    ended: Ended,
+) -> None:
+    """It is this request's turn to be answered."""
+    line.send([(type_of(frame), write_frame(frame, line.style)) for frame in frames], ended)
+
+
+def _silent(_error: BaseException | None, ended: Ended) -> None:
+    """Nobody can be answered."""
+    ended(None)
+
+
+def _nobody(_error: ConnectivityError | None) -> None:
+    """Nobody waits for the broker's word."""
 
 
 def _published(request: Publish, line: Line | None, error: BaseException | None, ended: Ended) -> None:

@@ -28,17 +28,16 @@ CORRELATION_ID = "correlation-id"
 class Line:
     """The way to one reply address, as one request has it."""
 
-    __slots__ = ("_headers", "_route", "address", "correlation_id", "style")
+    __slots__ = ("_headers", "_mapped", "_route", "address", "correlation_id", "style")
 
     def __init__(self, route: Route, resolved: Resolved, style: Style, correlation_id: str | None) -> None:
         self.address = resolved.address
         self.style = style
         self.correlation_id = correlation_id
         self._route = route
+        self._mapped = resolved.headers
         self._headers: dict[FrameType, Mapping[str, str]] = {}
-        for type in FrameType:
-            own = envelope(b"", type, session=self.address, correlation_id=correlation_id).headers
-            self._headers[type] = {**own, **_fit(resolved.headers, type)}
+        """Those of each type of frame that was sent: most lines send none, since publishing is not answered."""
 
     def __repr__(self) -> str:
         return f"<Line to {self.address} of {self._route.connection_id}>"
@@ -56,12 +55,24 @@ class Line:
     ) -> Posting:
         """Send frames that are written already, `elements` of them messages of streams."""
         route, headers, address, qos = self._route, self._headers, self.address, self._route.qos
-        messages = [Outgoing(address, Envelope(payload, headers[type]), qos, address) for type, payload in frames]
+        messages = [
+            Outgoing(address, Envelope(payload, headers.get(type) or self._headers_of(type)), qos, address)
+            for type, payload in frames
+        ]
         facts = route.facts
         facts.dispatched.note(None, len(messages))
         facts.mapped.note(None, len(messages))
         told = partial(self._ended, len(messages), elements, ended)
         return route.outbox.post(messages, told, address, route.place)
+
+    def _headers_of(self, type: FrameType) -> Mapping[str, str]:
+        """What a reply-target maps counts more, apart from what tells of a request where none is answered."""
+        own = envelope(b"", type, session=self.address, correlation_id=self.correlation_id).headers
+        mapped = self._mapped
+        if type is FrameType.BROADCAST:
+            mapped = {name: value for name, value in mapped.items() if name != CORRELATION_ID}
+        found = self._headers[type] = {**own, **mapped}
+        return found
 
     def _ended(self, messages: int, elements: int, ended: Ended | None, error: ConnectivityError | None) -> None:
         route = self._route
@@ -79,10 +90,3 @@ class Line:
             route.meter.events += elements
         if ended is not None:
             ended(error)
-
-
-def _fit(mapped: Mapping[str, str], type: FrameType) -> Mapping[str, str]:
-    """What a reply-target maps, without what tells of a request where none is answered."""
-    if type is not FrameType.BROADCAST:
-        return mapped
-    return {name: value for name, value in mapped.items() if name != CORRELATION_ID}

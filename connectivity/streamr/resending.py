@@ -7,21 +7,40 @@ live has, and stops reading where the broker does not keep up.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
+
+import structlog
 
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended, Posting
+from connectivity.published import first_published
 from connectivity.store import Store
 from connectivity.streamr.lines import Line
 from connectivity.streamr.live import WINDOW, fault_of
 from connectivity.streamr.writing import Writing
 from connectivity.streams import Peer, Streams
-from mappings.ids import EntityId
+from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.ids import EntityId, EntityType
 from mappings.signals import Cancel, Complete, Created, HistoryQuery, Kind, Next, Outbound, Request, Subscribe
 from mappings.streamr.frames import Frame, type_of, write_frame
 from mappings.streamr.requests import All, FromTime, Last, Range, Resend, Selection
 from mappings.streamr.resends import Conversation, Resends, Ticket
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+
+class Wanted(NamedTuple):
+    """A resend that was asked for, by these subjects: nothing behind the offset that was the `newest` then."""
+
+    request: Resend
+    entity: EntityId
+    newest: int
+    subjects: tuple[str, ...]
 
 
 class Resending:
@@ -46,10 +65,10 @@ class Resending:
         """Whether there is nothing left to do."""
         return not self._asked and not self._kept_back
 
-    def ask(self, request: Resend, entity: EntityId, subjects: tuple[str, ...], line: Line) -> None:
+    def ask(self, wanted: Wanted, line: Line) -> None:
         """Resend as soon as it is this one's turn. Raises RequestRefused where too many wait."""
-        ticket = self._resends.ask(request)
-        self._asked[ticket.number] = _Resend(self, self._writing, ticket, entity, subjects, line)
+        ticket = self._resends.ask(wanted.request)
+        self._asked[ticket.number] = _Resend(self, self._writing, ticket, wanted, line)
         self.go_on()
 
     def go_on(self) -> None:
@@ -102,18 +121,18 @@ class _Resend:
         resending: Resending,
         writing: Writing,
         ticket: Ticket,
-        entity: EntityId,
-        subjects: tuple[str, ...],
+        wanted: Wanted,
         line: Line,
     ) -> None:
         self.ticket = ticket
         self.line = line
         self.connection_id = line.connection_id
         self.key = f"{ticket.request.sub}\0{ticket.number}"
-        self.peer = Peer(self, subjects, (line.connection_id, line.address), has_session=True)
+        self.peer = Peer(self, wanted.subjects, (line.connection_id, line.address), has_session=True)
         self._resending = resending
         self._writing = writing
-        self._entity = entity
+        self._wanted = wanted
+        self._looking: asyncio.Task[None] | None = None
         self._conversation = Conversation(ticket.request)
         self._is_over = False
 
@@ -121,12 +140,34 @@ class _Resend:
         return f"<resend {self.ticket.number} to {self.line.address}>"
 
     def begin(self, store: Store, streams: Streams) -> None:
-        newest = store.snapshot(self._entity)
-        query = query_of(self.ticket.request.selection, self._entity, 0 if newest is None else newest.revision)
+        request, entity, newest, _ = self._wanted
+        if isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM:
+            looking = self._look(request.selection.instant, store, streams)
+            self._looking = asyncio.get_running_loop().create_task(looking)
+        else:
+            self._subscribe(query_of(request.selection, entity, newest), streams)
+
+    async def _look(self, instant: int, store: Store, streams: Streams) -> None:
+        """Find the first message that is wanted; publishers name times in no order, so that may take a while."""
+        _, entity, newest, _ = self._wanted
+        try:
+            first = await first_published(store, entity, 1, newest, instant)
+        except (StoreUnavailable, HistoryUnavailable) as error:
+            log.error("a resend could not be begun", reason=str(error), entity=str(entity))
+            self._fail(INTERNAL_ERROR if isinstance(error, StoreUnavailable) else error.fault)
+        except Exception:
+            log.exception("a resend could not be begun", entity=str(entity))
+            self._fail(INTERNAL_ERROR)
+        else:
+            self._subscribe(_range(entity, newest + 1 if first is None else first, newest), streams)
+
+    def _subscribe(self, query: HistoryQuery, streams: Streams) -> None:
         streams.subscribe(Subscribe(Kind.HISTORY, query, {}, self.key, WINDOW), self.peer)
 
     def stop(self, streams: Streams) -> None:
         self._is_over = True
+        if self._looking is not None:
+            self._looking.cancel()
         streams.cancel(Cancel(Kind.HISTORY, self.key, {}), self.peer)
 
     def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
@@ -135,15 +176,18 @@ class _Resend:
             return None
         if isinstance(signal, Next):
             return self._send(signal, ended)
+        if not isinstance(signal, Complete):
+            self._fail(fault_of(signal))
+            return None
         self._is_over = True
-        if isinstance(signal, Complete):
-            frame: Frame = self._conversation.completed()
-            self._resending.finish(self, frame, found=self._conversation.has_found)
-        else:
-            fault = fault_of(signal)
+        self._resending.finish(self, self._conversation.completed(), found=self._conversation.has_found)
+        return None
+
+    def _fail(self, fault: Fault) -> None:
+        if not self._is_over:
+            self._is_over = True
             # Nothing was found out, so that asking again is not held against the client.
             self._resending.finish(self, self._conversation.failed(fault.message), found=True)
-        return None
 
     def _send(self, signal: Next, ended: Ended | None) -> Posting:
         style = self.line.style
@@ -161,15 +205,19 @@ class _Resend:
 
 
 def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
-    """What a selection means for a partition whose newest offset is `newest` (0: none)."""
+    """What a selection means for a partition whose newest offset was `newest` (0: none) when it was made."""
     match selection:
         case All():
-            return HistoryQuery(entity, 1, None)
+            return _range(entity, 1, newest)
         case Last(count):
-            return HistoryQuery(entity, max(1, newest - count + 1))
+            return _range(entity, newest - count + 1, newest)
         case Range(start, end):
-            if end is not None and end < 1:
-                return HistoryQuery(entity, newest + 1)
-            return HistoryQuery(entity, max(1, start), end)
+            return _range(entity, start, newest if end is None else min(end, newest))
         case FromTime(instant):
-            return HistoryQuery(entity, 1, None, after=(instant - 1) * 1_000_000)
+            # Of what has the service's own times, which are in order.
+            return replace(_range(entity, 1, newest), after=instant * 1_000_000 - 1)
+
+
+def _range(entity: EntityId, first: int, last: int) -> HistoryQuery:
+    """Offsets, both inclusive; some queries of histories count from the end, and this one never does."""
+    return HistoryQuery(entity, max(1, first), last) if last >= max(1, first) else HistoryQuery(entity, 2, 1)

@@ -17,7 +17,7 @@ from connectivity.streamr.live import Live
 from connectivity.streamr.resending import Resending
 from mappings.errors import Fault
 from mappings.streamr.faults import About
-from mappings.streamr.frames import Frame, Subscribed, error_of
+from mappings.streamr.frames import Frame, error_of
 from mappings.streamr.names import place_of
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Subscribe, Unsubscribe
@@ -82,28 +82,30 @@ class Room:
         subjects: frozenset[str],
         now: float,
         client: str | None,
-    ) -> None:
-        """Have a session follow a partition."""
+    ) -> list[Frame]:
+        """Have a session follow a partition; what it is answered in its turn."""
         effects = self.sessions.subscribe(request, line.address, owners, subjects, now, client=client)
-        self.do(effects, line, subjects)
+        failed: list[Frame] = []
+        for effect in effects:
+            if isinstance(effect, Follow) and (fault := self._follow(effect.spot, line, subjects)) is not None:
+                self._undo(effect.spot, line.address)
+                failed.append(error_of(fault, About(*effect.spot), line.correlation_id))
+        return failed or _said(effects)
 
-    def unsubscribe(self, request: Unsubscribe, line: Line, client: str | None) -> None:
-        self.do(self.sessions.unsubscribe(request, line.address, client=client), line)
+    def unsubscribe(self, request: Unsubscribe, line: Line, client: str | None) -> list[Frame]:
+        """Have a session follow a partition no longer; what it is answered in its turn."""
+        effects = self.sessions.unsubscribe(request, line.address, client=client)
+        self.do([effect for effect in effects if not isinstance(effect, Say)])
+        return _said(effects)
 
-    def do(self, effects: Sequence[Effect], line: Line | None = None, subjects: frozenset[str] = frozenset()) -> None:
-        """Carry out what was decided. `line` answers the request that it was decided upon, made by `subjects`."""
-        failed: Fault | None = None
+    def do(self, effects: Sequence[Effect]) -> None:
+        """Carry out what was decided for any reason but a request."""
         for effect in effects:
             match effect:
-                case Follow(_, spot, _) if line is not None:
-                    failed = self._follow(spot, line, subjects)
                 case Leave(address, spot, _):
                     self._leave(address, spot)
                 case Say(address, frame):
-                    if failed is not None and isinstance(frame, Subscribed):
-                        self._undo(frame, address)
-                        frame = error_of(failed, About(frame.stream, frame.partition))
-                    self._say(address, frame, line)
+                    self._say(address, frame)
                 case Ended(address, why):
                     if (seat := self.seats.pop(address, None)) is not None:
                         seat.resending.stop()
@@ -131,24 +133,22 @@ class Room:
 
     def _lost(self, address: str, spot: Spot, fault: Fault) -> None:
         """What a session follows has ended by itself, which it is told."""
-        frame = error_of(fault, About(*spot))
-        self._undo(Subscribed(*spot), address)
-        self._say(address, frame, None)
+        self._undo(spot, address)
+        self._say(address, error_of(fault, About(*spot)))
 
-    def _undo(self, frame: Subscribed, address: str) -> None:
+    def _undo(self, spot: Spot, address: str) -> None:
         """A session does not follow any longer what it was to follow."""
-        for effect in self.sessions.drop(address, (frame.stream, frame.partition)):
-            if isinstance(effect, Leave):
-                self._leave(address, effect.spot)
+        self.do(self.sessions.drop(address, spot))
 
     def _leave(self, address: str, spot: Spot) -> None:
         seat = self.seats.get(address)
         if seat is not None and (live := seat.lives.pop(spot, None)) is not None:
             live.leave()
 
-    def _say(self, address: str, frame: Frame, line: Line | None) -> None:
-        if line is None or line.address != address:
-            seat = self.seats.get(address)
-            line = seat.line if seat is not None else None
-        if line is not None:
-            line.say(frame)
+    def _say(self, address: str, frame: Frame) -> None:
+        if (seat := self.seats.get(address)) is not None:
+            seat.line.say(frame)
+
+
+def _said(effects: Sequence[Effect]) -> list[Frame]:
+    return [effect.frame for effect in effects if isinstance(effect, Say)]

@@ -34,6 +34,7 @@ def options(**more: Any) -> dict[str, Any]:
             "pair": {"policyId": "acme.site:tanks", "partitions": 2},
             "many": {"policyId": "acme.site:tanks", "partitions": 10},
             PUBLIC: {"policyId": "acme.site:tanks"},
+            **{f"tank-{kind}": {"policyId": "acme.site:tanks"} for kind in ("mqtt", "mqtt-5", "amqp-091", "kafka")},
         },
         "authKeys": {"pump": fingerprint(KEY), "gauge": fingerprint(WRITER), "nobody": fingerprint(OTHER)},
         **more,

@@ -44,6 +44,14 @@ async def test_case_x01_what_is_no_object_is_refused_and_the_session_goes_on(pay
     assert await tank.settled(2)
 
 
+async def test_answers_of_a_session_come_in_the_order_of_its_requests_whatever_is_wrong_with_these() -> None:
+    tank = await Tank.filled()
+    tank.say("a", b"7", subscribe(key="O"), publish(), {"type": "dance"}, subscribe(), b"[]", unsubscribe())
+    frames = await tank.frames("a", 6)
+    assert [frame[1] for frame in frames] == [7, 7, 7, 2, 7, 3]
+    assert [error(frame)["status"] for frame in frames if frame[1] == 7] == [400, 403, 400, 400]
+
+
 @pytest.mark.parametrize("type", ["dance", "constructor", "__proto__", "toString", None, 7, ["publish"]])
 async def test_cases_x02_and_x03_a_type_that_there_is_not_is_refused(type: Any) -> None:
     tank = await Tank.filled()

@@ -122,6 +122,7 @@ async def test_case_p18_messages_of_one_batch_are_stored_in_their_order() -> Non
 async def test_case_p19_each_partition_counts_for_itself() -> None:
     tank = await Tank.filled()
     tank.say("a", subscribe(stream="pair", partition=0), subscribe(stream="pair", partition=1))
+    await tank.frames("a", 2)
     await tank.publish(20, "pair")
     await until(lambda: len(tank.heard("a")) == 22)
     for partition in (0, 1):

@@ -5,12 +5,14 @@ Case numbers are those of the cases for Streamr; the offsets of a stream count f
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from connectivity.errors import PublishFailed
+from connectivity.streamr import resending
 from connectivity.streamr.live import WINDOW
 from mappings.streamr.resends import ResendLimits
 from spark_store.errors import HistoryUnavailable
@@ -73,6 +75,54 @@ async def test_cases_r01_to_r13_a_resend_brings_what_its_option_says(options: di
     assert shown(frames) == resent(found)
     assert {frame[2] for frame in frames if frame[1] == 1} <= {"a"}
     assert {frame[2] for frame in frames if frame[1] != 1} == {""}
+
+
+@pytest.mark.parametrize(
+    ("times", "instant", "found"),
+    [
+        pytest.param([4, 5, 6, 7], 5, [2, 3, 4], id="R11"),
+        pytest.param([4, 9, 3, 10], 5, [2, 3, 4], id="R12"),
+        pytest.param([4, 9, 3, 10], 4.5, [2, 3, 4], id="R12 a part of a millisecond"),
+        pytest.param([4, 9, 3, 10], 11, [], id="R11 beyond everything"),
+        pytest.param([4, None, 3, 10], 11, [2, 3, 4], id="R12 the service's own time"),
+        pytest.param([], 5, [], id="R11 an empty stream"),
+    ],
+)
+async def test_cases_r11_and_r12_a_resend_from_a_time_on_begins_with_the_first_message_from_then(
+    times: list[int | None], instant: float, found: list[int]
+) -> None:
+    tank = await Tank.filled()
+    tank.say(None, *(publish(ts=time) for time in times))
+    await until(lambda: len(tank.stored()) == len(times))
+    frames = await tank.asked("a", resend(resend_from_time=instant), len(resent(found)))
+    assert shown(frames) == resent(found)
+
+
+async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    tank = await Tank.filled(messages=1)
+
+    async def unreadable(*_: Any) -> None:
+        raise HistoryUnavailable("a file is gone")
+
+    monkeypatch.setattr(resending, "first_published", unreadable)
+    (refused,) = await tank.asked("a", resend(resend_from_time=1))
+    assert (error(refused)["status"], error(refused)["sub"]) == (503, "a")
+
+
+async def test_a_session_that_ends_is_not_looked_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tank = await Tank.filled(messages=1)
+    asked = asyncio.Event()
+
+    async def endless(*_: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(resending, "first_published", endless)
+    tank.say("a", resend(resend_from_time=1))
+    await asked.wait()
+    tank.say("a", {"type": "disconnect"})
+    await tank.settled(2)
+    await tank.frames("a", 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""Streamr over each broker: the same conversation of two clients, in order, each at an address of its own.
+
+Case numbers are those of the cases for Streamr.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import pytest
+from paho.mqtt.client import MQTTv5, MQTTv311
+
+from tests.amqp_client import AmqpClient
+from tests.brokers.kafka import Kafka
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.rabbitmq import RabbitMQ
+from tests.client import MqttClient, Party
+from tests.connectivity.tank import KEY, definition, policy, publish, resend, subscribe, subscribed, unsubscribe
+from tests.integration.documents import topic
+from tests.kafka_client import KafkaClient
+from tests.service import ServiceProcess
+
+pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
+
+PATIENCE = 30.0
+KINDS = ("mqtt", "mqtt-5", "amqp-091", "kafka")
+OPERATOR = "acme:operator"
+
+Carry = Callable[[str], dict[str, Any]]
+"""How a party says around a message where it is answered."""
+
+
+class Place:
+    """A broker, with clients that are known by what they call themselves."""
+
+    def __init__(self, kind: str, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> None:
+        self.kind = kind
+        self.name = f"s{secrets.token_hex(4)}"
+        self._mosquitto, self._rabbitmq, self._kafka = mosquitto, rabbitmq, kafka
+        self.is_mqtt = kind.startswith("mqtt")
+        self.separator = "/" if self.is_mqtt else "."
+
+    def address(self, *parts: str) -> str:
+        return self.separator.join((self.name, *parts))
+
+    def document(self) -> dict[str, Any]:
+        """Two sources: of the operator, who speaks the Ditto protocol, and of the clients."""
+        operator = {
+            "addresses": [self.address("operator", "ask")],
+            "qos": 1,
+            "authorizationContext": [OPERATOR],
+            "replyTarget": {"address": self._written(self.address("operator", "answers"))},
+        }
+        clients = {
+            "addresses": [self.address("+" if self.is_mqtt else "all", "req")],
+            "qos": 1,
+            "authorizationContext": [OPERATOR],
+            "payloadMapping": ["tanks"],
+            "replyTarget": {"address": self._written("{{ header:reply-to }}")},
+        }
+        if self.kind == "mqtt":
+            clients["replyTarget"] = {"address": "{{ source:address | fn:replace('/req','/res') }}"}
+        pattern = self._written(self.address("*", "res"))
+        more: dict[str, Any] = {}
+        if self.kind == "kafka":
+            more = {"specificConfig": {"bootstrapServers": self._kafka.bootstrap, "consumerOffsetReset": "earliest"}}
+        uris = {"amqp-091": self._rabbitmq.uri, "kafka": self._kafka.uri}
+        return {
+            "id": self.name,
+            "connectionType": self.kind,
+            "connectionStatus": "open",
+            "uri": uris.get(self.kind, self._mosquitto.uri)(),
+            "mappingDefinitions": definition(replyAddressPattern=pattern),
+            "sources": [operator, clients],
+            **more,
+        }
+
+    def _written(self, address: str) -> str:
+        return f"/{address}" if self.kind == "amqp-091" else address
+
+    def party(self, ask: str, answers: str) -> Party:
+        if self.is_mqtt:
+            version = MQTTv311 if self.kind == "mqtt" else MQTTv5
+            broker = self._mosquitto
+            return MqttClient(broker.host, broker.port, ask=ask, answers=answers, version=version)
+        if self.kind == "kafka":
+            return KafkaClient(self._kafka, ask=ask, answers=answers)
+        return AmqpClient(self._rabbitmq.uri(), ask=ask, answers=answers)
+
+    def prepare(self) -> None:
+        """What has to be there before the service connects."""
+        if self.kind == "kafka":
+            ends = [self.address(name, "res") for name in ("one", "two")]
+            self._kafka.create(self.address("operator", "ask"), self.address("operator", "answers"))
+            self._kafka.create(self.address("all", "req"), *ends)
+        elif self.kind == "amqp-091":
+            self.party(self.address("operator", "ask"), self.address("operator", "answers")).close()
+            self.party(self.address("all", "req"), self.address("one", "res")).close()
+
+    def operator(self) -> Party:
+        return self.party(self.address("operator", "ask"), self.address("operator", "answers"))
+
+    def client(self, name: str) -> Client:
+        ask = self.address(name if self.is_mqtt else "all", "req")
+        return Client(self.kind, self.party(ask, self.address(name, "res")))
+
+
+class Client:
+    """One who speaks Streamr: says requests, hears frames."""
+
+    correlated: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
+        "mqtt-5": lambda text: {"CorrelationData": text.encode()},
+        "amqp-091": lambda text: {"correlation_id": text},
+    }
+
+    def __init__(self, kind: str, party: Party) -> None:
+        self._kind, self._party = kind, party
+
+    def say(self, *requests: Any, correlation_id: str | None = None, answer_at: str | None = None) -> None:
+        for request in requests:
+            payload = request if isinstance(request, bytes) else json.dumps(request).encode()
+            self._party.send(payload, **self._around(correlation_id, answer_at))
+
+    def _around(self, correlation_id: str | None, answer_at: str | None) -> dict[str, Any]:
+        address = answer_at or self._party.answers
+        match self._kind:
+            case "mqtt-5":
+                given: dict[str, Any] = {"ResponseTopic": address}
+                return given | ({"CorrelationData": correlation_id.encode()} if correlation_id else {})
+            case "amqp-091":
+                given = {"reply_to": address}
+                return given | ({"correlation_id": correlation_id} if correlation_id else {})
+            case "kafka":
+                headers = [("reply-to", address)]
+                return {"headers": headers + ([("correlation-id", correlation_id)] if correlation_id else [])}
+        return {}
+
+    def hear(self, number: int) -> list[Any]:
+        """The next frames."""
+        return [self._party.next(PATIENCE) for _ in range(number)]
+
+    def hears_nothing_more(self) -> None:
+        """What is asked next is answered next."""
+        self.say({"type": "unsubscribe", "stream": "marker"})
+        (frame,) = self.hear(1)
+        assert frame[3]["stream"] == "marker", frame
+
+    def close(self) -> None:
+        self._party.close()
+
+
+@pytest.fixture(scope="module")
+def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
+    made = {kind: Place(kind, mosquitto, rabbitmq, kafka) for kind in KINDS}
+    for place in made.values():
+        place.prepare()
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """One for all brokers; the policy of the streams is made over the first of them."""
+    documents = [place.document() for place in places.values()]
+    with ServiceProcess.start(tmp_path_factory.mktemp("streamr"), documents) as running:
+        with places["mqtt"].operator() as operator:
+            answer = operator.ask_for(topic("tanks", "commands/create", group="policies"), value=policy())
+            assert answer["status"] == 201, answer
+        yield running
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("service")
+def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[str, Place], kind: str) -> None:
+    """Cases S01 to S08, R01, R07, R19, P10, P18, X01, B01, B05, B07, B12, B13 and the order of everything in one session."""
+    place = places[kind]
+    stream = f"tank-{kind}"
+    with ExitStack() as stack:
+        one, two = (place.client(name) for name in ("one", "two"))
+        stack.callback(one.close)
+        stack.callback(two.close)
+        one.say(subscribe(stream=stream), subscribe(stream=stream))
+        assert one.hear(2) == [subscribed(stream)] * 2
+        two.say(subscribe(stream=stream), *(publish(json.dumps(n), stream=stream) for n in range(1, 4)))
+        assert two.hear(1) == [subscribed(stream)]
+        heard = one.hear(3)
+        assert heard == two.hear(3)
+        assert [[*frame[:3], *frame[3][:3], *frame[3][4:]] for frame in heard] == [
+            [0, 0, "", 28, stream, 0, 0, n, n - 1 or None, 27, str(n)] for n in range(1, 4)
+        ]
+        one.say(resend("x", stream=stream, resend_from=2, resend_to=3), b"not json", publish(key=None, stream=stream))
+        frames = one.hear(6)
+        about = {"stream": stream, "partition": 0, "sub": "x"}
+        answers = [frame for frame in frames if frame[1] != 7]
+        assert [frame[1] for frame in answers] == [4, 1, 1, 5]
+        assert answers[0][3] == answers[3][3] == about
+        assert [frame[3][5:7] for frame in answers[1:3]] == [[2, 1], [3, 2]]
+        assert [frame[3]["status"] for frame in frames if frame[1] == 7] == [400, 403]
+        if kind != "mqtt":
+            for _ in range(2):
+                one.say(publish('"once"', stream=stream), correlation_id="c-1")
+            assert [frame[3][8] for frame in two.hear(1)] == one.hear(1)[0][3][8:]
+            one.say(subscribe(stream=stream), answer_at=place.address("one", "elsewhere"))
+        two.say(unsubscribe(stream=stream), publish('"last"', stream=stream))
+        assert two.hear(1) == [[0, 3, "", {"stream": stream, "partition": 0}]]
+        two.hears_nothing_more()
+        assert one.hear(1)[0][3][8] == '"last"'
+        one.say({"type": "disconnect"}, publish('"unheard"', stream=stream))
+        one.hears_nothing_more()
+        assert KEY not in str(frames)
