@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,14 +29,15 @@ import structlog
 from connectivity.acknowledgements import NO_TIME, NOTHING, Wish, channel_of, outcome_of_error, says_nothing, wish
 from connectivity.arrivals import Arrival, Redeliveries
 from connectivity.brokers.base import Outcome
-from connectivity.causes import cause_of
 from connectivity.collecting import Pending
+from connectivity.commands import Commands, Sender
 from connectivity.conversation import conversation
 from connectivity.cursors import Cursors, NowWorld
-from connectivity.desks.base import Desk
+from connectivity.desks.base import Desk, Errand, Saying
 from connectivity.errors import TwinError
 from connectivity.exchange import Exchange
 from connectivity.inbound import Heard
+from connectivity.lanes import Ended
 from connectivity.members import Member, Members
 from connectivity.past import recall
 from connectivity.replies import Replies
@@ -46,17 +47,14 @@ from connectivity.steps import (
     SayStep,
     Steps,
     Told,
-    answer_bytes,
     by_arrival,
     internal_error,
-    stored_answer,
 )
 from connectivity.store import Store
 from connectivity.streams import Peer, Streams
 from connectivity.twins.decide import LIVE_CONDITION, Decider, asks_for_past
 from mappings.errors import INTERNAL_ERROR, Fault
-from mappings.headers import essential, response_required
-from mappings.ids import EntityId, EntityType
+from mappings.headers import response_required
 from mappings.signals import (
     Acknowledgement,
     Cancel,
@@ -76,14 +74,12 @@ from mappings.signals import (
     Subscribe,
 )
 from spark_store.errors import HistoryUnavailable, RevisionConflict, StoreUnavailable
-from spark_store.records import Answer, Change, PastQuery
+from spark_store.records import Change, PastQuery
 
 log = structlog.get_logger(__name__)
 
 _MOST_TRIES = 5
 """How often a command is decided anew because another one before it, upon which it was decided, could not be stored."""
-
-_HEADERS_TOO_LARGE = 431
 
 Postponed = Callable[[Sequence[Arrival]], None]
 """Takes back arrivals that could not be carried out now. None of them has been answered."""
@@ -118,8 +114,7 @@ class Dispatcher:
         """The targets that are sent what is stored here."""
         self._exchange = Exchange(self._members, self.cursors, self._replies, decider.world, self._memory, clock)
         self._peer = lru_cache(maxsize=1024)(Peer)
-        self._announced: list[PolicyAnnouncement] = []
-        """What the batch that is being carried out announces, once it is durable."""
+        self._commands = Commands(store, decider, lambda: self.cursors.is_wanted)
 
     def handle(self, arrivals: Sequence[Arrival], postponed: Postponed) -> None:
         """Carry out a batch, in order. Returns at once; answers follow when they are durable."""
@@ -130,7 +125,6 @@ class Dispatcher:
             return
         waiting: Steps = []
         changes: list[Change] = []
-        self._announced = []
         left = arrivals
         if self._store.is_available and not any(map(_has_failed, self._submitted)):
             try:
@@ -138,6 +132,7 @@ class Dispatcher:
             except BaseException:
                 # Others may have been decided upon what was decided until now. Whoever brings it again is answered from it.
                 self._drop(waiting)
+                self._commands.announced()
                 self._store.submit(changes)
                 raise
         if waiting or left:
@@ -145,11 +140,8 @@ class Dispatcher:
             must_submit = changes or not self._store.is_available
             stored = self._store.submit(changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
-            announced = self._announced
-            policies = {
-                each.entity for change in changes for each in change.snapshots if each.entity.type is EntityType.POLICY
-            }
-            stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed, announced, policies))
+            announced = self._commands.announced()
+            stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed, announced))
 
     def join(self, member: Member) -> None:
         """A connection is open: it may be sent what others bring in."""
@@ -243,7 +235,6 @@ class Dispatcher:
         left: Sequence[Arrival],
         postponed: Postponed,
         announced: Sequence[PolicyAnnouncement],
-        policies: Collection[EntityId],
     ) -> None:
         self._submitted.discard(stored)
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
@@ -252,8 +243,6 @@ class Dispatcher:
                 self._do(step)
             for announcement in announced:
                 self.announce(announcement)
-            for policy in policies:
-                self._policy_changed(policy)
         elif isinstance(error, StoreUnavailable):
             self._drop(waiting)
             taken = list(dict.fromkeys(step.arrival for step in waiting))
@@ -264,13 +253,6 @@ class Dispatcher:
             left = [*self._not_stored(error, waiting), *left]
         if left:
             postponed(left)
-
-    def _policy_changed(self, policy: EntityId) -> None:
-        for desk in self._desks.values():
-            try:
-                desk.policy_changed(policy)
-            except Exception:
-                log.exception("sessions could not be looked at again", policy=str(policy))
 
     def _not_stored(self, error: BaseException, waiting: Steps) -> list[Arrival]:
         """Answer whoever is to blame; the others, to be taken up again."""
@@ -392,7 +374,11 @@ class Dispatcher:
         if isinstance(asked, Fault):
             told = ErrorResponse(command.entity, command.entity.type.group, asked, command.headers)
         else:
-            told = self._decide(command, asked.labels if asked is not None else (), heard, arrival, changes)
+            name, is_asked = self._memory.name(command, heard, arrival)
+            labels = asked.labels if asked is not None else ()
+            told = self._commands.carry_out(
+                command, Sender(arrival, arrival.received.subjects, name, is_asked, labels), changes
+            )
         pending: Pending | None = None
         if isinstance(told, ErrorResponse):
             has_labels = bool(asked.labels) if isinstance(asked, Wish) else channel_of(command) is not None
@@ -413,41 +399,6 @@ class Dispatcher:
         """What a refusal means for the delivery: nothing, unless acknowledgements were asked for or we have failed."""
         if is_asking or (told.fault is INTERNAL_ERROR and command.action != "retrieve"):
             self._memory.note(arrival, outcome_of_error(told.fault), is_done=False)
-
-    def _decide(
-        self, command: Command, labels: Sequence[str], heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> Told:
-        """What a command comes to that asks for these acknowledgements; what it changes is staged.
-
-        Raises StoreUnavailable.
-        """
-        name, is_asked = self._memory.name(command, heard, arrival)
-        if name is not None and is_asked and (known := self._store.answered(name)) is not None:
-            arrival.route.meter.inbound("answered_again")
-            return stored_answer(known, command)
-        answer: Answer | None = None
-        try:
-            decision = self._decider.decide(command, arrival.received.subjects)
-            if decision.events and name is not None:
-                answer = Answer(name, answer_bytes(decision.response, command))
-        except TwinError as refused:
-            headers = essential(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
-            return ErrorResponse(command.entity, refused.group, refused.fault, headers)
-        except StoreUnavailable:
-            raise
-        except Exception:
-            log.exception("a command could not be decided", path=command.path, **_about(arrival, command.headers))
-            return ErrorResponse(command.entity, command.entity.type.group, INTERNAL_ERROR, command.headers)
-        if decision.events:
-            cause = None
-            if self.cursors.is_wanted:
-                subjects = arrival.received.subjects
-                cause = cause_of(command.headers, labels, arrival.route.connection_id, subjects)
-            change = Change(decision.events, decision.snapshots, answer, cause)
-            self._store.stage(change)
-            changes.append(change)
-            self._announced += decision.announcements
-        return decision.response
 
     # the past
 
@@ -551,12 +502,29 @@ class Dispatcher:
         """Have the desk of its protocol carry out a request. Raises StoreUnavailable."""
         try:
             say = self._desks[heard.route.mapper.protocol].take(spoken, heard, arrival, changes)
+            if isinstance(say, Errand):
+                say = self._run(say, arrival, changes)
         except StoreUnavailable:
             raise
         except Exception:
             log.exception("a request could not be carried out", **_about(arrival, spoken.headers))
             return AnswerStep(arrival, ErrorResponse(None, "things", INTERNAL_ERROR, spoken.headers), heard.route)
         return RequestStep(arrival, say, spoken.headers) if say is not None else None
+
+    def _run(self, errand: Errand, arrival: Arrival, changes: list[Change]) -> Saying:
+        """Carry out the command that a request is. Raises StoreUnavailable."""
+        command, named = errand.command, errand.named
+        told = self._commands.carry_out(command, Sender(arrival, errand.subjects, named.name, named.is_asked), changes)
+
+        def say(error: BaseException | None, ended: Ended) -> None:
+            answer = told if error is None else internal_error(told)
+            if error is not None:
+                log.error("a change could not be stored", exc_info=error, **_about(arrival, command.headers))
+            if isinstance(answer, ErrorResponse):
+                self._tell_refusal(arrival, answer, is_unread=False)
+            errand.told(answer, ended)
+
+        return say
 
     # subscriptions
 

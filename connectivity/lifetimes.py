@@ -17,14 +17,15 @@ class Lifetimes:
 
     def __init__(self, retention: Retention, mode: SparkMode) -> None:
         self._retention = retention
-        self._is_forever = mode is SparkMode.OFF or all(kept.days is None for kept in retention.rules.values())
+        self.is_forever = mode is SparkMode.OFF or all(kept.days is None for kept in retention.rules.values())
+        """Whether no time ends anything."""
 
     def __repr__(self) -> str:
-        return "<Lifetimes: forever>" if self._is_forever else f"<Lifetimes by {', '.join(self._retention.rules)}>"
+        return "<Lifetimes: forever>" if self.is_forever else f"<Lifetimes by {', '.join(self._retention.rules)}>"
 
     def left(self, event: Event, now: int) -> int:
         """Whole seconds until an event's time is over, at least one; 0 where no time ends it. `now` in milliseconds."""
-        if self._is_forever:
+        if self.is_forever:
             return 0
         kept = self._retention.of(event.entity.namespace)
         if kept.days is None:
@@ -33,3 +34,6 @@ class Lifetimes:
         if kept.revisions is not None and now >= stored + 1000 * seconds:
             return 0
         return time_to_live(stored, seconds, now)
+
+
+FOREVER = Lifetimes(Retention(), SparkMode.OFF)

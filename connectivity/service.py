@@ -42,6 +42,7 @@ from connectivity.history import HistoryFeed
 from connectivity.indexing import Indexer
 from connectivity.inquiring import Inquirer
 from connectivity.keys import open_vault
+from connectivity.lifetimes import Lifetimes
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.managing import Manager
 from connectivity.metrics import store_figures
@@ -151,7 +152,8 @@ class Service:
             time.monotonic,
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
-        desks = open_desks(Means(self.store, self.streams, self.decider, time.monotonic, now))
+        lifetimes = Lifetimes(settings.lake.retention, settings.spark.mode)
+        desks = open_desks(Means(self.store, self.streams, self.decider, time.monotonic, now, lifetimes))
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider, desks=desks)
         self.expiry = Expiry(self.store, self.dispatcher.announce, now)
         cursors = self.dispatcher.cursors

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from connectivity.arrivals import Arrival
+from connectivity.arrivals import Arrival, Named
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
+from connectivity.lifetimes import FOREVER, Lifetimes
 from connectivity.outbound import Route
 from connectivity.store import Store
 from connectivity.streams import Streams
 from connectivity.twins.decide import Decider
-from mappings.ids import EntityId
-from mappings.signals import ErrorResponse, Spoken
+from mappings.signals import Command, ErrorResponse, Response, Spoken
 from spark_store.records import Change
 
 
@@ -35,6 +35,19 @@ class Saying(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Errand:
+    """A command that a request has turned out to be. The dispatcher carries it out as one that `subjects` have sent.
+
+    `named` is what names the request across redeliveries. `told` is told once what came of it, when that is durable.
+    """
+
+    command: Command
+    subjects: tuple[str, ...]
+    named: Named
+    told: Callable[[Response | ErrorResponse, Ended], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Means:
     """What a desk works with. `clock` gives monotonic seconds, `now` the time of day."""
 
@@ -43,6 +56,7 @@ class Means:
     decider: Decider
     clock: Callable[[], float]
     now: Callable[[], datetime]
+    lifetimes: Lifetimes = FOREVER
 
 
 class Desk(ABC):
@@ -52,11 +66,11 @@ class Desk(ABC):
     def __init__(self, means: Means) -> None: ...
 
     @abstractmethod
-    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | None:
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | Errand | None:
         """Carry out a request. What it changes is staged in the store and appended to the changes of its batch.
 
-        What comes back is said when these are durable; None where there is no more to say. Raises StoreUnavailable where the
-        delivery has to be taken up again.
+        What comes back is said when these are durable, or is still to be carried out; None: that is all. Raises
+        StoreUnavailable where the delivery has to be taken up again.
         """
 
     @abstractmethod
@@ -70,7 +84,3 @@ class Desk(ABC):
     @abstractmethod
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed or deleted: its sessions end without a word."""
-
-    @abstractmethod
-    def policy_changed(self, policy: EntityId) -> None:
-        """A change of this policy is durable: what somebody may not read any longer, he is not sent."""

@@ -16,25 +16,25 @@ import structlog
 
 from connectivity.arrivals import Arrival, name_in_session
 from connectivity.conversation import conversation
-from connectivity.desks.base import Desk, Means, Saying
+from connectivity.desks.base import Desk, Errand, Means, Saying
 from connectivity.errors import ConnectivityError
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
 from connectivity.outbound import Route
 from connectivity.streamr.admission import about_of, admit, entity_at, is_meant
+from connectivity.streamr.commanding import errand_of
 from connectivity.streamr.lines import Line
 from connectivity.streamr.live import Live
 from connectivity.streamr.publishing import Publishing
 from connectivity.streamr.resending import Resending, Wanted
 from connectivity.streamr.rooms import Room
+from connectivity.streamr.watching import Watching
 from connectivity.streamr.writing import Writing
-from connectivity.twins.base import World
-from connectivity.twins.streams import Permit, concerning, may_follow
+from connectivity.twins.streams import Permit
 from mappings.errors import Fault, MappingError
-from mappings.ids import EntityId
 from mappings.signals import ErrorResponse, Headers, Spoken
 from mappings.streamr import faults
-from mappings.streamr.access import refused, refused_as_missing
+from mappings.streamr.access import refused
 from mappings.streamr.faults import About, RequestRefused
 from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_of, type_of, write_frame
 from mappings.streamr.names import Own
@@ -69,15 +69,16 @@ class StreamrDesk(Desk):
         self._rooms: dict[tuple[str, str], Room] = {}
         """By connection and mapping."""
         self._listeners = Listeners()
-        self._writing = Writing(means.store)
+        self._writing = Writing(means.store, means.lifetimes, means.now)
         self._publishing = Publishing(means.store, means.now)
+        self._watching = Watching(means.store, means.decider.world)
 
     def __repr__(self) -> str:
         return f"<StreamrDesk, {list(self._rooms.values())!r}>"
 
     # requests
 
-    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | None:
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | Errand | None:
         """Whatever is said of a request, a refusal too, is said in its turn, once all before it is durable."""
         request: Request = spoken.request
         visit = self._visit(request, spoken.headers, heard, arrival)
@@ -90,9 +91,11 @@ class StreamrDesk(Desk):
         except RequestRefused as error:
             return self._refused(error, visit, spoken.headers)
 
-    def _carry_out(self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | None:
+    def _carry_out(
+        self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]
+    ) -> Saying | Errand | None:
         if isinstance(request, Publish):
-            return self._publish(request, visit, changes)
+            return self._publish(request, visit, headers, changes)
         line = visit.line
         assert line is not None, "who cannot be answered can only publish"
         match request:
@@ -136,14 +139,15 @@ class StreamrDesk(Desk):
             return None
         return _Visit(room, line, owners, heard, arrival, is_taken)
 
-    def _publish(self, request: Publish, visit: _Visit, changes: list[Change]) -> Saying:
+    def _publish(self, request: Publish, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | Errand:
         options, arrival = visit.room.options, visit.arrival
         permit = self._admit(request, visit)
-        if not isinstance(permit.place, Own):
-            raise RequestRefused(refused_as_missing(request), about_of(request))
         session = visit.line.address if visit.line is not None else None
         chosen = visit.line.correlation_id if visit.line is not None else None
-        name, is_asked, is_chosen = name_in_session(visit.heard, arrival, session, chosen)
+        named = name_in_session(visit.heard, arrival, session, chosen)
+        if not isinstance(permit.place, Own):
+            return errand_of(request, permit.place.entity, permit, headers, named, visit.line)
+        name, is_asked, is_chosen = named
         if name is None or not is_asked or not self._publishing.is_known(name, is_chosen=is_chosen):
             self._publishing.append(request, permit.partitions, options.hash, name, changes)
         else:
@@ -152,7 +156,8 @@ class StreamrDesk(Desk):
 
     def _subscribe(self, request: Subscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
         permit = self._admit(request, visit)
-        frames = visit.room.subscribe(request, line, visit.owners, permit.subjects, self._means.clock(), client)
+        subjects = frozenset(permit.subjects)
+        frames = visit.room.subscribe(request, line, visit.owners, subjects, self._means.clock(), client)
 
         return partial(_answered, line, frames)
 
@@ -170,7 +175,7 @@ class StreamrDesk(Desk):
             raise RequestRefused(faults.limit_exceeded("sessions of a connection"), about_of(request))
         entity = entity_at(permit.place, request.partition)
         newest = self._means.store.snapshot(entity)
-        wanted = Wanted(request, entity, 0 if newest is None else newest.revision, tuple(permit.subjects))
+        wanted = Wanted(request, entity, 0 if newest is None else newest.revision, permit.subjects)
         return partial(self._begin_resend, wanted, visit, line)
 
     def _begin_resend(
@@ -237,6 +242,7 @@ class StreamrDesk(Desk):
     # sessions
 
     def sweep(self) -> None:
+        self._watching.sweep()
         now = self._means.clock()
         for room in list(self._rooms.values()):
             room.do(room.sessions.idle(now))
@@ -248,13 +254,7 @@ class StreamrDesk(Desk):
         for key in [key for key in self._rooms if key[0] == connection_id]:
             room = self._rooms.pop(key)
             room.do(room.sessions.close())
-
-    def policy_changed(self, policy: EntityId) -> None:
-        world = self._means.decider.world
-        for room in list(self._rooms.values()):
-            options = room.options
-            streams = {name for name in room.sessions.followed() if policy in concerning(name, options, world)}
-            room.do(room.sessions.recheck(streams, partial(_may_follow, options=options, world=world)))
+            self._watching.close(room)
 
     def _room(self, route: Route) -> Room:
         key = (route.connection_id, route.mapper.name)
@@ -263,6 +263,7 @@ class StreamrDesk(Desk):
             room = self._rooms[key] = Room(
                 route.connection_id, options_of(route), self._listeners, self._make_live, self._make_resending
             )
+            room.on_follow = partial(self._watching.follow, room)
         return room
 
     def _make_live(
@@ -285,10 +286,6 @@ class StreamrDesk(Desk):
 def options_of(route: Route) -> StreamrOptions:
     """What the operator has said about the protocol at this source."""
     return cast(StreamrOptions, route.mapper.codec.terms)
-
-
-def _may_follow(stream: str, subjects: frozenset[str], options: StreamrOptions, world: World) -> bool:
-    return may_follow(stream, options, subjects, world)
 
 
 def _client(headers: Headers) -> str | None:

@@ -6,7 +6,7 @@ is kept: policies are compiled and kept by the world that is asked, which knows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from connectivity.outbound import Route
 from connectivity.twins.base import World
@@ -20,7 +20,7 @@ from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Publish, Resend
 
 
-def admit(request: Judged, options: StreamrOptions, given: Iterable[str], world: World) -> Permit:
+def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world: World) -> Permit:
     """What a request may, by somebody whom its source has `given` these subjects.
 
     Raises RequestRefused, and StoreUnavailable where a policy cannot be read.

@@ -15,13 +15,14 @@ from connectivity.streamr.admission import entity_at
 from connectivity.streamr.lines import Line
 from connectivity.streamr.live import Live
 from connectivity.streamr.resending import Resending
-from mappings.errors import Fault
+from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.streamr.faults import About
 from mappings.streamr.frames import Frame, error_of
 from mappings.streamr.names import place_of
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Subscribe, Unsubscribe
 from mappings.streamr.sessions import Effect, Ended, Follow, Leave, Listeners, Say, SessionLimits, Sessions, Spot
+from spark_store.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +58,8 @@ class Room:
         self.options = options
         self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout), listeners)
         self.seats: dict[str, Seat] = {}
+        self.on_follow: Callable[[str], object] = str
+        """Told which stream a session is about to follow. Raises StoreUnavailable."""
         self._make_live = make_live
         self._make_resending = make_resending
 
@@ -113,6 +116,10 @@ class Room:
 
     def _follow(self, spot: Spot, line: Line, subjects: frozenset[str]) -> Fault | None:
         """Begin to follow; why it could not be begun."""
+        try:
+            self.on_follow(spot[0])
+        except StoreUnavailable:
+            return INTERNAL_ERROR
         seat = self.seat(line)
         failed: list[Fault] = []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from mappings.ids import EntityId
@@ -33,6 +33,9 @@ class Dependents(Generic[Dependent]):
     def __len__(self) -> int:
         return len(self._upon)
 
+    def __contains__(self, dependent: Dependent) -> bool:
+        return dependent in self._upon
+
     def note(self, dependent: Dependent, entities: frozenset[EntityId]) -> None:
         """A dependent is there, or depends upon other entities from now on."""
         former = self._upon.get(dependent, frozenset())
@@ -50,6 +53,10 @@ class Dependents(Generic[Dependent]):
         if not self._of:
             return ()
         return set().union(*(self._of[entity] for entity in changed if entity in self._of))
+
+    def those(self, are_meant: Callable[[Dependent], bool]) -> Collection[Dependent]:
+        """Those that are meant, of all."""
+        return [dependent for dependent in self._upon if are_meant(dependent)]
 
     def turn(self, rounds: float) -> Collection[Dependent]:
         """Some of them. After so many calls, everybody who was there all the time has had a turn."""

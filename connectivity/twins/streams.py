@@ -15,7 +15,7 @@ followed. `concerning` says upon which entities that depends. What the request i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from connectivity.twins.base import World
@@ -37,23 +37,25 @@ Judged: TypeAlias = Publish | Subscribe | Resend
 
 
 class Permit(NamedTuple):
-    """What a request may: the stream, in how many partitions it lies, and the subjects that it was allowed to."""
+    """What a request may: the stream, in how many partitions it lies, and the subjects that it was allowed to, those of
+    its source in front of that of its key."""
 
     place: Place
     partitions: int
-    subjects: frozenset[str]
+    subjects: tuple[str, ...]
 
 
-def judge(request: Judged, options: StreamrOptions, given: Iterable[str], world: World) -> Permit | Fault:
+def judge(request: Judged, options: StreamrOptions, given: Sequence[str], world: World) -> Permit | Fault:
     """What a request may, or what it is answered with.
 
     `given` are the subjects of its source or peer. That a stream does not exist is told to publishers alone; that it has no
     such partition, to those who may read it. A command for a thing or policy is allowed here whoever sends it with a known
     key: what it needs is for `decide` to know.
     """
-    subjects = access.subjects_of(request.auth_key, options.keys, given)
-    if subjects is None:
+    known = access.subjects_of(request.auth_key, options.keys, given)
+    if known is None:
         return access.refused_as_unknown(request)
+    subjects = (*given, *sorted(known.difference(given)))
     place = place_of(request.stream)
     stream = options.streams.get(request.stream) if isinstance(place, Own) else None
     if place is None or (isinstance(place, Own) and stream is None):
@@ -74,7 +76,7 @@ def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], w
     own = options.streams.get(stream)
     if place is None or (isinstance(place, Own) and own is None):
         return False
-    return _may(READ, place, own, subjects, world)
+    return _may(READ, place, own, tuple(subjects), world)
 
 
 def concerning(stream: str, options: StreamrOptions, world: World) -> frozenset[EntityId]:
@@ -93,10 +95,10 @@ def _made_of(policy_id: str | None, namespace: str | None, world: World) -> froz
     return enforcer.made_of if enforcer is not None else frozenset()
 
 
-def _may(permission: str, place: Place, stream: StreamOptions | None, subjects: frozenset[str], world: World) -> bool:
+def _may(permission: str, place: Place, stream: StreamOptions | None, subjects: tuple[str, ...], world: World) -> bool:
     if isinstance(place, Thing | Policy):
-        return may_read_events(place.entity, tuple(subjects), world)
-    return stream is not None and may_use_stream(place.id, str(stream.policy), permission, tuple(subjects), world)
+        return may_read_events(place.entity, subjects, world)
+    return stream is not None and may_use_stream(place.id, str(stream.policy), permission, subjects, world)
 
 
 def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Sequence[str], world: World) -> bool:

@@ -20,7 +20,7 @@ from mappings.signals import ErrorResponse, Inbound, Outbound, Spoken
 from mappings.streamr.faults import RequestRefused
 from mappings.streamr.frames import FrameType, envelope, frame_of, write_frame
 from mappings.streamr.options import OPTIONS, StreamrOptions, read_streamr
-from mappings.streamr.requests import Limits, read_request
+from mappings.streamr.requests import Limits, read_request, twin_of
 
 
 class StreamrCodec(Codec):
@@ -29,7 +29,8 @@ class StreamrCodec(Codec):
     A source reads requests (`publish`, `subscribe`, `unsubscribe`, `resend`, `disconnect`) and its reply-target takes what
     they are answered with: whoever reads one reply address is one session. Streams exist by being listed in `streams`;
     without a definition there are none, and only the events of things and policies can be had, as `things/<id>` and
-    `policies/<id>`.
+    `policies/<id>`. Their messages are the items of a history in the Ditto protocol, and what is published to them are its
+    commands.
     """
 
     terminal_needs_request = False
@@ -49,7 +50,7 @@ class StreamrCodec(Codec):
         except RequestRefused as error:
             about = {name: value for name, value in error.about._asdict().items() if value is not None}
             raise DecodeError(replace(error.fault, extra=about)) from error
-        return (Spoken(request, {}),)
+        return (Spoken(request, {}, twin_of(request)),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         """The frame of an error. Raises EncodeError for all else, which sessions are sent by their desk."""

@@ -19,6 +19,7 @@ import msgspec
 
 from mappings.ditto.document import NOT_JSON, is_sound
 from mappings.errors import Fault
+from mappings.ids import EntityId
 from mappings.streamr import faults
 from mappings.streamr.faults import LONGEST_STREAM, About, RequestRefused, Sub
 from mappings.streamr.instants import EARLIEST, LATEST, NoInstant, read_instant
@@ -122,6 +123,12 @@ class Disconnect:
 
 
 Request: TypeAlias = Publish | Subscribe | Unsubscribe | Resend | Disconnect
+
+
+def twin_of(request: Request) -> EntityId | None:
+    """The thing or policy that a request is about; None for a stream of its own."""
+    place = None if isinstance(request, Disconnect) else place_of(request.stream)
+    return place.entity if isinstance(place, Thing | Policy) else None
 
 
 # --- reading ------------------------------------------------------------------------------------------------------------

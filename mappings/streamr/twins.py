@@ -34,12 +34,11 @@ from mappings.topic import entity_topic, parse_topic
 # --- events -------------------------------------------------------------------------------------------------------------
 
 
-def message_of(event: Event, *, oldest: int = 1, ttl: int = 0) -> StreamMessage:
-    """An event as a message of its twin's stream. `oldest` is the twin's first revision that is still kept.
+def message_of(event: Event, *, previous: int | None, ttl: int = 0) -> StreamMessage:
+    """An event as a message of its twin's stream; `previous` and `ttl` as a message has them.
 
     Raises EncodeError for an action that no event has.
     """
-    previous = event.revision - 1 if event.revision > max(oldest, 1) else None
     return StreamMessage(
         stream_of(event.entity),
         0,

@@ -97,7 +97,15 @@ class Tank(Site):
         return tank
 
     async def ask_ditto(self, payload: bytes) -> dict[str, Any]:
-        return await self.ask(payload, source=len(self.readers) - 1)
+        """The answer to a command of the operator, whoever else is sent something meanwhile."""
+        before = len(self.told())
+        self.deliver(payload, source=len(self.readers) - 1)
+        await until(lambda: len(self.told()) > before)
+        return self.told()[before]
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the operator was sent so far."""
+        return [json.loads(each.envelope.payload) for each in self.link.published if each.address == "out"]
 
     async def publish(self, count: int, stream: str = "tank", first: int = 1) -> None:
         """Publish messages, and wait until they are durable."""
