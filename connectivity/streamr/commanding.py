@@ -44,7 +44,14 @@ def errand_of(
         "ditto-originator": permit.subjects[0],
         "response-required": False,
     }
-    return Errand(replace(command, headers=completed), permit.subjects, named, partial(_told, request, line))
+    return Errand(replace(command, headers=completed), permit.subjects, _own(named), partial(_told, request, line))
+
+
+def _own(named: Named) -> Named:
+    """A name of its own for what a client has named: a message under the same name is kept with another kind of answer."""
+    if named.name is None or not named.is_chosen:
+        return named
+    return named._replace(name=named.name._replace(name=f"{named.name.name}:command"))
 
 
 def _told(request: Publish, line: Line | None, answer: Response | ErrorResponse, ended: Ended) -> None:

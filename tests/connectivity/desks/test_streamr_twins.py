@@ -13,11 +13,12 @@ import pytest
 from connectivity.lifetimes import Lifetimes
 from connectivity.settings import Settings, SparkMode
 from connectivity.streamr.writing import Writing
+from connectivity.twins.decide import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from mappings.streamr.messages import StreamMessage, content_of
 from mappings.streamr.twins import event_of
-from tests.connectivity.site import LAMP, command, document, streaming, until
+from tests.connectivity.site import LAMP, NOW, command, document, streaming, until
 from tests.connectivity.tank import (
     KEY,
     OPERATOR,
@@ -136,6 +137,22 @@ async def test_events_of_a_thing_are_sent_again_like_messages(options: dict[str,
     assert [frame[3][6] for frame in frames if frame[1] == 1] == [each - 1 if each > 1 else None for each in expected]
     place = {"stream": THING, "partition": 0, "sub": "a"}
     assert frames[-1] == [0, 5 if expected else 6, "", place]
+
+
+async def test_a_resend_from_a_time_begins_with_the_millisecond_that_the_messages_show() -> None:
+    """Events have microseconds, messages have milliseconds, cut off."""
+    now = [NOW]
+    tank = await Tank.filled(source("in", OPERATOR), decider=lambda store: Decider(store, now=lambda: now[0]))
+    assert await ditto(tank, command("create", value={"policyId": "acme.site:tanks"})) == 201
+    for microseconds in (1_000, 1_999, 2_000, 2_001, 3_500):
+        now[0] = NOW.replace(microsecond=microseconds)
+        await turn(tank, microseconds)
+    start = int(NOW.timestamp() * 1000)
+    for wanted, expected in ((1, [2, 3, 4, 5, 6]), (2, [4, 5, 6]), (3, [6]), (4, [])):
+        request = resend(str(wanted), None, stream=THING, resend_from_time=start + wanted)
+        frames = await tank.asked("a", request, len(expected) + 2 if expected else 1)
+        assert offsets(frames, 1) == expected
+        assert all(frame[3][3] >= start + wanted for frame in frames if frame[1] == 1)
 
 
 async def test_the_same_events_come_in_both_protocols_in_the_same_order() -> None:
@@ -275,6 +292,30 @@ async def test_case_b12_a_command_that_comes_again_is_carried_out_once() -> None
         tank.handle(delivery)
     await tank.settled(4)
     assert tank.values() == [True, True]
+
+
+async def test_a_message_and_a_command_under_the_same_name_are_two() -> None:
+    tank = await with_lamp()
+    for _ in range(2):
+        tank.say("a", publish(), correlation_id="c-1")
+        tank.say("a", publish(modify(True), stream=THING), correlation_id="c-1")
+    await tank.settled(4)
+    assert (tank.values(), tank.stored()) == ([True], ['{"v":1}'])
+    await tank.frames("a", 0)
+
+
+async def test_who_is_known_by_his_transport_speaks_for_his_own_thing_alone() -> None:
+    tank = await with_lamp()
+    enforcement = {"input": "{{ header:device-id }}", "filters": ["{{ thing:id }}"]}
+    own = source("in", OPERATOR, enforcement=enforcement)
+    devices = Tank(own, beside=tank)
+    devices.say("a", publish(modify(True), stream=THING), device_id="acme.site:lamp-7")
+    await until(tank.values)
+    assert await devices.asked("a", subscribe(stream=THING), device_id="acme.site:lamp-7") == [subscribed(THING)]
+    for request in (publish(modify(False), stream=THING), subscribe(stream=THING), subscribe(stream="tank")):
+        (refused,) = await devices.asked("a", request, device_id="acme.site:lamp-8")
+        assert error(refused)["code"] == "connectivity:connection.id.enforcement.failed"
+    assert tank.values() == [True]
 
 
 async def test_a_publisher_without_an_address_changes_the_twin_too() -> None:
