@@ -33,6 +33,9 @@ class Wire:
         self.frames: list[Frame] = []
         self.lost: list[Frame] = []
         self.loses: Callable[[Frame], bool] = nothing
+        self.flows = asyncio.Event()
+        """While it is not set, frames from the door wait, in order."""
+        self.flows.set()
         self._door = door
         self._near: set[ServerConnection] = set()
 
@@ -81,6 +84,7 @@ class Wire:
                 if self.loses(frame):
                     self.lost.append(frame)
                 else:
+                    await self.flows.wait()
                     self.frames.append(frame)
                     await near.send(text)
 

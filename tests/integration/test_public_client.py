@@ -1,0 +1,149 @@
+"""Streamr's public clients, unmodified, at the service: they come to a WebSocket door and find what they are used to."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from tests.behaviours.public_client import (
+    MOST_REQUESTS,
+    MOST_STREAMS,
+    PUBLISHING,
+    PublicClientBehaviours,
+    broadcasts_of,
+    each_version,
+)
+from tests.brokers import free_port
+from tests.integration.documents import EVERYTHING
+from tests.public_client import PATIENCE, VERSIONS, PublicClient
+from tests.public_client.wire import Peer, Wire
+from tests.service import ServiceProcess
+
+pytestmark = pytest.mark.node
+
+OPERATOR = "acme:operator"
+KEY = "a key of a pump"
+STREAMR, SAID_AS_TEXT, TWINS = "/api/v1/ws", "/text/api/v1/ws", "/twins"
+
+
+def document(port: int) -> dict[str, Any]:
+    """A connection document: clients come to two paths, which differ in how errors are said, the operator to another."""
+    kinds = {"open": "acme.site:open", "closed": "acme.site:closed"}
+    streams = {f"{kind}-{n}": {"policyId": policy} for kind, policy in kinds.items() for n in range(MOST_STREAMS)}
+    options = {"streams": streams, "authKeys": {"pump": hashlib.sha256(KEY.encode()).hexdigest()}}
+    return {
+        "id": "door",
+        "connectionType": "websocket",
+        "connectionStatus": "open",
+        "uri": f"ws://127.0.0.1:{port}",
+        "mappingDefinitions": {
+            "streams": {"mappingEngine": "Streamr", "options": options},
+            "text": {"mappingEngine": "Streamr", "options": {**options, "errorPayload": "json-string"}},
+        },
+        "sources": [
+            {"addresses": [STREAMR], "authorizationContext": ["acme:door"], "payloadMapping": ["streams"]},
+            {"addresses": [SAID_AS_TEXT], "authorizationContext": ["acme:door"], "payloadMapping": ["text"]},
+            {"addresses": [TWINS], "authorizationContext": [OPERATOR]},
+        ],
+    }
+
+
+def grant(port: int, name: str, subject: str) -> None:
+    """A policy by which this subject, and the one with the key, may do everything with the streams that it is for."""
+    entries = {
+        "operator": {"subjects": {OPERATOR: {"type": "test"}}, "resources": {"policy:/": EVERYTHING}},
+        "clients": {
+            "subjects": {subject: {"type": "test"}, "streamr:pump": {"type": "test"}},
+            "resources": {"stream:/": EVERYTHING},
+        },
+    }
+    command = {
+        "topic": f"acme.site/{name}/policies/commands/create",
+        "headers": {"correlation-id": name},
+        "path": "/",
+        "value": {"policyId": f"acme.site:{name}", "entries": entries},
+    }
+    with connect(f"ws://127.0.0.1:{port}{TWINS}") as operator:
+        operator.send(json.dumps(command))
+        answer = json.loads(operator.recv(timeout=60))
+    assert answer["status"] == 201, answer
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    port = free_port()
+    with ServiceProcess.start(tmp_path_factory.mktemp("service"), [document(port)]) as running:
+        grant(port, "open", "streamr:anonymous")
+        grant(port, "closed", "streamr:pump")
+        yield running
+
+
+@pytest.fixture
+def door(service: ServiceProcess) -> tuple[str, str]:
+    """Where clients come to, and a key that is known there."""
+    written = json.loads((service.folder / "connections" / "door.json").read_text(encoding="utf-8"))
+    return f"{written['uri']}{STREAMR}", KEY
+
+
+class TestService(PublicClientBehaviours):
+    """At a service that runs by itself."""
+
+
+@pytest.mark.parametrize("version", PUBLISHING)
+async def test_an_error_that_is_said_as_a_text_is_shown_by_every_client_that_shows_errors(
+    door: tuple[str, str], version: str
+) -> None:
+    address = door[0].replace(STREAMR, SAID_AS_TEXT)
+    async with PublicClient.started(version, address) as client:
+        await client.subscribe("a", stream="closed-0")
+        await client.until(lambda: client.happened("error"))
+        assert "Not authorized to subscribe to stream closed-0" in client.happened("error")[0]["text"]
+
+
+async def forget(service: ServiceProcess, peer: Peer, stream: str) -> None:
+    """Nothing of the stream can be resent any more."""
+    erasure = {"entity": f"{stream}/0", "type": "stream", "by": "test"}
+    assert service.ask("POST", "/api/2/erasures", erasure)[0] == 202
+    while peer.frames[-1][1] != 6:
+        ended = len([frame for frame in peer.frames if frame[1] in (5, 6)])
+        await peer.ask("resend", stream=stream, sub="x", resend_all=True)
+        await peer.until(lambda ended=ended: len([f for f in peer.frames if f[1] in (5, 6)]) > ended)  # type: ignore[misc]
+
+
+async def no_flood(service: ServiceProcess, door: str, version: str, seconds: float) -> None:
+    """For so long the client waits in vain for what was there when its successor was sent: it asks, but not often."""
+    stream = f"open-{MOST_STREAMS - 2 - VERSIONS.index(version)}"
+    async with Wire.to(door) as wire, Peer.at(door) as peer, PublicClient.started(version, wire.url) as client:
+        await client.subscribe("a", stream=stream)
+        await client.until(lambda: client.happened("subscribed", "a"))
+        first = await peer.publish(stream, {"v": 0})
+        await client.until(lambda: client.offsets("a") == first)
+        wire.loses = broadcasts_of({"v": 1})
+        await peer.publish(stream, {"v": 1})
+        await client.until(lambda: wire.lost)
+        wire.flows.clear()
+        await peer.publish(stream, {"v": 2})
+        await forget(service, peer, stream)
+        wire.flows.set()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        await client.until(lambda: loop.time() > end or len(wire.asked("resend")) >= MOST_REQUESTS, seconds + PATIENCE)
+        assert 2 <= len(wire.asked("resend")) < MOST_REQUESTS
+
+
+async def test_outcome_5_what_is_gone_is_not_asked_for_again_and_again(
+    service: ServiceProcess, door: tuple[str, str]
+) -> None:
+    await no_flood(service, door[0], "0.12.2", 5)
+
+
+@pytest.mark.soak
+@each_version
+async def test_outcome_5_for_a_minute(service: ServiceProcess, door: tuple[str, str], version: str) -> None:
+    await no_flood(service, door[0], version, 60)
