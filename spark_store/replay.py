@@ -79,7 +79,7 @@ def fold(events: Iterable[Event]) -> Snapshot:
 def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
     """The state after `event`. Raises msgspec.DecodeError for a value that is no JSON; no journal has such a one."""
     if event.entity.type is EntityType.STREAM:
-        created = event.timestamp if snapshot is None else snapshot.created
+        created = event.timestamp if snapshot is None or snapshot.is_deleted else snapshot.created
         return Snapshot(event.entity, event.revision, created, event.timestamp, {}, None)
     return evolve_parsed(snapshot, event, None if event.value is None else _parse(event.value))
 

@@ -87,7 +87,7 @@ EVENTS = Table(
         *_ENTITY,
         Column("revision", "long", "the running number of the event within its entity, from 1"),
         Column("ts", "timestamp", "when it happened, in UTC with microseconds"),
-        Column("action", "string", "`created`, `modified`, `merged` or `deleted`"),
+        Column("action", "string", "`created`, `modified`, `merged` or `deleted`; of a stream `published`"),
         Column("path", "string", "where in the entity, as a JSON pointer"),
         Column("value", "string", "what is there now, as JSON; null for a deletion"),
         Column("headers", "string", "the headers that were kept with the event, as a JSON object"),
@@ -111,7 +111,7 @@ _STATE = (
     Column("created", "timestamp", "when the entity was created"),
     Column("modified", "timestamp", "when it changed last"),
     Column("deleted", "boolean", "whether it is deleted now"),
-    Column("state", "string", "the entity as JSON; null once it is deleted"),
+    Column("state", "string", "the entity as JSON; null once it is deleted; `{}` of a stream"),
 )
 
 LATEST = Table(

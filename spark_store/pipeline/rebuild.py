@@ -34,6 +34,7 @@ from spark_store.instants import SPARK_FORMAT
 from spark_store.lake_rows import Part
 from spark_store.pipeline import jobs
 from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.snapshots import is_stream
 from spark_store.pipeline.transforms import latest_rows
 from spark_store.rebuild import as_snapshot
 from spark_store.records import entity_of
@@ -176,11 +177,12 @@ def _known(target: Target) -> Iterator[DataFrame]:
 
 
 def event_items(events: DataFrame) -> DataFrame:
-    """Rows of `events` as what is folded."""
+    """Rows of `events` as what is folded. What messages of streams say leaves nothing in a state."""
     nothing = sql.lit(None).cast("string")
+    text = sql.when(is_stream(), nothing).otherwise(sql.col("value")).alias("text")
     return events.select(
         "entity_type", "entity", "revision", sql.lit(0).alias("rank"), "seq", _text("ts", "at"), "action", "path",
-        sql.col("value").alias("text"), "headers", nothing.alias("policy"), nothing.alias("created"),
+        text, "headers", nothing.alias("policy"), nothing.alias("created"),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ A rule keeps what is young enough, or among an entity's newest revisions; where 
 goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
 lake where the clock is later: a clock that jumps ahead must not empty it. Whatever is left must still be replayed into
 states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too,
-also out of the moments.
+also out of the moments. A stream gets one that says where its messages begin, without reading those that go.
 
 Nothing but the lake is concerned: the journal keeps its hot window, and what it still has can be replayed from there.
 
@@ -194,11 +194,13 @@ def _delete(target: Target, table: Table, borders: DataFrame, condition: str) ->
 def _missing_snapshots(target: Target, borders: DataFrame) -> DataFrame:
     """A snapshot at each border that has none: the row of `latest` if it is there, else folded from what goes."""
     taken, latest = target.read(SNAPSHOTS), target.read(LATEST)
-    wanted = borders.select(*KEY, "border")
+    wanted = borders.select(*KEY, "border", "oldest")
     missing = wanted.join(taken.select(*KEY, sql.col("revision").alias("border")), [*KEY, "border"], "left_anti")
     at_border = latest.join(missing, KEY).where("revision = border").select(*SNAPSHOTS.column_names)
     within = missing.join(at_border.select(*KEY), KEY, "left_anti")
-    bases = taken.join(within, KEY).where("revision <= border")
+    bases = taken.join(within.select(*KEY, "border"), KEY).where("revision <= border")
+    streams = _of_streams(target.read(EVENTS), within.where(snapshots.is_stream()), bases)
+    within, bases = (rows.where(~snapshots.is_stream()) for rows in (within, bases))
     newest = bases.groupBy(*KEY).agg(sql.max("revision").alias("revision"))
     bases = bases.join(newest, [*KEY, "revision"]).select(*SNAPSHOTS.column_names)
     above = newest.withColumnRenamed("revision", "base")
@@ -208,7 +210,21 @@ def _missing_snapshots(target: Target, borders: DataFrame) -> DataFrame:
         .join(above, KEY, "left")
         .where("revision <= border AND revision > coalesce(base, 0)")
     )
-    return at_border.unionByName(folded(events.select(*EVENTS.column_names), bases))
+    return at_border.unionByName(folded(events.select(*EVENTS.column_names), bases)).unionByName(streams)
+
+
+def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataFrame:
+    """Rows of `snapshots` for streams, from the message at each border and the time of the oldest one that is known."""
+    begun = bases.groupBy(*KEY).agg(sql.min("created").alias("begun"))
+    last = events.join(within, KEY).where("revision = border").join(begun, KEY, "left")
+    made = {
+        "policy_id": sql.lit(None).cast("string"),
+        "created": sql.coalesce("begun", "oldest"),
+        "modified": sql.col("ts"),
+        "deleted": sql.lit(False),
+        "state": sql.lit("{}"),
+    }
+    return last.withColumns(made).select(*SNAPSHOTS.column_names)
 
 
 def folded(events: DataFrame, bases: DataFrame) -> DataFrame:

@@ -54,7 +54,7 @@ def test_both_halves_are_made_anew_and_counted(site: Site, monkeypatch: pytest.M
     assert (outcome.exit_code, outcome.reason) == (0, None)
     assert outcome.changed["latest"] == {"changed": 3}
     assert outcome.changed["journal"]["changed"] == 1
-    assert told == ["latest: part 1 of 1", "journal: 9 entities"]
+    assert told == ["latest: part 1 of 1", "journal: 10 entities"]
     assert states(site) == before
 
 
@@ -70,7 +70,7 @@ def test_the_search_index_can_be_made_anew_alone(site: Site, monkeypatch: pytest
     tamper(site, "DELETE FROM search_values")
     tamper(site, "UPDATE entities SET state = '{\"attributes\":{\"a\":1}}' WHERE id = 'acme.site:lamp-4'")
     outcome = rebuild(settings(site), Half.INDEX)
-    assert outcome.changed == {"index": {"indexed": 9}}
+    assert outcome.changed == {"index": {"indexed": 10}}
     there = indexed.found(site.lake.journal)
     assert ("attributes/a", 2, 1) in {row[:3] for row in there.values}
     assert there == indexed.expected(site.lake.journal)
@@ -119,10 +119,10 @@ def test_the_command_prints_what_was_changed(site: Site, monkeypatch: pytest.Mon
     file.write_text(f"data_dir: {site.folder}\n")
     given = ["pipeline", "rebuild", "--settings", str(file)]
     shown = CliRunner().invoke(app, given, catch_exceptions=False)
-    assert (shown.exit_code, shown.stderr) == (0, "journal: 9 entities\n")
+    assert (shown.exit_code, shown.stderr) == (0, "journal: 10 entities\n")
     assert "journal changed   0\n" in shown.stdout
     as_json = CliRunner().invoke(app, [*given, "--json", "--only", "journal"], catch_exceptions=False)
-    assert json.loads(as_json.stdout)["journal"]["checked"] == 9
+    assert json.loads(as_json.stdout)["journal"]["checked"] == 10
     script(monkeypatch, "raise SystemExit(4)")
     failed = CliRunner().invoke(app, [*given, "--only", "latest"], catch_exceptions=False)
     assert (failed.exit_code, failed.stdout) == (4, "")

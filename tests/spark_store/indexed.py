@@ -70,6 +70,8 @@ def expected(file: sqlite3.Connection | Path) -> Indexed:
             for entry in state.get("entries", {}).values():
                 wanted.subjects.update((subject, id) for subject in entry["subjects"])
             wanted.imports.update((id, imported) for imported in state.get("imports", {}))
+        elif type != "thing":
+            continue
         elif len(text) > LARGE or any(len(path) > LONGEST for path, _ in places(state, created)):
             wanted.large.add(key)
         else:

@@ -39,7 +39,7 @@ def test_a_part_is_all_of_its_entities(site: Site) -> None:
     part = Part("acme.site:lamp-2", "acme.site:lamp-4")
     assert {row.entity for row in lake_rows.events_in(site.lake, part)} == {"acme.site:lamp-2", "acme.site:lamp-3"}
     assert len(list(lake_rows.states_in(site.lake, part))) == 2
-    assert len(lake_rows.events_in(site.lake, Part(None, None))) == 45
+    assert len(lake_rows.events_in(site.lake, Part(None, None))) == 48
     assert len(list(lake_rows.states_in(site.lake, Part("acme.site:lamp-7", None)))) == 2
     assert lake_rows.parts(site.lake, 10) == [Part(None, None)], "one file is never cut"
 

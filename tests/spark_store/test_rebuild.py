@@ -15,7 +15,7 @@ from tests.spark_store.pipeline.lake_files import write_lake
 from tests.spark_store.pipeline.past import eventful, states, tamper, trim
 from tests.spark_store.pipeline.site import Site
 
-ENTITIES = 9
+ENTITIES = 10
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_the_same_value_in_other_words_is_left_alone(site: Site) -> None:
 def test_a_journal_older_than_the_lake_is_refused(site: Site) -> None:
     write_lake(site.folder)
     tamper(site, "UPDATE counters SET value = 3 WHERE name = 'seq'")
-    with pytest.raises(LakeUnfit, match="reaches to event 45, which the lake holds, found one that ends at 3"):
+    with pytest.raises(LakeUnfit, match="reaches to event 48, which the lake holds, found one that ends at 3"):
         rebuild_journal(site.lake)
     with pytest.raises(StoreUnavailable, match="expected a journal, found none"):
         rebuild_journal(Lake(site.folder / "nowhere"))
@@ -147,7 +147,7 @@ def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: Sit
 
 def test_a_lake_that_cannot_be_read_is_told(site: Site) -> None:
     write_lake(site.folder)
-    trim(site, 45)
+    trim(site, 48)
     (file,) = Path(site.lake.path(LATEST)).glob("*.parquet")
     file.write_bytes(b"PAR1")
     with pytest.raises(LakeUnfit, match=r"latest: expected a Delta table that can be read"):

@@ -13,7 +13,7 @@ from mappings.signals import Event
 from spark_store.follower import Follower
 from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve
-from tests.behaviours.journal import timestamp
+from tests.behaviours.journal import TANK, timestamp
 from tests.spark_store.pipeline.site import Site, lamp
 
 
@@ -44,7 +44,8 @@ class Past:
 
 
 def eventful(site: Site, entities: int = 8) -> Past:
-    """Things that come, change, lose parts, have something said about them, go and come again, and a policy: stored."""
+    """Things that come, change, lose parts, have something said about them, go and come again, a policy, and a stream with
+    messages that are no JSON: stored."""
     past = Past(site)
     policy = EntityId(EntityType.POLICY, "acme.site", "owner")
     past.happens(policy, "created", "/", {"entries": {"DEFAULT": {"subjects": {}, "resources": {}}}})
@@ -60,6 +61,8 @@ def eventful(site: Site, entities: int = 8) -> Past:
     past.happens(lamp(1), "deleted")
     past.happens(lamp(1), "created", "/", {"policyId": "acme.site:other"})
     past.happens(policy, "modified", "/entries/DEFAULT/subjects/a:b/c", {"type": "x"})
+    for content in ('{"v":1}', "ü" * 40, "{nope"):
+        past.happens(TANK, "published", "/", content, b'{"ts":1700000000123}')
     past.store()
     return past
 

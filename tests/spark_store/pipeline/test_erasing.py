@@ -10,7 +10,7 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyspark.sql import SparkSession
 
 from connectivity.erasing import erase_here
-from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
 from spark_store.erasure import Erasure
 from spark_store.errors import LakeUnfit
 from spark_store.lag import read_status
@@ -26,7 +26,7 @@ from tests.spark_store.pipeline.site import Site, differences, lamp, take_all
 
 MARK = "a-secret-nobody-else-has"
 
-ODD = EntityId(EntityType.THING, "acme.site", "${spark.app.name}")
+ODD = partition_entity("${spark.app.name}/0")
 """Spark would put something else in its place, were it part of a statement as it is."""
 
 
@@ -49,10 +49,10 @@ def test_rows_are_meant_up_to_the_number_of_the_record() -> None:
 
 
 def secret(revision: int, entity: EntityId | None = None) -> Change:
-    """An event with the mark, and the state that it makes."""
+    """An event with the mark, and the state that it makes: none that says something, of a stream."""
     entity = entity or lamp(9)
     made = event(entity, revision, b'{"n":%d,"mark":"%b"}' % (revision, MARK.encode()), "/attributes")
-    state = {"attributes": {"n": revision, "mark": MARK}}
+    state = {} if entity == ODD else {"attributes": {"n": revision, "mark": MARK}}
     return Change((made,), (Snapshot(entity, revision, timestamp(1), timestamp(revision), state, None),))
 
 
@@ -97,7 +97,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         newest = max(row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9)))
         site.append([secret(newest + 1)])
         site.write(3, entities=3)
-        assert parse_entity_id(EntityType.THING, str(ODD)) == ODD
+        assert parse_entity_id(EntityType.STREAM, str(ODD)) == ODD
         erase_here(site.folder, lamp(9), "anna")
         erase_here(site.folder, ODD, "anna")
         assert differences(site) == [], "what the lake has not done yet is no difference"

@@ -23,7 +23,7 @@ from spark_store.pipeline.transforms import event_rows
 from spark_store.records import Change, Snapshot
 from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
-from tests.behaviours.journal import change, timestamp
+from tests.behaviours.journal import TANK, change, published, timestamp
 from tests.spark_store.pipeline.site import Said, Site, counted, differences, lamp, take_all
 
 pytestmark = pytest.mark.spark
@@ -168,8 +168,7 @@ def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark
 
 def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: Site) -> None:
     target = Target.of(spark, site.folder)
-    policy = EntityId(EntityType.POLICY, "acme.site", "owner")
-    site.append([change(policy, 1, b'{"entries":{}}')])
+    site.append([published(TANK, 1)])
     site.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
     gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
     site.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
@@ -211,9 +210,9 @@ def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSess
     assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
     first, second = str(lamp(0)), str(lamp(1))
     assert taken() == [(first, 4, 4), (second, 3, 9)]
-    site.append([counted(lamp(0), 7)])
+    site.append([counted(lamp(0), 7), *(published(TANK, offset) for offset in range(1, 5))])
     take_all(spark, site)
-    assert snapshots.take(target, 3) == 1
+    assert snapshots.take(target, 3) == 1, "streams have no states"
     assert taken() == [(first, 4, 4), (first, 7, 10), (second, 3, 9)]
     newest = [row for row in site.table(SNAPSHOTS) if row["revision"] == 7]
     assert newest == [row for row in site.table(LATEST) if row["entity"] == first]

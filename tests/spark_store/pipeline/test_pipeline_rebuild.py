@@ -87,7 +87,7 @@ def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
             with pytest.raises(Killed):
                 rebuild_latest(target, say)
         version = lake_rows.version(site.lake, LATEST)
-        assert rebuild_latest(target, say) == Rebuilt(folded=9, known=0, lost=0, changed=1, added=1, removed=0)
+        assert rebuild_latest(target, say) == Rebuilt(folded=10, known=0, lost=0, changed=1, added=1, removed=0)
     finally:
         is_over.set()
         reader.join()
@@ -106,7 +106,7 @@ def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
         rebuild_latest(target, say)
     eventful_again(site)
     take_all(spark, site)
-    assert rebuild_latest(target, say).folded == 10
+    assert rebuild_latest(target, say).folded == 11
     assert said == [1, 1, 2]
     assert check(site.folder) == []
     assert verify(site.lake, VerifyOptions(fold_all=True)).count == 0
@@ -129,7 +129,7 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
     gone = f"DELETE FROM {target.name(LATEST)} WHERE entity = 'acme.site:lamp-0'"
     spark.sql(gone).collect()
     found = rebuild_latest(target, lambda *_, **__: None)
-    assert (found.folded, found.lost) == (4, 0)
+    assert (found.folded, found.lost) == (5, 0)
     assert (found.changed, found.added) == (0, 1), "a snapshot knew it"
     assert rows(site) == whole
     # Nothing knows it: the journal's state is taken.
