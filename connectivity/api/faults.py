@@ -27,7 +27,7 @@ CODES: Final[Mapping[str, Code]] = {
     "api:body.timeout": Code(408, "the body did not arrive in time (`api.read_timeout`)"),
     "api:body.toolarge": Code(413, "the body is larger than `api.max_body`"),
     "api:contenttype.unsupported": Code(415, "the body has another media type than the operation takes"),
-    "api:entity.notfound": Code(404, "there is no such thing or policy and never was"),
+    "api:entity.notfound": Code(404, "there is no such thing, policy or partition of a stream and never was"),
     "api:forbidden": Code(403, "the role of the token is not enough"),
     "api:host.foreign": Code(403, "no token is set, and `Host` is no name of the loopback interface"),
     "api:method.notallowed": Code(405, "the path has no such method; `allow` names those it has"),

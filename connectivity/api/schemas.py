@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectivity.spec import json_schema
+from mappings.ids import EntityType
 
 _TEXT = {"type": "string"}
 _OPEN = {"type": "object"}
@@ -219,7 +220,7 @@ def schemas() -> dict[str, Any]:
             "additionalProperties": False,
             "properties": {
                 "entity": {"type": "string", "maxLength": 512},
-                "type": {"enum": ["thing", "policy"], "default": "thing"},
+                "type": {"enum": [type.value for type in EntityType], "default": "thing"},
                 "by": {"type": "string", "maxLength": 512, "description": "Who asks."},
             },
         },

@@ -26,8 +26,8 @@ app.command(epilog=EXPORT_EXITS)(export)
     "given cannot be used; 4 the service that has the data folder wants another token; 5 it does not answer."
 )
 def erase(
-    entity: Annotated[str, typer.Argument(help="The id, such as acme.site:lamp-7.")],
-    type: Annotated[str, typer.Option(help="`thing` or `policy`.")] = "thing",
+    entity: Annotated[str, typer.Argument(help="The id, such as acme.site:lamp-7, or tank-9/0 of a stream.")],
+    type: Annotated[str, typer.Option(help="`thing`, `policy` or `stream`.")] = "thing",
     yes: Annotated[bool, typer.Option("--yes", help="Do it: what is erased never comes back.")] = False,
     url: Url = None,
     token_file: TokenFile = None,

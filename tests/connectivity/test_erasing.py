@@ -17,19 +17,34 @@ from connectivity.erasing import ERASED, Eraser, NotErased, UnknownEntity, entit
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.signals import Failed, HistoryQuery, Kind, Request, Subscribe
 from spark_store import erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
+from spark_store.records import Change, Snapshot
+from spark_store.replay import evolve
 from spark_store.tables import Lake
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
-from tests.behaviours.journal import ALL, LAMP, MUCH, POLICY, TANK, change, history, snapshot
+from tests.behaviours.journal import (
+    ALL,
+    LAMP,
+    MUCH,
+    POLICY,
+    TANK,
+    change,
+    history,
+    published,
+    revisions,
+    snapshot,
+    timestamp,
+)
 from tests.connectivity.fakes import KeepingReply, ListFeed
 from tests.helpers import wait_until
 
 NOW = datetime(2031, 1, 15, tzinfo=UTC)
+OTHER = partition_entity("acme.site:hall/tank/1")
 MARK = b"a-secret-nobody-else-has"
 LONG = 60.0
 
@@ -200,6 +215,27 @@ async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_ane
     await wait_until(lambda: site.record()["journal_done"], LONG)
     assert [it.revision for it in site.journal.events(LAMP, 1, ALL, 10, MUCH)] == [5]
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
+
+
+async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: Site) -> None:
+    """Its offsets go on, and nothing before them can be asked for."""
+    for offset in range(1, 61):
+        await site.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
+    await site.store.submit([published(OTHER, 1)])
+    site.start()
+    await site.eraser.erase(TANK, "anna")
+    assert (site.store.oldest_kept(TANK), site.store.oldest_kept(OTHER)) == (61, 1)
+    gone = site.store.snapshot(TANK)
+    assert gone is not None
+    assert (gone.is_deleted, gone.revision) == (True, 60)
+    message = published(TANK, 61).events[0]
+    await site.store.submit([Change((message,), (evolve(gone, message),))])
+    await wait_until(lambda: site.record()["journal_done"], LONG)
+    assert MARK not in site.bytes()
+    assert site.record()["entity_type"] == "stream"
+    assert revisions(site.journal.events(TANK, 1, ALL, 10, MUCH)) == [61]
+    assert (site.store.oldest_kept(TANK), await site.store.kept.look(TANK)) == (61, 61)
+    assert site.store.snapshot(TANK) == Snapshot(TANK, 61, timestamp(61), timestamp(61), {}, None)
 
 
 async def test_the_state_is_gone_for_every_later_command(site: Site) -> None:

@@ -62,6 +62,8 @@ def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> Non
         (["acme:never-was", "--yes"], 1, "found no thing acme:never-was"),
         (["lamp", "--yes"], 1, "expected thing, policy, stream and an id"),
         ([LAMP, "--type", "policy", "--yes"], 1, "found no policy"),
+        (["tank-9/7", "--type", "stream", "--yes"], 1, "found no stream tank-9/7"),
+        (["tank-9", "--type", "stream", "--yes"], 1, "tank-9/0 of a stream"),
     ],
 )
 def test_what_is_not_there_is_not_erased(arguments: list[object], code: int, reason: str, settings: Path) -> None:
