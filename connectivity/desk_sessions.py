@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 import structlog
 
@@ -27,8 +28,33 @@ STEP_ROWS = 200
 """So many rows one step writes: about a millisecond."""
 
 
-class DeskSessions:
-    """The kept rows of one protocol."""
+class Rows(Protocol):
+    """What is kept of the sessions of one protocol. All but `sent`, `sweep` and `close` raise StoreUnavailable."""
+
+    def rows(self, connection_id: str) -> list[SessionRow]:
+        """What is kept of a connection's sessions."""
+
+    def keep(self, row: SessionRow) -> None:
+        """Keep this from now on, in the place of what was kept under its key; what was noted as sent there goes on."""
+
+    def sent(self, at: SessionKey, last: int) -> None:
+        """The session has been sent what it follows up to here, and the broker has it. It never goes back."""
+
+    def forget(self, at: SessionKey) -> None:
+        """Keep this no longer."""
+
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        """Only connections of which this is true may be open: of others nothing is kept."""
+
+    def sweep(self) -> None:
+        """About once a second: write down what has moved, and what could not be written before."""
+
+    async def close(self) -> None:
+        """Write down where everybody is: a service that ends in order repeats nothing."""
+
+
+class DeskSessions(Rows):
+    """Rows in the journal's file."""
 
     def __init__(self, journal: SqliteJournal, store: Store, protocol: str) -> None:
         self._journal, self._store, self._protocol = journal, store, protocol
@@ -47,14 +73,9 @@ class DeskSessions:
         return f"<DeskSessions of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
 
     def rows(self, connection_id: str) -> list[SessionRow]:
-        """What is kept of a connection's sessions. Raises StoreUnavailable."""
         return [self._newest(at, row) for at, row in self._read().items() if at.connection == connection_id]
 
     def keep(self, row: SessionRow) -> None:
-        """Keep this from now on, in the place of what was kept under its key; what was noted as sent there goes on.
-
-        Raises StoreUnavailable.
-        """
         rows = self._read()
         if (former := rows.get(row.at)) is not None:
             row = row._replace(last=former.last)
@@ -63,20 +84,20 @@ class DeskSessions:
             self._change(row.at)
 
     def sent(self, at: SessionKey, last: int) -> None:
-        """The session has been sent what it follows up to here, and the broker has it."""
-        if self._rows is not None and at in self._rows:
+        if self._rows is None or (row := self._rows.get(at)) is None:
+            return
+        before = self._last.get(at, row.last)
+        if before is not None and before < last:
             self._last[at] = last
             self._moved[at] = None
 
     def forget(self, at: SessionKey) -> None:
-        """Keep this no longer. Raises StoreUnavailable."""
         if self._read().pop(at, None) is not None:
             self._last.pop(at, None)
             self._moved.pop(at, None)
             self._change(at)
 
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
-        """Only connections of which this is true may be open: of others nothing is kept. Raises StoreUnavailable."""
         for connection_id in {at.connection for at in self._read()}:
             if not is_wanted(connection_id):
                 log.info("sessions end, since their connection is not to be open", connection=connection_id)
@@ -84,7 +105,6 @@ class DeskSessions:
                     self.forget(row.at)
 
     def sweep(self) -> None:
-        """About once a second: write down what has moved, and what could not be written before."""
         if not self._store.is_available:
             return
         for _ in range(0, len(self._changed) - self._steps * STEP_ROWS, STEP_ROWS):
@@ -93,7 +113,6 @@ class DeskSessions:
             self._queue_moves()
 
     async def close(self) -> None:
-        """Write down where everybody is: a service that ends in order repeats nothing."""
         self.sweep()
         try:
             await self._store.barrier()

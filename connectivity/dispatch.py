@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +33,8 @@ from connectivity.collecting import Pending
 from connectivity.commands import Commands, Sender
 from connectivity.conversation import conversation
 from connectivity.cursors import Cursors, NowWorld
-from connectivity.desks.base import Desk, Errand, Saying
+from connectivity.desks import Desks
+from connectivity.desks.base import Errand, Saying
 from connectivity.errors import TwinError
 from connectivity.exchange import Exchange
 from connectivity.inbound import Heard
@@ -94,16 +95,16 @@ class Dispatcher:
         streams: Streams,
         decider: Decider,
         clock: Callable[[], float] = time.monotonic,
-        desks: Mapping[str, Desk] | None = None,
+        desks: Desks | None = None,
     ) -> None:
         """`clock` gives monotonic seconds; it says when somebody has waited long enough for acknowledgements.
 
-        `desks` serve the protocols with sessions of their own, by the names of the codecs' modules.
+        `desks` serve the protocols with sessions of their own.
         """
         self._store = store
         self._streams = streams
         self._decider = decider
-        self._desks = desks or {}
+        self.desks = desks or Desks({})
         self._submitted: set[asyncio.Future[None]] = set()
         """What waits for the disk. Where one of these has failed, those behind it must not be faster than its return."""
         self._recalling: set[asyncio.Task[None]] = set()
@@ -152,8 +153,7 @@ class Dispatcher:
         self.cursors.leave(connection_id)
         self._members.leave(connection_id)
         self._exchange.collecting.close_connection(connection_id)
-        for desk in self._desks.values():
-            desk.close_connection(connection_id)
+        self.desks.close_connection(connection_id)
         self._streams.close_connection(connection_id)
         self._peer.cache_clear()
         self._memory.close_connection(connection_id)
@@ -171,8 +171,7 @@ class Dispatcher:
 
     def sweep(self) -> None:
         """About once a second: desks do what is due."""
-        for desk in self._desks.values():
-            desk.sweep()
+        self.desks.sweep()
 
     def expire(self) -> None:
         """End the waiting of those whose time is over. Happens by itself; for whoever moves the clock."""
@@ -311,7 +310,7 @@ class Dispatcher:
         unasked = is_unread = told is arrival.received.error
         if isinstance(told, ErrorResponse):
             self._tell_refusal(arrival, told, is_unread)
-            if (desk := self._desks.get(route.mapper.protocol)) is not None:
+            if (desk := self.desks.of(route.mapper.protocol)) is not None:
                 desk.refuse(told, route, arrival, self._memory.until_ended(arrival))
                 return
             unasked = is_unread or told.fault is NO_TIME
@@ -501,7 +500,9 @@ class Dispatcher:
     ) -> RequestStep | AnswerStep | None:
         """Have the desk of its protocol carry out a request. Raises StoreUnavailable."""
         try:
-            say = self._desks[heard.route.mapper.protocol].take(spoken, heard, arrival, changes)
+            desk = self.desks.of(heard.route.mapper.protocol)
+            assert desk is not None, "a protocol whose clients have sessions has a desk"
+            say = desk.take(spoken, heard, arrival, changes)
             if isinstance(say, Errand):
                 say = self._run(say, arrival, changes)
         except StoreUnavailable:

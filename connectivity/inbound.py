@@ -98,6 +98,7 @@ class Reader:
     enforcement. `route` is the first one, which stands for the source."""
 
     def __init__(self, *routes: Route, max_payload: int = MAX_PAYLOAD) -> None:
+        self.routes = routes
         self.is_enforcing = routes[0].source.enforcement is not None
         self._named = list(zip(routes, _prefixes(routes), strict=True))
         self._scripted = [route for route in routes if route.mapper.must_prepare]

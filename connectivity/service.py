@@ -31,6 +31,7 @@ from connectivity.api.server import server_of
 from connectivity.asof import PastOptions, PastSearches
 from connectivity.client import Pauses
 from connectivity.definitions import Definitions
+from connectivity.desk_sessions import DeskSessions
 from connectivity.desks import Means, open_desks
 from connectivity.dispatch import Dispatcher
 from connectivity.erasing import Eraser
@@ -153,7 +154,8 @@ class Service:
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
         lifetimes = Lifetimes(settings.lake.retention, settings.spark.mode)
-        desks = open_desks(Means(self.store, self.streams, self.decider, time.monotonic, now, lifetimes))
+        rows = partial(DeskSessions, self.journal, self.store)
+        desks = open_desks(Means(self.store, self.streams, self.decider, time.monotonic, now, rows, lifetimes))
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider, desks=desks)
         self.expiry = Expiry(self.store, self.dispatcher.announce, now)
         cursors = self.dispatcher.cursors
@@ -166,7 +168,7 @@ class Service:
             Watcher(Path(settings.connections_dir)),
             self._supervisor,
             self.monitor.forget,
-            on_known=cursors.keep,
+            on_known=self._keep_only,
             shown=vault.masked,
             now=now,
             keep_notes=definitions.note_files,
@@ -211,6 +213,7 @@ class Service:
             if isinstance(outcome, Exception):
                 log.error("a connection did not close as it should", exc_info=outcome)
         await self.dispatcher.cursors.close()
+        await self.dispatcher.desks.close()
         await self.searching.close()
         if self.past is not None:
             self.past.close()
@@ -295,6 +298,11 @@ class Service:
             now=self._now,
             tracing=self.tracing,
         )
+
+    def _keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        """Only connections of which this is true may be open: nothing that is kept for the others goes on."""
+        self.dispatcher.cursors.keep(is_wanted)
+        self.dispatcher.desks.keep_only(is_wanted)
 
     def _past(self, now: Callable[[], datetime]) -> PastSearches:
         options = PastOptions(

@@ -16,6 +16,7 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -106,6 +107,7 @@ class Supervisor:
         )
         self._member = Member(connection, targets, declared)
         self._opening: asyncio.Task[None] | None = None
+        self._routes = [route for reader in readers for route in reader.routes]
         holding = Holding(dispatcher, store)
         self.clients = [
             Client(
@@ -118,6 +120,7 @@ class Supervisor:
                 pauses=pauses,
                 changed=self._client_changed,
                 now=now,
+                heard=partial(dispatcher.desks.reader, connection.id),
             )
             for number in range(connection.client_count)
         ]
@@ -241,6 +244,7 @@ class Supervisor:
                 log.warning("a part of the document is without effect", connection=self.connection.id, part=shortfall)
             self._dispatcher.join(self._member)
             self._dispatcher.cursors.join(self.connection, self._targets)
+            self._dispatcher.desks.opened(self.connection.id, self._routes)
         for client in self.clients:
             client.open()
 

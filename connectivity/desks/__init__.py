@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from connectivity.brokers.base import Sign
 from connectivity.desks.base import Desk, Means
+from connectivity.outbound import Route
 
-__all__ = ["Desk", "Means", "load_desk", "open_desks"]
+__all__ = ["Desk", "Desks", "Means", "load_desk", "open_desks"]
 
 
 def desk_names() -> list[str]:
@@ -24,7 +26,51 @@ def load_desk(protocol: str) -> type[Desk] | None:
     return cast(type[Desk], importlib.import_module(f"connectivity.desks.{protocol}").DESK)
 
 
-def open_desks(means: Means) -> Mapping[str, Desk]:
-    """A desk of each kind, by the module names of their codecs."""
+class Desks:
+    """The desks of a service, by the module names of their codecs. What they are told, all of them are told."""
+
+    def __init__(self, desks: Mapping[str, Desk]) -> None:
+        self._desks = desks
+
+    def __repr__(self) -> str:
+        return f"<Desks {list(self._desks.values())!r}>"
+
+    def of(self, protocol: str) -> Desk | None:
+        """The desk of the codec whose module has this name."""
+        return self._desks.get(protocol)
+
+    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:
+        """See `Desk.opened`."""
+        for desk in self._desks.values():
+            desk.opened(connection_id, routes)
+
+    def close_connection(self, connection_id: str) -> None:
+        """See `Desk.close_connection`."""
+        for desk in self._desks.values():
+            desk.close_connection(connection_id)
+
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        """See `Desk.keep_only`."""
+        for desk in self._desks.values():
+            desk.keep_only(is_wanted)
+
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        """See `Desk.reader`."""
+        for desk in self._desks.values():
+            desk.reader(connection_id, address, sign)
+
+    def sweep(self) -> None:
+        """See `Desk.sweep`."""
+        for desk in self._desks.values():
+            desk.sweep()
+
+    async def close(self) -> None:
+        """See `Desk.close`."""
+        for desk in self._desks.values():
+            await desk.close()
+
+
+def open_desks(means: Means) -> Desks:
+    """A desk of each kind."""
     desks = {protocol: load_desk(protocol) for protocol in desk_names()}
-    return {protocol: desk(means) for protocol, desk in desks.items() if desk is not None}
+    return Desks({protocol: desk(means) for protocol, desk in desks.items() if desk is not None})

@@ -10,12 +10,14 @@ that it is handed, opens subscriptions on `Streams`, and sends by the outbox of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from connectivity.arrivals import Arrival, Named
+from connectivity.brokers.base import Sign
+from connectivity.desk_sessions import Rows
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
 from connectivity.lifetimes import FOREVER, Lifetimes
@@ -56,6 +58,8 @@ class Means:
     decider: Decider
     clock: Callable[[], float]
     now: Callable[[], datetime]
+    rows: Callable[[str], Rows]
+    """What is kept of the sessions of a protocol."""
     lifetimes: Lifetimes = FOREVER
 
 
@@ -82,5 +86,21 @@ class Desk(ABC):
         """About once a second: do what is due."""
 
     @abstractmethod
+    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:
+        """A connection is about to be open, with these routes of its sources: sessions go on that were kept."""
+
+    @abstractmethod
     def close_connection(self, connection_id: str) -> None:
-        """The connection is closed or deleted: its sessions end without a word."""
+        """The connection is closed, for now or for ever: nothing more is sent to its sessions."""
+
+    @abstractmethod
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        """Only connections of which this is true may be open: the sessions of others have ended."""
+
+    @abstractmethod
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        """What is to be seen of those who read at an address."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """The service ends: make durable what goes on when it is there again."""

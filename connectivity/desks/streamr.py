@@ -15,6 +15,7 @@ from typing import NamedTuple, cast
 import structlog
 
 from connectivity.arrivals import Arrival, name_in_session
+from connectivity.brokers.base import Sign
 from connectivity.conversation import conversation
 from connectivity.desks.base import Desk, Errand, Means, Saying
 from connectivity.errors import ConnectivityError
@@ -23,29 +24,33 @@ from connectivity.lanes import Ended
 from connectivity.outbound import Route
 from connectivity.streamr.admission import about_of, admit, entity_at, is_meant
 from connectivity.streamr.commanding import errand_of
+from connectivity.streamr.keeping import Keeping
 from connectivity.streamr.lines import Line
 from connectivity.streamr.live import Live
 from connectivity.streamr.publishing import Publishing
 from connectivity.streamr.resending import Resending, Wanted
+from connectivity.streamr.resuming import go_on
 from connectivity.streamr.rooms import Room
 from connectivity.streamr.watching import Watching
 from connectivity.streamr.writing import Writing
 from connectivity.twins.streams import Permit
 from mappings.errors import Fault, MappingError
+from mappings.ids import EntityId
 from mappings.signals import ErrorResponse, Headers, Spoken
 from mappings.streamr import faults
 from mappings.streamr.access import refused
-from mappings.streamr.faults import About, RequestRefused
+from mappings.streamr.faults import About, RequestRefused, Sub
 from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_of, type_of, write_frame
 from mappings.streamr.names import Own
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
 from mappings.streamr.sessions import End, Listeners, Verdict
-from spark_store.errors import RevisionConflict
+from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
 
+PROTOCOL = "streamr"
 CLIENT_ID = "client-id"
 """The header that tells the clients apart that share an address."""
 
@@ -72,6 +77,11 @@ class StreamrDesk(Desk):
         self._writing = Writing(means.store, means.lifetimes, means.now)
         self._publishing = Publishing(means.store, means.now)
         self._watching = Watching(means.store, means.decider.world)
+        self._rows = means.rows(PROTOCOL)
+        self._unopened: dict[str, Sequence[Route]] = {}
+        """Connections whose sessions could not be read yet."""
+        self._is_wanted: Callable[[str], bool] | None = None
+        """What could not be told to a store that cannot be read: which connections may be open."""
 
     def __repr__(self) -> str:
         return f"<StreamrDesk, {list(self._rooms.values())!r}>"
@@ -158,24 +168,23 @@ class StreamrDesk(Desk):
         permit = self._admit(request, visit)
         subjects = frozenset(permit.subjects)
         frames = visit.room.subscribe(request, line, visit.owners, subjects, self._means.clock(), client)
-
-        return partial(_answered, line, frames)
+        return partial(_followed, visit.room, frames, line)
 
     def _unsubscribe(self, request: Unsubscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
         frames = visit.room.unsubscribe(request, line, client)
         if visit.arrival.is_again and isinstance(frames[-1], Error):
             # It was carried out when it came first.
             frames = [Unsubscribed(request.stream, request.partition or 0)]
-        return partial(_answered, line, frames)
+        return partial(_followed, visit.room, frames, line)
 
     def _resend(self, request: Resend, visit: _Visit, line: Line) -> Saying:
         room = visit.room
         permit = self._admit(request, visit)
         if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
             raise RequestRefused(faults.limit_exceeded("sessions of a connection"), about_of(request))
+        room.keeping.asked(request, visit.owners, line)
         entity = entity_at(permit.place, request.partition)
-        newest = self._means.store.snapshot(entity)
-        wanted = Wanted(request, entity, 0 if newest is None else newest.revision, permit.subjects)
+        wanted = Wanted(request, entity, self._newest(entity), permit.subjects)
         return partial(self._begin_resend, wanted, visit, line)
 
     def _begin_resend(
@@ -186,13 +195,18 @@ class StreamrDesk(Desk):
         _error: BaseException | None,
         ended: Ended,
     ) -> None:
-        """All that was asked for before is answered."""
+        """All that was asked for before is answered, and it is durable that this was asked for."""
         ended(None)
-        if visit.room.sessions.get(line.address) is None:
+        room, sub = visit.room, wanted.request.sub
+        if room.sessions.get(line.address) is None:
+            room.keeping.answered(line.address, sub)
             return
+        resending = room.seat(line).resending
         try:
-            visit.room.seat(line).resending.ask(wanted, line)
+            resending.ask(wanted, line)
         except RequestRefused as refusal:
+            if sub not in resending.subs:
+                room.keeping.answered(line.address, sub)
             self._refused(refusal, visit, visit.heard.signal.headers)(None, _nobody)
 
     def _admit(self, request: Publish | Subscribe | Resend, visit: _Visit) -> Permit:
@@ -249,30 +263,80 @@ class StreamrDesk(Desk):
             for seat in room:
                 if not seat.resending.is_idle:
                     seat.resending.go_on()
+        for connection_id, routes in list(self._unopened.items()):
+            self.opened(connection_id, routes)
+        if self._is_wanted is not None:
+            self.keep_only(self._is_wanted)
+        self._rows.sweep()
+
+    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:
+        own = [route for route in routes if route.mapper.protocol == PROTOCOL]
+        world, now = self._means.decider.world, self._means.clock()
+        try:
+            go_on(self._rows, connection_id, {route: self._room(route) for route in own}, world, now)
+        except StoreUnavailable as error:
+            log.warning("sessions wait for the store", connection=connection_id, reason=str(error))
+            self._unopened[connection_id] = own
+        else:
+            self._unopened.pop(connection_id, None)
+
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        try:
+            self._rows.keep_only(is_wanted)
+            self._is_wanted = None
+        except StoreUnavailable:
+            self._is_wanted = is_wanted
+
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        for room in self._of(connection_id):
+            if sign is Sign.HEARD:
+                room.sessions.heard(address)
+            elif sign is Sign.UNHEARD:
+                room.do(room.sessions.unheard(address, self._means.clock()))
+            else:
+                room.do(room.sessions.end(address, End.REFUSED if sign is Sign.REFUSED else End.GONE))
+
+    async def close(self) -> None:
+        await self._rows.close()
 
     def close_connection(self, connection_id: str) -> None:
-        for key in [key for key in self._rooms if key[0] == connection_id]:
-            room = self._rooms.pop(key)
-            room.do(room.sessions.close())
+        for room in self._of(connection_id):
+            room.close()
             self._watching.close(room)
+            del self._rooms[connection_id, room.mapper]
+        self._unopened.pop(connection_id, None)
+
+    def _of(self, connection_id: str) -> list[Room]:
+        return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
 
     def _room(self, route: Route) -> Room:
         key = (route.connection_id, route.mapper.name)
         room = self._rooms.get(key)
         if room is None:
+            keeping = Keeping(self._rows, *key)
             room = self._rooms[key] = Room(
-                route.connection_id, options_of(route), self._listeners, self._make_live, self._make_resending
+                keeping, options_of(route), self._listeners, self._make_live, self._make_resending, self._newest
             )
             room.on_follow = partial(self._watching.follow, room)
         return room
 
-    def _make_live(
-        self, line: Line, spot: tuple[str, int], subjects: tuple[str, ...], lost: Callable[[Fault], None]
-    ) -> Live:
-        return Live(self._means.streams, self._writing, line, spot, subjects, lost)
+    def _newest(self, entity: EntityId) -> int:
+        """The newest revision that is decided. Raises StoreUnavailable."""
+        found = self._means.store.snapshot(entity)
+        return 0 if found is None else found.revision
 
-    def _make_resending(self) -> Resending:
-        return Resending(self._means.store, self._means.streams, self._writing, self._means.clock)
+    def _make_live(
+        self,
+        line: Line,
+        spot: tuple[str, int],
+        subjects: tuple[str, ...],
+        lost: Callable[[Fault], None],
+        sent: Callable[[int], object],
+    ) -> Live:
+        return Live(self._means.streams, self._writing, line, spot, subjects, lost, sent)
+
+    def _make_resending(self, answered: Callable[[Sub], object]) -> Resending:
+        return Resending(self._means.store, self._means.streams, self._writing, self._means.clock, answered)
 
     def _line(self, route: Route, headers: Headers, arrival: Arrival, options: StreamrOptions) -> Line | None:
         """How a request is answered; None where it leads nowhere. Raises MappingError."""
@@ -309,6 +373,11 @@ def _answered(
 ) -> None:
     """It is this request's turn to be answered."""
     line.send([(type_of(frame), write_frame(frame, line.style)) for frame in frames], ended)
+
+
+def _followed(room: Room, frames: Sequence[Frame], line: Line, _error: BaseException | None, ended: Ended) -> None:
+    """What a session follows is durable, or that it follows something no longer."""
+    room.answer(frames, line, ended)
 
 
 def _silent(_error: BaseException | None, ended: Ended) -> None:

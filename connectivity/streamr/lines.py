@@ -28,14 +28,15 @@ CORRELATION_ID = "correlation-id"
 class Line:
     """The way to one reply address, as one request has it."""
 
-    __slots__ = ("_headers", "_mapped", "_route", "address", "correlation_id", "style")
+    __slots__ = ("_headers", "_route", "address", "correlation_id", "mapped", "style")
 
     def __init__(self, route: Route, resolved: Resolved, style: Style, correlation_id: str | None) -> None:
         self.address = resolved.address
+        self.mapped = resolved.headers
+        """What the reply-target has mapped."""
         self.style = style
         self.correlation_id = correlation_id
         self._route = route
-        self._mapped = resolved.headers
         self._headers: dict[FrameType, Mapping[str, str]] = {}
         """Those of each type of frame that was sent: most lines send none, since publishing is not answered."""
 
@@ -45,6 +46,11 @@ class Line:
     @property
     def connection_id(self) -> str:
         return self._route.connection_id
+
+    @property
+    def source(self) -> int:
+        """The index of the source by whose reply-target it leads."""
+        return self._route.index
 
     def say(self, frame: Frame, ended: Ended | None = None) -> Posting:
         """Send one frame."""
@@ -68,7 +74,7 @@ class Line:
     def _headers_of(self, type: FrameType) -> Mapping[str, str]:
         """What a reply-target maps counts more, apart from what tells of a request where none is answered."""
         own = envelope(b"", type, session=self.address, correlation_id=self.correlation_id).headers
-        mapped = self._mapped
+        mapped = self.mapped
         if type is FrameType.BROADCAST:
             mapped = {name: value for name, value in mapped.items() if name != CORRELATION_ID}
         found = self._headers[type] = {**own, **mapped}

@@ -50,7 +50,9 @@ class Live:
         spot: Spot,
         subjects: tuple[str, ...],
         lost: Callable[[Fault], None],
+        sent: Callable[[int], object],
     ) -> None:
+        """`sent` is told up to which offset the broker has everything."""
         self.line = line
         self.connection_id = line.connection_id
         self.last: int | None = None
@@ -59,6 +61,7 @@ class Live:
         self._writing = writing
         self._key = f"{spot[0]}/{spot[1]}"
         self._lost = lost
+        self._confirmed = sent
         self._is_over = False
         self.peer = Peer(self, subjects, (line.connection_id, line.address), has_session=True)
 
@@ -86,17 +89,18 @@ class Live:
                 for event in signal.elements
             ]
             self.last = signal.elements[-1].revision
-            return self.line.send(frames, partial(self._sent, len(frames), ended), elements=len(frames))
+            return self.line.send(frames, partial(self._sent, len(frames), self.last, ended), elements=len(frames))
         if not isinstance(signal, Created):
             self._is_over = True
             self._lost(fault_of(signal))
         return None
 
-    def _sent(self, number: int, ended: Ended | None, _error: ConnectivityError | None) -> None:
+    def _sent(self, number: int, last: int, ended: Ended | None, _error: ConnectivityError | None) -> None:
         """The broker has so many messages, or has refused one: then its successor shows what is missing."""
         if ended is not None:
             ended(None)
         if not self._is_over:
+            self._confirmed(last)
             self._streams.request(Request(Kind.LIVE, self._key, number, {}), self.peer)
 
 

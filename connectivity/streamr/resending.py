@@ -8,6 +8,7 @@ live has, and stops reading where the broker does not keep up.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from connectivity.streams import Peer, Streams
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Cancel, Complete, Created, HistoryQuery, Kind, Next, Outbound, Request, Subscribe
+from mappings.streamr.faults import Sub
 from mappings.streamr.frames import Frame, type_of, write_frame
 from mappings.streamr.requests import All, FromTime, Last, Range, Resend, Selection
 from mappings.streamr.resends import Conversation, Resends, Ticket
@@ -46,16 +48,27 @@ class Wanted(NamedTuple):
 class Resending:
     """The resends of one session."""
 
-    def __init__(self, store: Store, streams: Streams, writing: Writing, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
+    def __init__(
+        self,
+        store: Store,
+        streams: Streams,
+        writing: Writing,
+        clock: Callable[[], float],
+        answered: Callable[[Sub], object],
+    ) -> None:
+        """`clock` gives monotonic seconds. `answered` is told when the broker has the end of all resends of a `sub`."""
         self._store = store
         self._streams = streams
         self._writing = writing
         self._clock = clock
+        self._answered = answered
         self._resends = Resends()
         self._asked: dict[int, _Resend] = {}
         """By the numbers of their tickets: those that wait, and those that run."""
         self._kept_back: list[tuple[float, _Resend, Frame]] = []
+        self._unconfirmed: Counter[Sub] = Counter()
+        """How many ends of each `sub` are on their way."""
+        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<Resending {self._resends!r}>"
@@ -64,6 +77,12 @@ class Resending:
     def is_idle(self) -> bool:
         """Whether there is nothing left to do."""
         return not self._asked and not self._kept_back
+
+    @property
+    def subs(self) -> set[Sub]:
+        """Those of resends whose end the broker does not have."""
+        asked = {resend.ticket.request.sub for resend in self._asked.values()}
+        return asked | {resend.ticket.request.sub for _, resend, _ in self._kept_back} | set(self._unconfirmed)
 
     def ask(self, wanted: Wanted, line: Line) -> None:
         """Resend as soon as it is this one's turn. Raises RequestRefused where too many wait."""
@@ -84,6 +103,7 @@ class Resending:
 
     def stop(self) -> None:
         """The session is over."""
+        self._is_over = True
         self._resends.stop()
         asked, self._asked, self._kept_back = self._asked, {}, []
         for resend in asked.values():
@@ -108,7 +128,15 @@ class Resending:
 
     def _answer(self, resend: _Resend, frame: Frame) -> None:
         self._resends.answered(resend.ticket)
-        resend.line.say(frame)
+        self._unconfirmed[resend.ticket.request.sub] += 1
+        resend.line.say(frame, partial(self._said, resend.ticket.request.sub))
+
+    def _said(self, sub: Sub, _error: ConnectivityError | None) -> None:
+        self._unconfirmed[sub] -= 1
+        if not self._unconfirmed[sub]:
+            del self._unconfirmed[sub]
+        if not self._is_over and sub not in self.subs:
+            self._answered(sub)
 
 
 class _Resend:

@@ -1,32 +1,39 @@
 """The sessions of one connection, and what each of them has on its way (Streamr protocol, sessions).
 
 `mappings.streamr.sessions` decides whose session a request belongs to, what it follows and what ends it. A room does what it
-has decided: it opens and ends subscriptions and sends frames. A session has a seat as long as it lives; the seat knows by
-which way it was answered last.
+has decided: it opens and ends subscriptions and sends frames. What a session is told that it follows is durable by then, and
+goes on after a restart (`connectivity.streamr.keeping`). A session has a seat as long as it lives; the seat knows by which
+way it was answered last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import structlog
 
+from connectivity.lanes import Ended as Taken
 from connectivity.streamr.admission import entity_at
+from connectivity.streamr.keeping import Keeping
 from connectivity.streamr.lines import Line
 from connectivity.streamr.live import Live
 from connectivity.streamr.resending import Resending
-from mappings.errors import INTERNAL_ERROR, Fault
-from mappings.streamr.faults import About
-from mappings.streamr.frames import Frame, error_of
+from mappings.errors import Fault
+from mappings.ids import EntityId
+from mappings.streamr import faults
+from mappings.streamr.faults import About, Sub
+from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of, type_of, write_frame
+from mappings.streamr.kept import Asked, Following
 from mappings.streamr.names import place_of
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Subscribe, Unsubscribe
-from mappings.streamr.sessions import Effect, Ended, Follow, Leave, Listeners, Say, SessionLimits, Sessions, Spot
-from spark_store.errors import StoreUnavailable
+from mappings.streamr.sending import resumed_from
+from mappings.streamr.sessions import Effect, Ended, Leave, Listeners, Row, Say, SessionLimits, Sessions, Spot
 
 log = structlog.get_logger(__name__)
 
-MakeLive = Callable[[Line, Spot, tuple[str, ...], Callable[[Fault], None]], Live]
+MakeLive = Callable[[Line, Spot, tuple[str, ...], Callable[[Fault], None], Callable[[int], object]], Live]
 
 
 class Seat:
@@ -48,13 +55,16 @@ class Room:
 
     def __init__(
         self,
-        connection_id: str,
+        keeping: Keeping,
         options: StreamrOptions,
         listeners: Listeners,
         make_live: MakeLive,
-        make_resending: Callable[[], Resending],
+        make_resending: Callable[[Callable[[Sub], object]], Resending],
+        newest: Callable[[EntityId], int],
     ) -> None:
-        self.connection_id = connection_id
+        """`newest` says the newest offset of a partition that is decided."""
+        self.keeping = keeping
+        self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
         self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout), listeners)
         self.seats: dict[str, Seat] = {}
@@ -62,6 +72,9 @@ class Room:
         """Told which stream a session is about to follow. Raises StoreUnavailable."""
         self._make_live = make_live
         self._make_resending = make_resending
+        self._newest = newest
+        self._begins: dict[tuple[str, Spot], int] = {}
+        """Behind which offset those begin to follow who do not follow yet."""
 
     def __repr__(self) -> str:
         return f"<Room of {self.connection_id}, {self.sessions!r}>"
@@ -73,7 +86,9 @@ class Room:
         """The seat of the session at this address, begun if need be."""
         seat = self.seats.get(line.address)
         if seat is None:
-            seat = self.seats[line.address] = Seat(line, self._make_resending())
+            seat = self.seats[line.address] = Seat(
+                line, self._make_resending(partial(self.keeping.answered, line.address))
+            )
         seat.line = line
         return seat
 
@@ -86,20 +101,54 @@ class Room:
         now: float,
         client: str | None,
     ) -> list[Frame]:
-        """Have a session follow a partition; what it is answered in its turn."""
+        """Have a session follow a partition; what it is answered once that is durable, by `answer`.
+
+        Raises StoreUnavailable.
+        """
+        self.on_follow(request.stream)
         effects = self.sessions.subscribe(request, line.address, owners, subjects, now, client=client)
-        failed: list[Frame] = []
-        for effect in effects:
-            if isinstance(effect, Follow) and (fault := self._follow(effect.spot, line, subjects)) is not None:
-                self._undo(effect.spot, line.address)
-                failed.append(error_of(fault, About(*effect.spot), line.correlation_id))
-        return failed or _said(effects)
+        return self._decided(effects, line)
 
     def unsubscribe(self, request: Unsubscribe, line: Line, client: str | None) -> list[Frame]:
-        """Have a session follow a partition no longer; what it is answered in its turn."""
+        """Have a session follow a partition no longer; what it is answered once that is durable."""
         effects = self.sessions.unsubscribe(request, line.address, client=client)
+        return self._decided(effects, line)
+
+    def _decided(self, effects: Sequence[Effect], line: Line) -> list[Frame]:
+        """Keep what was decided, and do of it what nobody has to wait for; what is left to be said."""
         self.do([effect for effect in effects if not isinstance(effect, Say)])
-        return _said(effects)
+        frames = [effect.frame for effect in effects if isinstance(effect, Say)]
+        for frame in frames:
+            if isinstance(frame, Subscribed | Unsubscribed):
+                self._keep((frame.stream, frame.partition), line)
+        return frames
+
+    def _keep(self, spot: Spot, line: Line) -> None:
+        """Keep what a session follows, if it does."""
+        if (row := self.sessions.row(line.address, spot)) is None:
+            return
+        if spot not in self.seat(line).lives:
+            self._begins.setdefault((line.address, spot), self._newest(_entity(spot)))
+        self.keeping.following(row, line, self._begins.get((line.address, spot), 0))
+
+    def answer(self, frames: Sequence[Frame], line: Line, ended: Taken) -> None:
+        """What was decided is durable: do it, and say so."""
+        said = [self._begun(frame, line) if isinstance(frame, Subscribed) else frame for frame in frames]
+        line.send([(type_of(frame), write_frame(frame, line.style)) for frame in said], ended)
+
+    def _begun(self, frame: Subscribed, line: Line) -> Frame:
+        """A session may follow a partition now: begin, unless it does already. What it is told."""
+        spot = (frame.stream, frame.partition)
+        after = self._begins.pop((line.address, spot), None)
+        row, seat = self.sessions.row(line.address, spot), self.seats.get(line.address)
+        if row is None or after is None or (seat is not None and spot in seat.lives):
+            # It has been left since, or is followed for the second time.
+            return frame
+        failed = self._follow(spot, line, row.subjects, after)
+        if failed is None:
+            return frame
+        self._undo(spot, line.address)
+        return error_of(failed, About(*spot), line.correlation_id)
 
     def do(self, effects: Sequence[Effect]) -> None:
         """Carry out what was decided for any reason but a request."""
@@ -111,15 +160,13 @@ class Room:
                     self._say(address, frame)
                 case Ended(address, why):
                     if (seat := self.seats.pop(address, None)) is not None:
+                        for sub in seat.resending.subs:
+                            self.keeping.answered(address, sub)
                         seat.resending.stop()
                     log.info("a session ended", connection=self.connection_id, address=address, reason=why.value)
 
-    def _follow(self, spot: Spot, line: Line, subjects: frozenset[str]) -> Fault | None:
-        """Begin to follow; why it could not be begun."""
-        try:
-            self.on_follow(spot[0])
-        except StoreUnavailable:
-            return INTERNAL_ERROR
+    def _follow(self, spot: Spot, line: Line, subjects: frozenset[str], after: int) -> Fault | None:
+        """Begin to follow behind this offset; why it could not be begun."""
         seat = self.seat(line)
         failed: list[Fault] = []
 
@@ -129,10 +176,11 @@ class Room:
             else:
                 failed.append(fault)
 
-        live = self._make_live(line, spot, tuple(subjects), lost)
-        place = place_of(spot[0])
-        assert place is not None, "who may follow has been judged"
-        live.follow(entity_at(place, spot[1]))
+        at = self.keeping.at(line.address, spot)
+        live = self._make_live(line, spot, tuple(subjects), lost, partial(self.keeping.sent, at))
+        entity = _entity(spot)
+        # What was decided, and could not be stored, has not been there.
+        live.follow(entity, min(after, self._newest(entity)))
         if failed:
             return failed[0]
         seat.lives[spot] = live
@@ -148,6 +196,8 @@ class Room:
         self.do(self.sessions.drop(address, spot))
 
     def _leave(self, address: str, spot: Spot) -> None:
+        self.keeping.left(address, spot)
+        self._begins.pop((address, spot), None)
         seat = self.seats.get(address)
         if seat is not None and (live := seat.lives.pop(spot, None)) is not None:
             live.leave()
@@ -156,6 +206,44 @@ class Room:
         if (seat := self.seats.get(address)) is not None:
             seat.line.say(frame)
 
+    def close(self) -> None:
+        """The connection is closed: nothing more is sent. What is kept stays, for when it is opened again."""
+        self.sessions.close()
+        for seat in self:
+            for live in seat.lives.values():
+                live.leave()
+            seat.resending.stop()
+        self.seats.clear()
+        self._begins.clear()
 
-def _said(effects: Sequence[Effect]) -> list[Frame]:
-    return [effect.frame for effect in effects if isinstance(effect, Say)]
+    # what was kept
+
+    def go_on(self, kept: Following, last: int, line: Line, now: float) -> None:
+        """A session follows what it followed before a restart, behind the last offset that it was sent."""
+        spot = (kept.stream, kept.partition)
+        self.on_follow(kept.stream)
+        row = Row(line.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
+        if not self.sessions.restore([row], now):
+            return
+        newest = self._newest(_entity(spot))
+        after = resumed_from(last, newest - last, self.options.most_caught_up)
+        if after is None:
+            log.info("a session missed too much to catch up", connection=self.connection_id, address=line.address)
+            self.keeping.sent(self.keeping.at(line.address, spot), newest)
+        failed = self._follow(spot, line, row.subjects, newest if after is None else after)
+        if failed is not None:
+            self._lost(line.address, spot, failed)
+
+    def cut_off(self, kept: Asked, line: Line) -> None:
+        """A resend did not outlive the service: its client has to ask again."""
+        fault = faults.resend_failed(kept.stream, kept.partition, "the service was restarted")
+        about = About(kept.stream, kept.partition, kept.sub)
+        frame = error_of(fault, about, kept.correlation_id)
+        line.say(frame, lambda _: self.keeping.answered(line.address, kept.sub))
+
+
+def _entity(spot: Spot) -> EntityId:
+    """Whose events the messages of a partition are."""
+    place = place_of(spot[0])
+    assert place is not None, "who may follow has been judged"
+    return entity_at(place, spot[1])

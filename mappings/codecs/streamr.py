@@ -31,6 +31,11 @@ class StreamrCodec(Codec):
     without a definition there are none, and only the events of things and policies can be had, as `things/<id>` and
     `policies/<id>`. Their messages are the items of a history in the Ditto protocol, and what is published to them are its
     commands.
+
+    What a session follows goes on when the service is started again, with what came meanwhile; a resend that was cut off is
+    answered with an error. A session ends when its client says `disconnect`, when it makes no request for
+    `sessionIdleTimeout`, when its broker says that nobody receives what is sent to it (MQTT 5 and AMQP do: three times in
+    half a minute or more) or lets nothing be sent there, and when an operator closes or deletes the connection.
     """
 
     terminal_needs_request = False

@@ -48,6 +48,7 @@ class End(Enum):
     IDLE = "no request for too long"
     UNHEARD = "nobody received what was sent"
     REFUSED = "the broker refused what was sent"
+    GONE = "whoever read there has left"
     CLOSED = "the connection was closed"
 
 
@@ -317,15 +318,13 @@ class Sessions:
 
     # --- restarts -------------------------------------------------------------------------------------------------------
 
-    def rows(self, address: str) -> list[Row]:
-        """What of a session outlasts a restart."""
+    def row(self, address: str, spot: Spot) -> Row | None:
+        """What of this subscription outlasts a restart; None where there is none."""
         session = self._sessions.get(address)
-        if session is None:
-            return []
-        return [
-            Row(address, session.owners, spot, found.subjects, frozenset(found.clients))
-            for spot, found in session.subscriptions.items()
-        ]
+        found = session.subscriptions.get(spot) if session is not None else None
+        if session is None or found is None:
+            return None
+        return Row(address, session.owners, spot, found.subjects, frozenset(found.clients))
 
     def restore(self, rows: Iterable[Row], now: float) -> list[Effect]:
         """Go on after a restart, without a frame. The sessions count as just seen."""

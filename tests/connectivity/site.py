@@ -50,6 +50,7 @@ from spark_store.records import Change, DeliveryName, Snapshot
 from spark_store.search import SqliteSearch
 from tests.clock import Clock
 from tests.connectivity.fakes import Link
+from tests.connectivity.kept_rows import KeptRows
 from tests.connectivity.slow_search import SlowSearch
 from tests.helpers import wait_until
 
@@ -214,11 +215,12 @@ class Site:
         beside: Site | None = None,
         cold: Callable[[], Cold] | None = None,
         tracing: Tracing | None = None,
+        kept: KeptRows | None = None,
         **more: Any,
     ) -> None:
         """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake.
 
-        `tracing` makes its spans.
+        `tracing` makes its spans. `kept`: what of sessions is kept already.
         """
         self.now = NOW
         self.journal = beside.journal if beside is not None else journal or Disk()
@@ -226,6 +228,7 @@ class Site:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
             self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
             self.searching, self.following, self.desks = beside.searching, beside.following, beside.desks
+            self.kept = beside.kept
         else:
             self.store = Store(self.journal, HASTY, cold=cold)
             self.clock = Clock()
@@ -234,7 +237,9 @@ class Site:
             self.searching = Searching(self.store, self.decider.world, lambda: NOW, self._open_search)
             self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
             self.following = Following(self.store)
-            means = Means(self.store, self.streams, self.decider, self.clock.now, lambda: self.now)
+            self.kept = kept or KeptRows()
+            self.kept.queue = lambda: self.store.take(lambda: None)
+            means = Means(self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of)
             self.desks = open_desks(means)
             self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.desks)
             self.monitor = Monitor()
@@ -256,6 +261,8 @@ class Site:
         ]
         declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))
         self.dispatcher.join(Member(self.connection, self.targets, declared))
+        self.routes = [route for reader in self.readers for route in reader.routes]
+        self.dispatcher.desks.opened(self.connection.id, self.routes)
         self.postponed: list[Arrival] = []
         self.outcomes: list[tuple[str | None, Outcome]] = []
         self._number = 0

@@ -109,7 +109,7 @@ async def test_a_mistake_of_our_own_costs_one_request_an_error(monkeypatch: pyte
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(type(tank.desks["streamr"]), "_subscribe", broken)
+    monkeypatch.setattr(type(tank.desks.of("streamr")), "_subscribe", broken)
     (refused,) = await tank.asked("a", subscribe())
     assert error(refused)["status"] == 500
     assert await tank.settled(1)
@@ -198,6 +198,7 @@ async def test_case_b07_a_disconnect_ends_everything_without_a_frame() -> None:
     await tank.asked("a", subscribe())
     tank.link.confirms = False
     tank.say("a", resend(resend_all=True), {"type": "disconnect"})
+    await tank.settled(2)
     await pause()
     assert list(tank.streams) == []
     tank.link.confirms = True

@@ -186,6 +186,7 @@ async def test_case_r21_what_is_published_meanwhile_is_broadcast_and_makes_no_re
     await tank.asked("a", subscribe())
     tank.link.confirms = False
     tank.say("a", resend(resend_all=True))
+    await tank.settled(2)
     await pause()
     await tank.publish(1)
     await pause()
@@ -259,6 +260,7 @@ async def test_a_session_has_so_many_resends_on_their_way_and_the_others_wait_th
     running = ResendLimits().running
     tank.link.confirms = False
     tank.say("a", *(resend(str(number), resend_all=True) for number in range(running + 2)))
+    await tank.settled(running + 2)
     await pause()
     assert len({frame[2] for frame in tank.heard("a") if frame[1] == 1}) == running
     assert len(list(tank.streams)) == running
@@ -273,7 +275,7 @@ async def test_one_resend_too_many_is_refused_and_the_others_are_answered() -> N
     tank.link.confirms = False
     for number in range(limits.running + limits.waiting + 1):
         tank.say("a", resend(str(number), resend_all=True))
-    await pause()
+    await until(lambda: any(frame[1] == 7 for frame in tank.heard("a")))
     (refused,) = [frame for frame in tank.heard("a") if frame[1] == 7]
     assert (error(refused)["status"], error(refused)["sub"]) == (429, str(limits.running + limits.waiting))
 
@@ -283,6 +285,7 @@ async def test_a_resend_stops_reading_where_the_broker_does_not_keep_up() -> Non
     tank.link.confirms = False
     tank.link.window = 10_000
     tank.say("a", resend(resend_all=True))
+    await tank.settled(1)
     await pause()
     assert offsets(tank.heard("a"), 1) == list(range(1, WINDOW + 1))
     tank.link.confirms = True
@@ -295,6 +298,7 @@ async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_goes_on_
     tank.link.confirms = False
     tank.link.window = 10_000
     tank.say("a", resend(resend_all=True))
+    await tank.settled(1)
     await pause()
     tank.link.confirm(WINDOW // 4)
     tank.link.confirm(1, PublishFailed("too large", status=413))

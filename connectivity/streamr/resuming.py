@@ -1,0 +1,62 @@
+"""What kept sessions do when their connection is opened: go on, where they may (Streamr protocol, lifetime of a session).
+
+Meanwhile the operator may have changed the document, and somebody a policy. What is left of a session goes nowhere that the
+document does not mean, and nobody is sent what he may not read any longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from connectivity.desk_sessions import Rows
+from connectivity.outbound import Route
+from connectivity.publication import Resolved
+from connectivity.streamr.admission import is_meant
+from connectivity.streamr.lines import Line
+from connectivity.streamr.rooms import Room
+from connectivity.twins.base import World
+from connectivity.twins.streams import may_follow
+from mappings.errors import Fault
+from mappings.streamr import faults
+from mappings.streamr.faults import About
+from mappings.streamr.frames import error_of
+from mappings.streamr.kept import Asked, Following, Kept
+from mappings.streamr.options import StreamrOptions
+from spark_store.records import SessionRow
+
+
+def go_on(rows: Rows, connection_id: str, rooms: Mapping[Route, Room], world: World, now: float) -> None:
+    """Have the kept sessions of a connection go on by these routes. Raises StoreUnavailable."""
+    mappers = {room.mapper for room in rooms.values()}
+    for row in rows.rows(connection_id):
+        if row.at.mapper not in mappers:
+            rows.forget(row.at)
+    for room in dict.fromkeys(rooms.values()):
+        by_source = {route.index: route for route, own in rooms.items() if own is room}
+        for row, kept in list(room.keeping.found()):
+            route = by_source.get(row.source)
+            if route is None or not is_meant(row.at.address, room.options, route):
+                room.keeping.drop(row, "no source answers there any more")
+            else:
+                _go_on(room, row, kept, route, world, now)
+
+
+def _go_on(room: Room, row: SessionRow, kept: Kept, route: Route, world: World, now: float) -> None:
+    correlation_id = kept.correlation_id if isinstance(kept, Asked) else None
+    line = Line(route, Resolved(row.at.address, kept.headers), room.options.style, correlation_id)
+    if isinstance(kept, Asked):
+        room.cut_off(kept, line)
+    elif (fault := _fault(kept, room.options, world)) is not None:
+        room.keeping.drop(row, fault.error)
+        line.say(error_of(fault, About(kept.stream, kept.partition)))
+    else:
+        room.go_on(kept, row.last or 0, line, now)
+
+
+def _fault(kept: Following, options: StreamrOptions, world: World) -> Fault | None:
+    """Why a session may not go on to follow something by now."""
+    if not may_follow(kept.stream, options, frozenset(kept.subjects), world):
+        return faults.not_authorized(kept.stream, kept.partition)
+    own = options.streams.get(kept.stream)
+    is_there = kept.partition < (1 if own is None else own.partitions)
+    return None if is_there else faults.invalid_partition(kept.stream, kept.partition)
