@@ -2,7 +2,8 @@
 
 Following begins behind the newest message of that moment and has no end. The protocol knows no demand, so a session has a
 window: as many messages as the broker has not confirmed yet. What it confirms is asked for again, so a session that does not
-keep up costs no more than its window.
+keep up costs no more than its window. One that is far behind for long goes on with the newest message; its client sees by
+the predecessor what was left out, and asks for it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mappings.signals import (
     Request,
     Subscribe,
 )
-from mappings.streamr.frames import FrameType, broadcast
+from mappings.streamr.frames import FrameType
 from mappings.streamr.sessions import Spot
 
 WINDOW = 2 * AT_ONCE
@@ -70,7 +71,7 @@ class Live:
 
     def follow(self, entity: EntityId, after: int | None = None) -> None:
         """Begin behind this offset, or behind the newest one."""
-        subscribe = Subscribe(Kind.LIVE, FollowQuery(entity, after), {}, self._key, WINDOW)
+        subscribe = Subscribe(Kind.LIVE, FollowQuery(entity, after, may_leap=True), {}, self._key, WINDOW)
         self._streams.subscribe(subscribe, self.peer)
 
     def leave(self) -> None:
@@ -83,11 +84,8 @@ class Live:
         if self._is_over:
             return None
         if isinstance(signal, Next):
-            style = self.line.style
-            frames = [
-                (FrameType.BROADCAST, broadcast(self._writing.written(event, style.version), style))
-                for event in signal.elements
-            ]
+            writing, style = self._writing, self.line.style
+            frames = [(FrameType.BROADCAST, writing.broadcast(event, style)) for event in signal.elements]
             self.last = signal.elements[-1].revision
             return self.line.send(frames, partial(self._sent, len(frames), self.last, ended), elements=len(frames))
         if not isinstance(signal, Created):

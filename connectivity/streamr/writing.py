@@ -1,8 +1,9 @@
 """Events as the messages that sessions are sent, written once for all of them (Streamr protocol, message array).
 
-What is sent live goes to many at about the same time, so the bytes of the last messages are kept. What else than the event
-stands in a message is looked at each time: its predecessor, which may not be named any more once it is gone, and how long it
-will be there itself. The events of things and policies are written as items of their history are.
+What is sent live goes to many at about the same time, so the last frames are kept, and a thousand sessions that have not
+taken one yet share its bytes. What else than the event stands in a message is looked at each time: its predecessor, which may
+not be named any more once it is gone, and how long it will be there itself. The events of things and policies are written as
+items of their history are.
 """
 
 from __future__ import annotations
@@ -10,52 +11,76 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from connectivity.lifetimes import Lifetimes
 from connectivity.store import Store
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from mappings.streamr import entries, twins
+from mappings.streamr.frames import Style, broadcast
 from mappings.streamr.messages import StreamMessage, predecessor, write_message
 
 KEPT = 1000
-"""So many written messages are kept."""
+KEPT_BYTES = 8 << 20
+"""What is kept at most: so many frames, and so many bytes, or a single frame that is larger."""
+
+
+_Key: TypeAlias = tuple[EntityId, int, int, str | None]
 
 
 class _Written(NamedTuple):
     event: Event
     previous: int | None
     ttl: int
-    message: bytes
+    frame: bytes
 
 
 class Writing:
-    """Writes messages."""
+    """Writes messages, and the frames that broadcast them."""
 
-    def __init__(self, store: Store, lifetimes: Lifetimes, now: Callable[[], datetime], kept: int = KEPT) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lifetimes: Lifetimes,
+        now: Callable[[], datetime],
+        kept: int = KEPT,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
         self._store = store
         self._lifetimes = lifetimes
         self._now = now
-        self._kept = kept
-        self._written: OrderedDict[tuple[EntityId, int, int], _Written] = OrderedDict()
+        self._kept, self._kept_bytes = kept, kept_bytes
+        self._written: OrderedDict[_Key, _Written] = OrderedDict()
+        self._bytes = 0
 
     def message(self, event: Event) -> StreamMessage:
         """The message that an event is, with the predecessor that a resend still brings. Raises StoreUnavailable."""
         return _message(event, *self._about(event))
 
-    def written(self, event: Event, version: int) -> bytes:
-        """The same as an array, in one of the protocol's versions."""
+    def broadcast(self, event: Event, style: Style) -> bytes:
+        """The frame that tells of an event: the same object for all who want it in this style.
+
+        Raises StoreUnavailable.
+        """
         previous, ttl = self._about(event)
-        key = (event.entity, event.revision, version)
+        key = (event.entity, event.revision, style.version, style.filler)
         known = self._written.get(key)
-        if known is not None and known.event is event and (known.previous, known.ttl) == (previous, ttl):
-            return known.message
-        message = write_message(_message(event, previous, ttl), version)
-        self._written[key] = _Written(event, previous, ttl, message)
-        if len(self._written) > self._kept:
-            self._written.popitem(last=False)
-        return message
+        if known is not None:
+            if known.event is event and (known.previous, known.ttl) == (previous, ttl):
+                return known.frame
+            del self._written[key]
+            self._bytes -= len(known.frame)
+        frame = broadcast(write_message(_message(event, previous, ttl), style.version), style)
+        self._keep(key, _Written(event, previous, ttl, frame))
+        return frame
+
+    def _keep(self, key: _Key, written: _Written) -> None:
+        self._written[key] = written
+        self._bytes += len(written.frame)
+        while len(self._written) > self._kept or (self._bytes > self._kept_bytes and len(self._written) > 1):
+            _, gone = self._written.popitem(last=False)
+            self._bytes -= len(gone.frame)
 
     def _about(self, event: Event) -> tuple[int | None, int]:
         """What else than the event stands in its message: the predecessor, and the time that is left to it."""

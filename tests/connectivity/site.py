@@ -284,7 +284,7 @@ class Site:
         if fault is not None:
             return fault
         if isinstance(query, FollowQuery):
-            return self.following.feed(query.entity, query.after)
+            return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
         return HistoryFeed.open(self.store, query, NOW)
 
     async def follow(self) -> Self:

@@ -16,6 +16,7 @@ from connectivity.streamr.writing import Writing
 from connectivity.twins.decide import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from mappings.streamr.frames import PLAIN
 from mappings.streamr.messages import StreamMessage, content_of
 from mappings.streamr.twins import event_of
 from tests.connectivity.site import LAMP, NOW, command, document, streaming, until
@@ -342,7 +343,7 @@ async def test_a_message_says_how_long_it_will_be_there() -> None:
     kept = Settings.model_validate({"lake": {"retention": {"default": "forever", "acme.site": "30d"}}}).lake.retention
     writing = Writing(tank.store, Lifetimes(kept, SparkMode.EMBEDDED), lambda: tank.now)
     last = tank.history()[-1]
-    assert (writing.message(last).ttl, json.loads(writing.written(last, 28))[4]) == (30 * 86_400, 30 * 86_400)
+    assert (writing.message(last).ttl, json.loads(writing.broadcast(last, PLAIN))[3][4]) == (30 * 86_400, 30 * 86_400)
     assert writing.message(last._replace(timestamp="2030-01-14T07:30:00.000000Z")).ttl == 29 * 86_400
     of_stream = last._replace(entity=EntityId(EntityType.STREAM, "", "tank/0"), value=b'"x"')
     assert writing.message(of_stream).ttl == 0
