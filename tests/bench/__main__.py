@@ -43,6 +43,7 @@ from tests.bench import (
     operating,
     search,
     searching,
+    streamr,
     targets,
     twins,
 )
@@ -318,6 +319,10 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "search-cost": indexing.costs,
     "search": search.search,
     "search-as-of": as_of.first_page,
+    "streamr-live": streamr.live,
+    "streamr-many": streamr.many,
+    "streamr-resend": streamr.resend,
+    "streamr-door": streamr.door,
 }
 
 

@@ -1,8 +1,9 @@
 """The bare client: paho publishing QoS 1 on its own loop, window 100, as the figure that the service is compared with.
 
-    python -m tests.bench.bare HOST PORT TOPIC COUNT BYTES
+    python -m tests.bench.bare HOST PORT TOPIC COUNT BYTES|TEXT
 
-Prints one JSON line: the seconds until the last confirmation, and the processor seconds this process took.
+All messages are the same, so many bytes or a text. Prints one JSON line: the seconds until the last confirmation, and the
+processor seconds this process took.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 WINDOW = 100
 
 
-def main(host: str, port: int, topic: str, count: int, size: int) -> int:
+def main(host: str, port: int, topic: str, count: int, payload: bytes) -> int:
     """Publishing from the loop itself, without a thread in between, is the fastest that the client can be used."""
     client = Client(CallbackAPIVersion.VERSION2, "bare")
     client.max_inflight_messages_set(WINDOW)
@@ -36,7 +37,6 @@ def main(host: str, port: int, topic: str, count: int, size: int) -> int:
     client.connect(host, port)
     while not is_connected:
         client.loop(1)
-    payload = b"x" * size
     begun, processor = time.perf_counter(), time.process_time()
     while confirmed < count:
         while sent < count and sent - confirmed < WINDOW:
@@ -51,4 +51,5 @@ def main(host: str, port: int, topic: str, count: int, size: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
+    host, port, topic, count, what = sys.argv[1:]
+    sys.exit(main(host, int(port), topic, int(count), b"x" * int(what) if what.isdecimal() else what.encode()))

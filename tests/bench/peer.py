@@ -1,0 +1,78 @@
+"""A WebSocket peer that costs next to nothing: it asks once, counts the messages that come, and parses no payload.
+
+    python -m tests.bench.peer HOST PORT PATH COUNT [TEXT]
+
+Sends TEXT once it is connected, if there is any. After COUNT messages it prints one JSON line: the seconds between the first
+and the last of them, and the bytes of the last. A client library in its place would be the slowest part of what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+
+PATIENCE = 120.0
+_TEXT, _BINARY = 0x81, 0x82
+_LAST_SHORT = 125
+
+
+def opening(host: str, port: int, path: str) -> bytes:
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    ).encode()
+
+
+def text_frame(text: bytes) -> bytes:
+    """A message as a client sends it, masked with zeros."""
+    length = bytes([0x80 | len(text)]) if len(text) <= _LAST_SHORT else b"\xfe" + len(text).to_bytes(2, "big")
+    return b"\x81" + length + bytes(4) + text
+
+
+def frame_end(buffer: bytearray, start: int) -> tuple[int, int] | None:
+    """Where the payload of the frame at `start` begins and ends; None while it is not whole."""
+    if len(buffer) < start + 2:
+        return None
+    length, begin = buffer[start + 1], start + 2
+    if length > _LAST_SHORT:
+        more = 2 if length == _LAST_SHORT + 1 else 8
+        if len(buffer) < begin + more:
+            return None
+        length, begin = int.from_bytes(buffer[begin : begin + more], "big"), begin + more
+    return (begin, begin + length) if begin + length <= len(buffer) else None
+
+
+def main(host: str, port: int, path: str, count: int, text: str = "") -> int:
+    with socket.create_connection((host, port), timeout=PATIENCE) as link:
+        link.sendall(opening(host, port, path))
+        buffer = bytearray()
+        while b"\r\n\r\n" not in buffer:
+            buffer += link.recv(4096)
+        head, _, rest = bytes(buffer).partition(b"\r\n\r\n")
+        assert b" 101 " in head, f"found {head!r}, expected to be let in"
+        if text:
+            link.sendall(text_frame(text.encode()))
+        buffer = bytearray(rest)
+        seen, first = 0, 0.0
+        while chunk := link.recv(1 << 18):
+            buffer += chunk
+            start = 0
+            while (found := frame_end(buffer, start)) is not None:
+                begin, end = found
+                if buffer[start] in (_TEXT, _BINARY):
+                    seen += 1
+                    if seen == 1:
+                        first = time.perf_counter()
+                    if seen == count:
+                        print(json.dumps({"seconds": time.perf_counter() - first, "bytes": end - begin}), flush=True)
+                        return 0
+                start = end
+            del buffer[:start]
+    return 1
+
+
+if __name__ == "__main__":
+    host, port, path, count, *text = sys.argv[1:]
+    sys.exit(main(host, int(port), path, int(count), *text))

@@ -1,0 +1,286 @@
+"""Streams: publish to broadcast, one message to a thousand sessions, resends beside a Ditto replay and through a door.
+
+Sessions are told apart by the topics on which they ask: who asks on `bench/7/req` is answered on `bench/7/res`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from mappings.streamr.names import partition_of
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change, Snapshot
+from spark_store.replay import fold
+from tests.bench.report import Figure
+from tests.bench.site import STAMP, SUBJECT, fill, processor_seconds, run, serving, sink, thing
+from tests.brokers.mosquitto import Mosquitto
+from tests.client import MqttClient
+from tests.integration.documents import EVERYTHING, client, connection, source
+from tests.service import ServiceProcess, free_port
+
+STREAM = "tank"
+POLICY = EntityId(EntityType.POLICY, "acme.bench", "tanks")
+OPTIONS = {"streams": {STREAM: {"policyId": str(POLICY)}}}
+PATIENT = ("max_inflight_messages 1000", "max_queued_messages 1000000")
+"""Mosquitto drops what it cannot queue; here it may queue everything."""
+
+TURNS = 1
+
+
+def document(broker: Mosquitto) -> dict[str, Any]:
+    """A connection on which twins are asked for at `bench/ask`, and streams at `bench/<session>/req`."""
+    asking = {
+        "addresses": ["bench/+/req"],
+        "qos": 1,
+        "authorizationContext": [SUBJECT],
+        "payloadMapping": ["streams"],
+        "replyTarget": {"address": "{{ source:address | fn:replace('/req','/res') }}"},
+    }
+    return connection(
+        broker,
+        source("bench", SUBJECT),
+        asking,
+        mappingDefinitions={
+            "streams": {"mappingEngine": "Streamr", "options": {**OPTIONS, "replyAddressPattern": "bench/*/res"}}
+        },
+    )
+
+
+def fill_stream(path: Path, messages: int = 0, size: int = 0) -> None:
+    """The policy of the stream, and messages of it whose content has so many bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal = SqliteJournal.open(path)
+    entry = {"subjects": {SUBJECT: {"type": "test"}}, "resources": {"policy:/": EVERYTHING, "stream:/": EVERYTHING}}
+    rules = {"policyId": str(POLICY), "imports": {}, "entries": {"bench": entry}}
+    written = Event(POLICY, 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
+    journal.append([Change((written,), (fold([written]),))])
+    if messages:
+        entity = partition_of(STREAM, 0)
+        content = json.dumps(json.dumps({"note": "x" * size})).encode()
+        events = tuple(Event(entity, n + 1, STAMP, "published", "/", content, b"{}") for n in range(messages))
+        journal.append([Change(events, (Snapshot(entity, messages, STAMP, STAMP, {}, None),))])
+    journal.close()
+
+
+def publish(size: int) -> str:
+    """A request to publish a message of so many bytes."""
+    return json.dumps({"type": "publish", "stream": STREAM, "msg": json.dumps({"note": "x" * size})})
+
+
+def session(broker: Mosquitto, name: str) -> MqttClient:
+    """The party that speaks in the session of this name, and leaves it to others to listen."""
+    return MqttClient(broker.host, broker.port, ask=f"bench/{name}/req", answers="nobody/here")
+
+
+def subscribe(broker: Mosquitto, *sessions: str) -> None:
+    """Have sessions follow the stream, some at once."""
+    request = {"type": "subscribe", "stream": STREAM}
+    with MqttClient(broker.host, broker.port, ask="nobody/here", answers="bench/+/res") as asker:
+        for start in range(0, len(sessions), 100):
+            some = sessions[start : start + 100]
+            for name in some:
+                asker.ask = f"bench/{name}/req"
+                asker.send(request, wait=False)
+            for _ in some:
+                frame: Any = asker.next()
+                assert frame[1] == 2, f"found {frame}, expected a session to be subscribed"
+
+
+@contextmanager
+def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[ServiceProcess]:
+    with serving(folder, document(broker), **settings) as service:
+        yield service
+
+
+@contextmanager
+def passing_on(broker: Mosquitto, count: int, size: int) -> Iterator[None]:
+    """A bare client that publishes a message of this size for each that it is brought."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.passing_on",
+        broker.host,
+        broker.port,
+        "bare/in",
+        "bare/out",
+        count,
+        size,
+    ]
+    with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield
+        assert process.wait(120) == 0
+
+
+def payload_of(figures: Mapping[str, Any], topic: str) -> int:
+    """The bytes of a payload, from those of its packet."""
+    return int(figures["bytes"]) - len(topic) - 5
+
+
+def live(folder: Path) -> list[Figure]:
+    """Messages published and broadcast, beside a bare client that receives and publishes as many of the same size."""
+    count, size = 20_000, 200
+    fill_stream(folder / "data" / "journal.db")
+    ours, bare, processor, length = [], [], 0.0, 0
+    with Mosquitto.start(persistence=False, config_lines=PATIENT) as broker, running(folder, broker) as service:
+        subscribe(broker, "a")
+        for _ in range(TURNS):
+            with sink(broker, "bench/a/res", count) as figures:
+                before = processor_seconds(service)
+                run("bare", broker.host, broker.port, "bench/p/req", count, publish(size))
+                found = figures()
+                processor = processor_seconds(service) - before
+                length = payload_of(found, "bench/a/res")
+                ours.append((count - 1) / found["seconds"])
+            with sink(broker, "bare/out", count) as figures, passing_on(broker, count, length):
+                run("bare", broker.host, broker.port, "bare/in", count, publish(size))
+                bare.append((count - 1) / figures()["seconds"])
+    ratio = statistics.median(ours) / statistics.median(bare)
+    return [
+        Figure(
+            "publish → broadcast over MQTT, QoS 1, durable",
+            f"{statistics.median(ours):,.0f}/s",
+            f"{statistics.median(bare):,.0f}/s (paho receiving and publishing)",
+            "ratio ≥ 0.8",
+            ratio >= 0.8,
+            f"ratio {ratio:.2f}; {length} bytes; service {processor / count * 1e6:.0f} µs of processor per message",
+        )
+    ]
+
+
+def many(folder: Path) -> list[Figure]:
+    """One message to a thousand sessions, each of which has its own address; then twenty in a row."""
+    sessions, size = 1_000, 200
+    fill_stream(folder / "data" / "journal.db")
+    rates: dict[int, list[float]] = {1: [], 20: []}
+    bare, processor, length = [], 0.0, 0
+    with Mosquitto.start(persistence=False, config_lines=PATIENT) as broker, running(folder, broker) as service:
+        subscribe(broker, *map(str, range(sessions)))
+        for messages in (1, 20) * TURNS:
+            with sink(broker, "bench/+/res", messages * sessions) as figures, session(broker, "p") as publisher:
+                before = processor_seconds(service)
+                for _ in range(messages):
+                    publisher.send(publish(size).encode(), wait=False)
+                found = figures()
+                processor = (processor_seconds(service) - before) / messages / sessions
+                length = payload_of(found, "bench/999/res")
+                rates[messages].append((messages * sessions - 1) / found["seconds"])
+        for _ in range(TURNS):
+            with sink(broker, "bare", 20 * sessions) as figures:
+                run("bare", broker.host, broker.port, "bare", 20 * sessions, length)
+                bare.append((20 * sessions - 1) / figures()["seconds"])
+    one, twenty = statistics.median(rates[1]), statistics.median(rates[20])
+    return [
+        Figure(
+            "one message to 1,000 sessions over MQTT, QoS 1",
+            f"{one:,.0f} frames/s",
+            f"{statistics.median(bare):,.0f}/s (paho, window 100)",
+            "≥ 10,000/s",
+            one >= 10_000,
+            f"{twenty:,.0f}/s for 20 messages in a row; {length} bytes; service {processor * 1e6:.0f} µs of processor "
+            "per frame",
+        )
+    ]
+
+
+def resend(folder: Path) -> list[Figure]:
+    """A stream sent again as a whole, beside a replay of a thing with as many events, in messages of the same size."""
+    count = 100_000
+    path = folder / "data" / "journal.db"
+    fill(path, 1, count)
+    fill_stream(path, count, 496)
+    ours, ditto, spent = [], [], {"streamr": 0.0, "ditto": 0.0}
+    sizes = {"streamr": 0, "ditto": 0}
+    request = {"type": "resend", "stream": STREAM, "sub": "a", "resend_all": True}
+    prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
+    with Mosquitto.start(persistence=False, config_lines=PATIENT) as broker, running(folder, broker) as service:
+        for _ in range(TURNS):
+            with sink(broker, "bench/a/res", count) as figures, session(broker, "a") as asker:
+                before = processor_seconds(service)
+                asker.send(request)
+                found = figures()
+                spent["streamr"] = processor_seconds(service) - before
+                sizes["streamr"] = payload_of(found, "bench/a/res")
+                ours.append((count - 1) / found["seconds"])
+            with client(broker, "bench") as opener:
+                created = opener.ask_for(f"{prefix}/subscribeForPersistedEvents")
+            with (
+                sink(broker, "bench/answers", count) as figures,
+                MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,
+            ):
+                before = processor_seconds(service)
+                asker.command(f"{prefix}/request", value={**created["value"], "demand": count})
+                found = figures()
+                spent["ditto"] = processor_seconds(service) - before
+                sizes["ditto"] = payload_of(found, "bench/answers")
+                ditto.append((count - 1) / found["seconds"])
+    ratio = statistics.median(ours) / statistics.median(ditto)
+    each = {name: f"{seconds / count * 1e6:.0f} µs" for name, seconds in spent.items()}
+    return [
+        Figure(
+            "resend of 100,000 messages over MQTT, QoS 1",
+            f"{statistics.median(ours):,.0f}/s",
+            f"{statistics.median(ditto):,.0f}/s (Ditto replay)",
+            "ratio ≥ 0.8",
+            ratio >= 0.8,
+            f"ratio {ratio:.2f}; {sizes['streamr']} and {sizes['ditto']} bytes; service {each['streamr']} and "
+            f"{each['ditto']} of processor each",
+        )
+    ]
+
+
+def door(folder: Path) -> list[Figure]:
+    """A stream sent again as a whole through a WebSocket door, beside a bare server that sends the same bytes."""
+    count = 100_000
+    fill_stream(folder / "data" / "journal.db", count, 496)
+    request = json.dumps({"type": "resend", "stream": STREAM, "sub": "a", "resend_all": True})
+    port = free_port()
+    entrance = {
+        "id": "door",
+        "connectionType": "websocket",
+        "connectionStatus": "open",
+        "uri": f"ws://127.0.0.1:{port}",
+        "sources": [{"addresses": ["/streams"], "authorizationContext": [SUBJECT], "payloadMapping": ["streams"]}],
+        "mappingDefinitions": {"streams": {"mappingEngine": "Streamr", "options": OPTIONS}},
+    }
+    ours, bare, processor, length = [], [], 0.0, 0
+    with serving(folder, entrance) as service:
+        for _ in range(TURNS):
+            before = processor_seconds(service)
+            found = run("peer", "127.0.0.1", port, "/streams", count, request)
+            processor = processor_seconds(service) - before
+            length = int(found["bytes"])
+            ours.append((count - 1) / found["seconds"])
+            with bare_door(count, length) as bare_port:
+                bare.append((count - 1) / run("peer", "127.0.0.1", bare_port, "/", count)["seconds"])
+    ratio = statistics.median(ours) / statistics.median(bare)
+    return [
+        Figure(
+            "resend of 100,000 messages through a WebSocket door",
+            f"{statistics.median(ours):,.0f}/s",
+            f"{statistics.median(bare):,.0f}/s (`websockets`, sending)",
+            "ratio ≥ 0.8",
+            ratio >= 0.8,
+            f"ratio {ratio:.2f}; {length} bytes; service {processor / count * 1e6:.0f} µs of processor per message",
+        )
+    ]
+
+
+@contextmanager
+def bare_door(count: int, size: int) -> Iterator[int]:
+    """The port of a bare server that sends messages to the one who connects."""
+    command = [sys.executable, "-m", "tests.bench.bare_door", str(count), str(size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        assert process.wait(120) == 0
