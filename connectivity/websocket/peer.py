@@ -4,8 +4,9 @@ The engine of the library `websockets` reads the opening request and frames, and
 by itself. Here bytes are moved, fragments put together, and reading is stopped and taken up again.
 
 **Bounds.** What comes is read on as long as the peer may have more messages unsettled and takes what is sent to it. Bytes
-that the socket has brought beyond that rest as they are. What is sent goes to the socket at once; it is confirmed when no
-more than the socket's small buffer waits, so whoever waits for confirms goes at the peer's pace.
+that the socket has brought beyond that rest as they are. What is sent goes to the socket in the loop's next turn, so that a
+hundred messages are one call of the system; it is confirmed when no more than the socket's small buffer waits, so whoever
+waits for confirms goes at the peer's pace.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from connectivity.websocket.lifetime import Times
 
 HIGH_WATER = 64 * 1024
 """Bytes in a socket's buffer from which on what is sent is confirmed later."""
+
+GATHERED = 32 * 1024
+"""Bytes that go to the socket without waiting for the loop's next turn."""
 
 SLICE = 16 * 1024
 """Bytes that are parsed at once: what they hold may be more messages than a peer may have, and is kept."""
@@ -97,6 +101,8 @@ class Peer(asyncio.Protocol):
         self._unconfirmed: deque[Done] = deque()
         self._is_full = False
         self._written = self._taken = 0
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
         self._is_moving = self._has_left = False
 
     def __repr__(self) -> str:
@@ -106,7 +112,7 @@ class Peer(asyncio.Protocol):
     @property
     def waiting_output(self) -> int:
         """Bytes that the socket has not taken yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._transport.get_write_buffer_size() + self._gathered_bytes if self._transport is not None else 0
 
     # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -283,15 +289,28 @@ class Peer(asyncio.Protocol):
                 return
             if data != SEND_EOF:
                 self._write(data)
-            elif self._transport.can_write_eof():
+                continue
+            self._write_gathered()
+            if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
                 self._transport.close()
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None
         self._written += len(data)
-        self._transport.write(data)
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= GATHERED:
+            self._write_gathered()
+        elif len(self._gathered) == 1:
+            self._loop.call_soon(self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        if not self._gathered:
+            return
+        data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
+        if self._transport is not None:
+            self._transport.write(data)
 
     def look(self) -> None:
         """Note whether the peer has taken anything of what waits since the last look."""
