@@ -169,11 +169,12 @@ def frame_of(fault: Fault, correlation_id: str | None = None) -> Error:
 
 def write_frame(frame: Frame, style: Style = PLAIN) -> bytes:
     """The bytes of a frame, for a peer that wants it so."""
+    if isinstance(frame, Unicast):
+        # What nearly all of them are.
+        return unicast(frame.sub, write_message(frame.message, style.version))
     match frame:
         case Broadcast(message):
             return broadcast(write_message(message, style.version), style)
-        case Unicast(sub, message):
-            return unicast(sub, write_message(message, style.version))
         case Error():
             payload: Any = _error_payload(frame, style.errors)
         case Subscribed(stream, partition) | Unsubscribed(stream, partition):

@@ -12,9 +12,11 @@ that a resend would not bring, since the protocol's older clients ask for it aga
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from mappings.errors import Fault
 from mappings.streamr.faults import FrameRefused, UnknownVersion, shown
@@ -37,6 +39,7 @@ _ELSEWHERE = {
 """Versions that exist, and why they are not spoken here."""
 
 _encode = msgspec.json.Encoder().encode
+_quoted = lru_cache(maxsize=1024)(_encode)
 
 
 class StreamMessage(msgspec.Struct, frozen=True):
@@ -67,19 +70,19 @@ def text_of(content: bytes) -> str:
 
 def write_message(message: StreamMessage, version: int = 28) -> bytes:
     """The array of a message, made once for all who receive it. `version` is one of VERSIONS."""
-    head = _encode(
-        [
-            version,
-            message.stream,
-            message.partition,
-            message.timestamp,
-            message.ttl,
-            message.offset,
-            message.previous,
-            JSON_CONTENT,
-        ]
+    _, partition, timestamp, ttl, offset, previous, content = astuple(message)
+    return b"[%d,%b,%d,%d,%d,%d,%b,%d,%b%b" % (
+        version,
+        _quoted(message.stream),
+        partition,
+        timestamp,
+        ttl,
+        offset,
+        b"null" if previous is None else b"%d" % previous,
+        JSON_CONTENT,
+        content,
+        b"]" if version == 28 else UNSIGNED,
     )
-    return b"%b,%b%b" % (head[:-1], message.content, b"]" if version == 28 else UNSIGNED)
 
 
 def read_message(items: Any) -> StreamMessage:
