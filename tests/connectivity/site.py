@@ -236,7 +236,7 @@ class Site:
             self.search = SlowSearch(self.journal)
             self.searching = Searching(self.store, self.decider.world, lambda: NOW, self._open_search)
             self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
-            self.following = Following(self.store)
+            self.following = Following(self.store, clock=self.clock.now)
             self.kept = kept or KeptRows()
             self.kept.queue = lambda: self.store.take(lambda: None)
             means = Means(self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of)

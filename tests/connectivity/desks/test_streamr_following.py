@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from connectivity.following import Leeway
 from connectivity.streamr.live import WINDOW
 from connectivity.subscriptions import CANCELLED
 from mappings.signals import Kind
@@ -21,6 +22,7 @@ from tests.connectivity.tank import (
     error,
     offsets,
     publish,
+    resend,
     subscribe,
     subscribed,
     unsubscribe,
@@ -215,6 +217,25 @@ async def test_a_session_has_no_more_on_its_way_than_its_window() -> None:
     assert offsets(await tank.frames("a", 3 * WINDOW + 1)) == list(range(1, 3 * WINDOW + 1))
 
 
+async def test_case_b11_who_does_not_keep_up_is_left_out_and_told_so_by_the_next_message() -> None:
+    tank = await Tank.filled()
+    tank.following.leeway = Leeway(events=3, seconds=2)
+    tank.link.window = 10_000
+    await tank.asked("a", subscribe())
+    tank.link.confirms = False
+    await tank.publish(WINDOW)
+    await pause()
+    await tank.publish(6)
+    tank.clock.advance(3)
+    tank.link.confirms = True
+    tank.link.confirm()
+    frames = await tank.frames("a", 1 + WINDOW + 1)
+    assert offsets(frames) == [*range(1, WINDOW + 1), WINDOW + 6]
+    assert frames[-1][3][6] == WINDOW + 5
+    missed = await tank.asked("a", resend(resend_from=WINDOW + 1, resend_to=frames[-1][3][6]), 7)
+    assert offsets(missed, 1) == list(range(WINDOW + 1, WINDOW + 6))
+
+
 async def test_a_session_follows_on_for_as_long_as_it_lives() -> None:
     """Nothing is asked of a subscriber: the engine does not end what it follows for want of requests."""
     tank = await Tank.filled()
@@ -247,3 +268,21 @@ async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:
     tank.streams.open_by_connection["site"] = 0
     assert await tank.asked("a", subscribe()) == [subscribed()]
     assert offsets(await tank.asked("a", publish())) == [1]
+
+
+async def test_cases_h01_to_h03_a_stream_object_lives_from_the_first_follower_to_the_last() -> None:
+    tank = await Tank.filled(messages=1)
+    told: list[tuple[str, str, int]] = []
+    tank.following.on_created = lambda entity, followers: told.append(("created", entity.id, followers))
+    tank.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.id, followers))
+    await tank.asked("a", subscribe(OTHER))
+    await tank.asked("a", resend(resend_all=True), 3)
+    assert told == []
+    for client in "ab":
+        await tank.asked(client, subscribe())
+    assert told == [("created", "tank/0", 1)]
+    await tank.asked("a", unsubscribe())
+    assert len(told) == 1
+    tank.say("b", {"type": "disconnect"})
+    await tank.settled(6)
+    assert told == [("created", "tank/0", 1), ("deleted", "tank/0", 0)]

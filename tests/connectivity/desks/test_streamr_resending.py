@@ -327,3 +327,15 @@ async def test_a_public_stream_is_sent_again_without_a_key() -> None:
     tank = await Tank.filled()
     await tank.publish(1, PUBLIC)
     assert offsets(await tank.asked("a", resend(key=None, stream=PUBLIC, resend_all=True), 3), 1) == [1]
+
+
+async def test_case_r24_a_message_names_no_predecessor_that_nobody_can_have_any_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tank = await Tank.filled(messages=4)
+    await tank.asked("b", subscribe())
+    monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 3)
+    frames = await tank.asked("a", resend(resend_from=3), 4)
+    assert [frame[3][5:7] for frame in frames[1:3]] == [[3, None], [4, 3]]
+    monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 5)
+    assert (await tank.asked("b", publish()))[0][3][5:7] == [5, None]
