@@ -182,7 +182,12 @@ def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
         if len(part.payload_mapping) > MAX_PAYLOAD_MAPPINGS:
             yield Problem(path, f"{len(part.payload_mapping)} entries", f"at most {MAX_PAYLOAD_MAPPINGS}")
         for index, name in enumerate(part.payload_mapping):
-            if name not in connection.mapping_definitions:
+            definition = connection.mapping_definitions.get(name)
+            engine = definition.mapping_engine if definition is not None else name
+            if isinstance(part, Target) and (codec := _codec(engine)) is not None and codec.has_sessions:
+                expected = f"a mapper that writes events; {engine} is for sources, whose clients follow what they want"
+                yield Problem(f"{path}[{index}]", show(name), expected, code=MAPPER_INVALID)
+            elif definition is None:
                 yield from _check_bare_mapper(f"{path}[{index}]", name, list(connection.mapping_definitions))
     for name, definition in connection.mapping_definitions.items():
         yield from _check_definition(json_path("mappingDefinitions", name), definition)

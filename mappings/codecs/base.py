@@ -61,6 +61,10 @@ class Codec(ABC):
     owns_content_type: ClassVar[bool] = True
     """Whether its content type is a part of the protocol: what a reply-target maps by default leaves it alone."""
 
+    has_sessions: ClassVar[bool] = False
+    """Whether what is sent to its clients depends on what they have said: then targets, which nobody speaks at, have no use
+    for it."""
+
     terms: Any = None
     """What a definition says that concerns the sessions of its clients: their desk goes by it."""
 

@@ -41,6 +41,7 @@ class StreamrCodec(Codec):
     terminal_needs_request = False
     options = OPTIONS
     reads_empty = True
+    has_sessions = True
     terms: StreamrOptions = StreamrOptions()
 
     def configured(self, options: Mapping[str, Any]) -> Self:

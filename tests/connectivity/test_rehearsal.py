@@ -201,3 +201,20 @@ async def test_a_source_that_is_not_there_is_refused() -> None:
     with pytest.raises(OperationRefused) as refused:
         await rehearse(connection, Sample(b"", source=1), max_payload=1, now=lambda: NOW)
     assert (refused.value.fault.status, refused.value.problems[0].path) == (400, "sample.source")
+
+
+async def test_a_request_of_another_protocol_shows_what_was_asked_without_its_key() -> None:
+    definitions = {"tanks": {"mappingEngine": "Streamr", "options": {}}}
+    request = json.dumps({"type": "resend", "stream": "tank", "sub": "a", "resend_last": 2, "authKey": "secret"})
+    report = await rehearsed(request.encode(), payloadMapping=["tanks"], mappingDefinitions=definitions)
+    (signal,) = report["signals"]
+    assert signal["value"] == {
+        "type": "resend",
+        "stream": "tank",
+        "partition": 0,
+        "sub": "a",
+        "selection": {"count": 2},
+    }
+    (message,) = signal["replies"]["error"]["messages"]
+    assert message["payload"][:3] == [0, 7, ""]
+    assert "secret" not in json.dumps(report)
