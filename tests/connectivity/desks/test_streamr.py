@@ -181,6 +181,13 @@ async def test_case_b05_without_a_pattern_the_beginning_of_the_reply_target_coun
     assert await tank.frames("streamr/a", 1) == [subscribed()]
 
 
+async def test_case_b05_an_address_that_is_longer_than_any_is_none() -> None:
+    tank = await Tank.filled()
+    tank.say("a" * 1025, subscribe())
+    await tank.settled(1)
+    assert (tank.link.published, list(tank.streams)) == ([], [])
+
+
 async def test_case_b06_a_session_is_not_for_others_to_use() -> None:
     tank = await Tank.filled(source("in", "acme:x"), source("in2", "acme:y"))
     assert await tank.asked("r/x", subscribe()) == [subscribed()]

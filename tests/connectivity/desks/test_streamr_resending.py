@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from connectivity.errors import PublishFailed
+from connectivity.lifetimes import FOREVER
 from connectivity.streamr import resending
 from connectivity.streamr.live import WINDOW
+from connectivity.streamr.writing import Writing
+from mappings.streamr.names import partition_of
 from mappings.streamr.resends import ResendLimits
 from spark_store.errors import HistoryUnavailable
 from tests.connectivity.site import pause, until
@@ -109,20 +112,43 @@ async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypat
     assert (error(refused)["status"], error(refused)["sub"]) == (503, "a")
 
 
-async def test_a_session_that_ends_is_not_looked_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", ["disconnect", "close"])
+async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     tank = await Tank.filled(messages=1)
-    asked = asyncio.Event()
+    asked, given_up = asyncio.Event(), asyncio.Event()
 
     async def endless(*_: Any) -> None:
         asked.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
 
     monkeypatch.setattr(resending, "first_published", endless)
     tank.say("a", resend(resend_from_time=1))
     await asked.wait()
-    tank.say("a", {"type": "disconnect"})
-    await tank.settled(2)
+    if end == "close":
+        tank.dispatcher.close_connection("site")
+    else:
+        tank.say("a", {"type": "disconnect"})
+    await until(given_up.is_set)
     await tank.frames("a", 0)
+
+
+async def test_a_session_that_ends_is_sent_no_more_of_what_it_has_asked_for_again() -> None:
+    tank = await Tank.filled(messages=3 * WINDOW)
+    tank.link.confirms = False
+    tank.say("a", resend(resend_all=True))
+    await pause()
+    before = len(tank.heard("a"))
+    tank.say("a", {"type": "disconnect"})
+    await pause()
+    assert list(tank.streams) == []
+    tank.link.confirms = True
+    tank.link.confirm()
+    await tank.frames("a", before)
 
 
 @pytest.mark.parametrize(
@@ -339,3 +365,16 @@ async def test_case_r24_a_message_names_no_predecessor_that_nobody_can_have_any_
     assert [frame[3][5:7] for frame in frames[1:3]] == [[3, None], [4, 3]]
     monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 5)
     assert (await tank.asked("b", publish()))[0][3][5:7] == [5, None]
+
+
+async def test_a_message_that_was_written_before_is_written_anew_when_its_predecessor_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tank = await Tank.filled(messages=2)
+    _, event = tank.history(partition_of("tank", 0))
+    writing = Writing(tank.store, FOREVER, lambda: tank.now)
+    before = writing.written(event, 28)
+    assert writing.written(event, 28) is before
+    monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 2)
+    assert json.loads(before)[6] == 1
+    assert json.loads(writing.written(event, 28))[6] is None
