@@ -482,7 +482,6 @@ class Store:
         changes = [change for submitted in done for change in submitted.changes]
         self._decided.settle(changes)
         self._cache.update(changes)
-        self.authorities.tell(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
         for submitted in done:
             if submitted.forgotten is not None:
                 self._decided.drop(submitted.forgotten)
@@ -490,6 +489,7 @@ class Store:
                 self.kept.forget(submitted.forgotten.entity)
                 self.tail.forget()
             submitted.succeed()
+        self.authorities.tell(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
         if self.tail.is_followed and any(change.events for change in changes):
             # Whoever waited for these is told first: what it says about an event is known when a target is sent it.
             asyncio.get_running_loop().call_soon(self._tell_followers, self._last, changes)

@@ -8,6 +8,7 @@ each second.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 
 from connectivity.store import Store
@@ -16,6 +17,7 @@ from connectivity.twins.base import World
 from connectivity.twins.dependents import Dependents
 from connectivity.twins.streams import concerning, may_follow
 from mappings.ids import EntityId
+from mappings.streamr.sessions import Say
 
 ROUND = 60
 """After so many sweeps everybody was judged again."""
@@ -65,7 +67,10 @@ class Watching:
         def may_read(stream: str, subjects: frozenset[str]) -> bool:
             return may_follow(stream, options, subjects, world)
 
-        room.do(room.sessions.recheck(streams, may_read))
+        effects = room.sessions.recheck(streams, may_read)
+        room.do([effect for effect in effects if not isinstance(effect, Say)])
+        # What was asked for before the change is answered first.
+        asyncio.get_running_loop().call_soon(room.do, [effect for effect in effects if isinstance(effect, Say)])
         still = room.sessions.followed()
         for stream in streams:
             if stream in still:

@@ -6,6 +6,7 @@ Case numbers are those of the cases for Streamr.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 from connectivity.twins.decide import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.streamr.names import partition_of
+from spark_store import erasure
+from spark_store.instants import as_text
+from spark_store.journal import SqliteJournal
 from tests.connectivity.site import LAMP, NOW, command, document, until
 from tests.connectivity.tank import (
     KEY,
@@ -174,6 +178,15 @@ async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadc
     assert error(refused)["error"] == said("tank")
 
 
+async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_told_both_in_order() -> None:
+    tank = await Tank.filled(CLIENTS)
+    tank.say("a", subscribe())
+    tank.deliver(on_policy("modify", PUMP, {}), source=len(tank.readers) - 1)
+    first, second = await tank.frames("a", 2)
+    assert first == subscribed()
+    assert error(second)["error"] == said("tank")
+
+
 async def test_case_x06_a_change_of_an_imported_policy_counts_as_well() -> None:
     tank = await Tank.filled(CLIENTS)
     roles = {
@@ -265,8 +278,12 @@ async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None
     assert repr(tank.store.authorities) == "<Authorities, watched by 0>"
 
 
-async def test_a_policy_that_is_erased_lets_nobody_read() -> None:
-    tank = await Tank.filled(CLIENTS)
+async def test_a_policy_that_is_erased_lets_nobody_read(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    tank = await Tank.filled(CLIENTS, journal=journal)
     await tank.asked("a", subscribe())
-    await tank.store.take(lambda: None, forgets=EntityId(EntityType.POLICY, "acme.site", "tanks"))
+    tanks = EntityId(EntityType.POLICY, "acme.site", "tanks")
+    await tank.store.take(
+        lambda: journal.within(lambda it: erasure.begin(it, "policy", tanks.id, as_text(NOW), "anna")), forgets=tanks
+    )
     assert error((await tank.frames("a", 2))[1])["error"] == said("tank")
