@@ -55,7 +55,8 @@ def parties(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
         ],
     )
     made = {name: client(mosquitto, f"{PLACE}/{name}") for name in ("writer", "reader", "pump", "audience")}
-    with ServiceProcess.start(tmp_path_factory.mktemp("twins"), [document, audience]):
+    kept = {"lake": {"retention": {"default": "forever", "acme.site": "30d"}}, "spark": {"mode": "external"}}
+    with ServiceProcess.start(tmp_path_factory.mktemp("twins"), [document, audience], **kept):
         yield made
     for party in made.values():
         party.close()
@@ -73,6 +74,11 @@ def plain(item: dict[str, Any]) -> dict[str, Any]:
     """An item of a history without what its message repeats of the subscribe."""
     own = {name: item["headers"][name] for name in ("content-type", "historical-headers") if name in item["headers"]}
     return {**item, "headers": own}
+
+
+def without_ttl(frame: Any) -> list[Any]:
+    """A message without what changes with time."""
+    return [item for index, item in enumerate(frame[3]) if index != 4]
 
 
 def test_one_thing_has_the_same_events_in_the_same_order_in_both_protocols(parties: Parties) -> None:
@@ -104,7 +110,11 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_both_protocols(parti
     first, *again, last = (pump.next(PATIENCE) for _ in range(newest + 2))
     assert (first[1], last[1]) == (4, 5)
     assert [json.loads(frame[3][8]) for frame in again] == items
-    assert [frame[3] for frame in again[1:]] == [frame[3] for frame in live]
+    assert [without_ttl(frame) for frame in again[1:]] == [without_ttl(frame) for frame in live]
+    month = 30 * 86_400
+    assert all(month - 2 * PATIENCE < frame[3][4] <= month for frame in (*live, *again)), (
+        "what retention leaves of them"
+    )
 
     told = [audience.next(PATIENCE) for _ in range(newest)]
     assert [(event["revision"], event["value"]) for event in told[1:]] == [
