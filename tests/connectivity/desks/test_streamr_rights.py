@@ -5,6 +5,8 @@ Case numbers are those of the cases for Streamr.
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,16 @@ def granting(*permissions: str) -> dict[str, list[str]]:
 
 def on_policy(action: str, path: str, value: Any = ..., name: str = "tanks") -> bytes:
     return document(f"acme.site/{name}/policies/commands/{action}", path, value)
+
+
+ROLES = {
+    "policyId": "acme.site:roles",
+    "entries": {
+        "operator": {"subjects": {"acme:operator": {"type": "t"}}, "resources": {"policy:/": ALL}},
+        "pump": {"subjects": {"streamr:pump": {"type": "t"}}, "resources": {"stream:/": granting("READ")}},
+    },
+}
+"""A policy to be imported; the holder of KEY may read every stream by it."""
 
 
 async def ditto(tank: Tank, *payloads: bytes) -> None:
@@ -189,14 +201,7 @@ async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_told_bot
 
 async def test_case_x06_a_change_of_an_imported_policy_counts_as_well() -> None:
     tank = await Tank.filled(CLIENTS)
-    roles = {
-        "policyId": "acme.site:roles",
-        "entries": {
-            "operator": {"subjects": {"acme:operator": {"type": "t"}}, "resources": {"policy:/": ALL}},
-            "pump": {"subjects": {"streamr:pump": {"type": "t"}}, "resources": {"stream:/": granting("READ")}},
-        },
-    }
-    await ditto(tank, on_policy("create", "/", roles, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
+    await ditto(tank, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
     await ditto(tank, on_policy("delete", "/entries/pump"))
     assert await tank.asked("a", subscribe()) == [subscribed()]
     await ditto(tank, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}}, "roles"))
@@ -251,6 +256,46 @@ async def test_a_subject_whose_time_is_over_follows_a_minute_longer_at_most() ->
     for _ in range(60):
         tank.dispatcher.sweep()
     assert error((await tank.frames("a", 2))[1])["error"] == said("tank")
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed: int) -> None:
+    """Policies, one of them imported, change at random, while clients come and go."""
+    dice = random.Random(seed)
+    tank = await Tank.filled(CLIENTS)
+    await ditto(tank, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
+    await now_may(tank, {})
+    granted: dict[str, set[str]] = {"tanks": set(), "roles": {"tank", "pair", "commons"}}
+    followed: set[tuple[str, str]] = set()
+    told = Counter[str]()
+    for _ in range(120):
+        client, stream = dice.choice("abc"), dice.choice(("tank", "pair", "commons"))
+        match dice.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
+            case "subscribe":
+                (frame,) = await tank.asked(client, subscribe(stream=stream))
+                may = any(stream in streams for streams in granted.values())
+                assert frame[1] == (2 if may else 7)
+                followed |= {(client, stream)} if may else set()
+                told[client] += 1
+            case "unsubscribe":
+                (frame,) = await tank.asked(client, unsubscribe(stream=stream))
+                assert frame[1] == (3 if (client, stream) in followed else 7)
+                followed.discard((client, stream))
+                told[client] += 1
+            case _:
+                policy = dice.choice(("tanks", "roles"))
+                granted[policy] = set(dice.sample(("tank", "pair", "commons"), dice.randint(0, 3)))
+                resources = {f"stream:/{each}": granting("READ") for each in granted[policy]}
+                await ditto(tank, on_policy("modify", PUMP, resources, policy))
+                lost = {each for each in followed if not any(each[1] in streams for streams in granted.values())}
+                followed -= lost
+                told.update(client for client, _ in lost)
+                for each in "abc":
+                    await tank.frames(each, told[each])
+        for each in ("tank", "pair", "commons"):
+            followers = sum(stream == each for _, stream in followed)
+            assert tank.following.followers(partition_of(each, 0)) == followers
+    assert followed or told
 
 
 async def test_who_may_still_read_notices_nothing_of_a_change() -> None:
