@@ -16,7 +16,7 @@ from connectivity.streamr.rooms import Room
 from connectivity.twins.base import World
 from connectivity.twins.dependents import Dependents
 from connectivity.twins.streams import concerning, may_follow
-from mappings.ids import EntityId
+from mappings.ids import EntityId, EntityType
 from mappings.streamr.sessions import Say
 
 ROUND = 60
@@ -52,7 +52,13 @@ class Watching:
         self._judge(self._followed.turn(ROUND))
 
     def _changed(self, entities: Collection[EntityId]) -> None:
-        self._judge(self._followed.of(entities))
+        policies = {entity for entity in entities if entity.type is EntityType.POLICY}
+        found = set(self._followed.of(policies))
+        # A thing that is replaced as a whole, many times in a second perhaps, has the same policy as a rule.
+        for room, stream in self._followed.of(set(entities) - policies):
+            if concerning(stream, room.options, self._world) != self._followed.upon((room, stream)):
+                found.add((room, stream))
+        self._judge(found)
 
     def _judge(self, followed: Iterable[tuple[Room, str]]) -> None:
         streams: dict[Room, set[str]] = {}

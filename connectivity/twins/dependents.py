@@ -8,7 +8,6 @@ all, so large that everybody's turn comes in a given time.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
@@ -26,6 +25,8 @@ class Dependents(Generic[Dependent]):
         self._of: dict[EntityId, set[Dependent]] = {}
         self._waiting: deque[Dependent] = deque()
         """Whose turn has not come in this round."""
+        self._due = 0
+        """What part of a turn is left over, in rounds."""
 
     def __repr__(self) -> str:
         return f"<Dependents: {len(self._upon)} of {len(self._of)} entities>"
@@ -48,6 +49,10 @@ class Dependents(Generic[Dependent]):
         """It is there no more. Nothing, if it was not."""
         self._leave(dependent, self._upon.pop(dependent, frozenset()))
 
+    def upon(self, dependent: Dependent) -> frozenset[EntityId]:
+        """What it was noted to depend upon."""
+        return self._upon.get(dependent, frozenset())
+
     def of(self, changed: Iterable[EntityId]) -> Collection[Dependent]:
         """Those that depend upon any of these."""
         if not self._of:
@@ -58,12 +63,13 @@ class Dependents(Generic[Dependent]):
         """Those that are meant, of all."""
         return [dependent for dependent in self._upon if are_meant(dependent)]
 
-    def turn(self, rounds: float) -> Collection[Dependent]:
-        """Some of them. After so many calls, everybody who was there all the time has had a turn."""
+    def turn(self, rounds: int) -> Collection[Dependent]:
+        """Some of them, as many as it takes for everybody to have a turn in about so many calls, and nobody many more."""
+        self._due += len(self._upon)
         if not self._waiting:
             self._waiting.extend(self._upon)
-        turn = min(len(self._waiting), math.ceil(len(self._upon) / max(rounds, 1.0)))
-        found = [self._waiting.popleft() for _ in range(turn)]
+        turn, self._due = divmod(self._due, rounds)
+        found = [self._waiting.popleft() for _ in range(min(turn, len(self._waiting)))]
         return [dependent for dependent in found if dependent in self._upon]
 
     def _leave(self, dependent: Dependent, entities: Iterable[EntityId]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from connectivity.streamr import watching
 from connectivity.twins.decide import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.streamr.names import partition_of
@@ -296,6 +297,28 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
             followers = sum(stream == each for _, stream in followed)
             assert tank.following.followers(partition_of(each, 0)) == followers
     assert followed or told
+
+
+async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tank = await Tank.filled(CLIENTS)
+    await now_may(tank, {"thing:/": granting("READ")})
+    await ditto(tank, command("create", value={"policyId": "acme.site:tanks"}))
+    await tank.asked("a", subscribe(stream=LAMP_STREAM))
+    judged: list[str] = []
+
+    def may_follow(stream: str, *_: object) -> bool:
+        judged.append(stream)
+        return True
+
+    monkeypatch.setattr(watching, "may_follow", may_follow)
+    for number in range(3):
+        await ditto(tank, command("modify", value={"policyId": "acme.site:tanks", "attributes": {"n": number}}))
+    assert offsets(await tank.frames("a", 4)) == [2, 3, 4]
+    assert judged == []
+    await now_may(tank, {"thing:/": granting("READ", "WRITE")})
+    assert judged == [LAMP_STREAM]
 
 
 async def test_who_may_still_read_notices_nothing_of_a_change() -> None:

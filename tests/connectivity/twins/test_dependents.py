@@ -66,6 +66,13 @@ def test_whoever_comes_or_goes_in_between_does_no_harm() -> None:
     assert found == present
 
 
+def test_a_few_have_a_turn_no_more_often_than_many() -> None:
+    dependents: Dependents[str] = Dependents()
+    dependents.note("tank", frozenset({A}))
+    turns = [len(dependents.turn(60)) for _ in range(180)]
+    assert sum(turns) == 3
+
+
 def test_without_anybody_nobody_has_a_turn() -> None:
     dependents: Dependents[EntityId] = Dependents()
     assert not dependents.turn(60)
