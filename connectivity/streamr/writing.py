@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
-from connectivity.lifetimes import Lifetimes
+from connectivity.lifetimes import FOREVER, Lifetimes
 from connectivity.store import Store
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
@@ -42,8 +42,8 @@ class Writing:
     def __init__(
         self,
         store: Store,
-        lifetimes: Lifetimes,
-        now: Callable[[], datetime],
+        lifetimes: Lifetimes = FOREVER,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         kept: int = KEPT,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
