@@ -12,7 +12,7 @@ from connectivity.brokers.base import BrokerType
 from connectivity.errors import Problem
 from connectivity.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 from connectivity.model import Connection
-from connectivity.rules import URI_INVALID, check_without_placeholders, has_expression, json_path, show
+from connectivity.rules import URI_INVALID, check_without_placeholders, has_expression, json_path, show, with_dummies
 from connectivity.websocket.admission import ACCESS_TOKEN, FRAME, REPLY_TO, USER, VERSION
 from connectivity.websocket.lifetime import OPENING
 from connectivity.websocket.link import MOST_HELD
@@ -70,7 +70,8 @@ def _check_addresses(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_path(path: str, address: str) -> Iterator[Problem]:
-    if not address.startswith("/") or any(unfit in address for unfit in "?# "):
+    written = with_dummies(address)
+    if not written.startswith("/") or any(unfit in written for unfit in "?# "):
         yield Problem(path, show(address), "a path such as /twins, without query")
 
 

@@ -34,6 +34,9 @@ WINDOW = 16
 """Messages for one address that may be published and not yet confirmed."""
 
 MOST_HELD = 5000
+SPARE = 100
+"""Sockets beyond the most peers, for those who are told that there is no room."""
+
 SWEEP = 1.0
 FAREWELL = 2.0
 """Seconds for the peers' part of a closing, when the door closes."""
@@ -91,9 +94,7 @@ class DoorLink:
 
     def make_peer(self) -> Peer:
         """A socket is being accepted."""
-        peer = Peer(self)
-        self._sockets.add(peer)
-        return peer
+        return Peer(self)
 
     def listening(self, server: asyncio.Server) -> None:
         """The sockets of this server come here; it is the link's to close."""
@@ -105,12 +106,22 @@ class DoorLink:
     def has_room(self) -> bool:
         return not self._is_crowded
 
+    @property
+    def is_overrun(self) -> bool:
+        return len(self._sockets) > self._rules.max_peers + SPARE
+
+    def made(self, peer: Peer) -> None:
+        self._sockets.add(peer)
+
+    def turned_away(self, reason: str) -> None:
+        self._refusals[reason] += 1
+
     def admit(self, asked: Asked) -> Admitted | Refused:
         if self._is_over:
             return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The door is being closed.")
         decided = admit(asked, self._rules, len(self._peers))
         if isinstance(decided, Refused):
-            self._refusals[f"{decided.status.value} {decided.text}"] += 1
+            self.turned_away(f"{decided.status.value} {decided.text}")
         return decided
 
     def entered(self, peer: Peer) -> None:

@@ -42,6 +42,10 @@ _TWO_BYTES, _EIGHT_BYTES = 126, 127
 """What stands in the place of a length that has so many bytes of its own."""
 
 _MOST_IN_TWO = 0xFFFF
+
+TLS_HELLO = 0x16
+"""The first byte of whoever begins to speak TLS."""
+
 _GONE = 410
 
 # Its own words are about single sockets; what operators are to know is told by the link.
@@ -59,6 +63,16 @@ class Door(Protocol):
     @property
     def has_room(self) -> bool:
         """Whether messages may come in at all."""
+
+    @property
+    def is_overrun(self) -> bool:
+        """Whether there are more sockets than could be peers, so that not even a request is read."""
+
+    def made(self, peer: Peer) -> None:
+        """There is a socket."""
+
+    def turned_away(self, reason: str) -> None:
+        """Somebody is hung up on for this reason."""
 
     def admit(self, asked: Asked) -> Admitted | Refused:
         """Decide about an opening request."""
@@ -107,7 +121,7 @@ class Peer(asyncio.Protocol):
         self._written = self._taken = 0
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
-        self._is_moving = self._has_left = False
+        self._has_begun = self._is_moving = self._has_left = False
 
     def __repr__(self) -> str:
         state = self._engine.state.name.lower()
@@ -123,8 +137,16 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_WATER)
+        self._door.made(self)
+        if self._door.is_overrun:
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
+        if not self._has_begun and data[0] == TLS_HELLO:
+            self._door.turned_away("they speak TLS, and the door does not: its uri is ws and not wss")
+            self.abort()
+            return
+        self._has_begun = True
         self.times.heard, self.times.pinged = self._loop.time(), None
         self._unread = self._unread + data if self._unread else data
         self.move()
@@ -162,6 +184,11 @@ class Peer(asyncio.Protocol):
     def _may_take(self) -> bool:
         return not self._is_full and self.unsettled < self._door.max_unsettled and self._door.has_room
 
+    @property
+    def _is_talking(self) -> bool:
+        """Whether what comes may be messages. Otherwise it is parsed in any case: it is the beginning, or the end."""
+        return self.times.is_open and self.times.closing is None
+
     def move(self) -> None:
         """Take what has come, as far as there is room, and read on or stop reading accordingly."""
         if self._is_moving or self._has_left:
@@ -173,7 +200,7 @@ class Peer(asyncio.Protocol):
                     payload, is_text = self._messages.popleft()
                     self.times.spoke = self._loop.time()
                     self._door.took(self, payload, is_text=is_text)
-                if self._messages or not self._unread or (self.times.is_open and not self._may_take):
+                if self._messages or not self._unread or (self._is_talking and not self._may_take):
                     break
                 part, self._unread = self._unread[:SLICE], self._unread[SLICE:]
                 self._parse(part)

@@ -68,7 +68,7 @@ class Doorway:
         return self.connection.broker_uri.port
 
     async def client(self, target: str = "/twins", **options: Any) -> ClientConnection:
-        scheme = "wss" if self.connection.broker_uri.is_secure else "ws"
+        scheme = options.pop("scheme", self.connection.broker_uri.scheme)
         options = {"compression": None, "proxy": None, "open_timeout": PATIENCE, **options}
         made = await connect(f"{scheme}://localhost:{self.port}{target}", **options)
         self._clients.append(made)
@@ -95,8 +95,9 @@ class Doorway:
     async def end(self) -> None:
         await self.link.close()
         for client in self._clients:
-            await client.close()
+            # It may not be reading.
             client.transport.abort()
+            await client.wait_closed()
         await asyncio.gather(*(taker.task for taker in self.takers))
 
 
