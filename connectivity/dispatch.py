@@ -28,7 +28,7 @@ import structlog
 
 from connectivity.acknowledgements import NO_TIME, NOTHING, Wish, channel_of, outcome_of_error, says_nothing, wish
 from connectivity.arrivals import Arrival, Redeliveries
-from connectivity.brokers.base import Outcome
+from connectivity.brokers.base import Outcome, Sign
 from connectivity.collecting import Pending
 from connectivity.commands import Commands, Sender
 from connectivity.conversation import conversation
@@ -164,6 +164,12 @@ class Dispatcher:
             self._exchange.announcements.announce(announcement)
         except Exception:
             log.exception("an announcement could not be made", policy=str(announcement.entity))
+
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        """What is to be seen of those who read at an address: of those who are gone, the subscriptions end."""
+        self.desks.reader(connection_id, address, sign)
+        if sign is Sign.GONE:
+            self._streams.leave(connection_id, address)
 
     def held(self, connection_id: str) -> int:
         """How many deliveries of a connection wait for acknowledgements."""
@@ -531,7 +537,8 @@ class Dispatcher:
 
     def _stream(self, signal: Subscribe | Request | Cancel, heard: Heard, arrival: Arrival) -> None:
         # One object for all that the same party says: subscriptions keep it.
-        peer = self._peer(heard.route, arrival.received.subjects, heard.route.connection_id)
+        reader = arrival.delivery.reader
+        peer = self._peer(heard.route, arrival.received.subjects, heard.route.connection_id, reader=reader)
         try:
             if isinstance(signal, Subscribe):
                 self._streams.subscribe(signal, peer)

@@ -68,13 +68,15 @@ class Peer:
     """Who speaks: the reply, the authorization subjects, and the scope in which subscription ids are unique.
 
     `has_session`: the scope is a session that has a lifetime of its own. Its subscriptions end when whoever keeps the
-    session cancels them, and never for lack of interaction.
+    session cancels them, and never for lack of interaction. `reader`: the address of who reads the answers, where it is
+    told when that one has gone; its subscriptions end with it.
     """
 
     reply: Reply
     subjects: tuple[str, ...]
     scope: Hashable
     has_session: bool = False
+    reader: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,8 @@ class Streams:
         self._second = int(clock())
         """The second of the last sweep. Idle times are counted in such seconds: one number that all can share."""
         self.open_by_connection: Counter[str] = Counter()
+        self._read_by: dict[tuple[str, str], set[Live]] = {}
+        """By connection and reader: what ends when that one has gone."""
 
     def __iter__(self) -> Iterator[Live]:
         """Those that have not ended."""
@@ -172,6 +176,7 @@ class Streams:
             self._cancel(former)
         live = scope[key] = Live(signal, key, peer, self._second)
         self.open_by_connection[connection] += 1
+        self._lead(live, peer)
         if not peer.has_session:
             self._schedule(live, self._bounds.idle_timeout)
         peer.reply.post(Created(live.kind, key, live.entity, signal.headers))
@@ -213,6 +218,11 @@ class Streams:
     def revoke(self, live: Live, fault: Fault) -> None:
         """An operator ends a subscription; its client is sent `failed`."""
         self._send(live, live.revoke(fault))
+
+    def leave(self, connection_id: str, reader: str) -> None:
+        """Whoever read the answers at this address has gone: what nobody else has taken up ends without a word."""
+        for live in list(self._read_by.get((connection_id, reader), ())):
+            self._cancel(live)
 
     def sweep(self) -> None:
         """End what has been idle for too long, forget what ended long enough ago. Call it about once a second."""
@@ -271,7 +281,26 @@ class Streams:
                 del self._scopes[scope, kind]
 
     def _touch(self, live: Live, headers: Headers, peer: Peer) -> None:
-        live.headers, live.peer, live.touched = encode(headers), peer, self._second
+        live.headers, live.touched = encode(headers), self._second
+        if peer is not live.peer:
+            self._lead(live, peer)
+
+    def _lead(self, live: Live, peer: Peer) -> None:
+        """The answers go to this peer from now on."""
+        self._unread(live)
+        live.peer = peer
+        if peer.reader is not None:
+            self._read_by.setdefault((live.connection_id, peer.reader), set()).add(live)
+
+    def _unread(self, live: Live) -> None:
+        """Nobody's going ends it any more."""
+        if live.peer.reader is None:
+            return
+        place = live.connection_id, live.peer.reader
+        if (read := self._read_by.get(place)) is not None:
+            read.discard(live)
+            if not read:
+                del self._read_by[place]
 
     def _find(self, signal: Request | Cancel, peer: Peer) -> Live | None:
         """The subscription that is meant. Answers `not found` itself where there is none for this peer."""
@@ -392,6 +421,7 @@ class Streams:
             live.feed.close()
             live.feed = None
         self.open_by_connection[live.connection_id] -= 1
+        self._unread(live)
         self._schedule(live, self._bounds.after_life)
 
 

@@ -120,7 +120,7 @@ class Supervisor:
                 pauses=pauses,
                 changed=self._client_changed,
                 now=now,
-                heard=partial(dispatcher.desks.reader, connection.id),
+                heard=partial(dispatcher.reader, connection.id),
             )
             for number in range(connection.client_count)
         ]

@@ -40,7 +40,8 @@ class Delivery:
     """One envelope as received, with the means to settle it. Exactly one of `settle` and `reject` is called, once.
 
     `name` is what the broker calls the delivery, the same when it comes again (None: nothing names it); `redelivered` is
-    the broker's own mark. `address` is the concrete address it arrived on.
+    the broker's own mark. `address` is the concrete address it arrived on. `reader` is the address of who has sent it and
+    reads the answers, where the link tells when that one has gone (`Sign.GONE`).
     """
 
     envelope: Envelope
@@ -48,6 +49,7 @@ class Delivery:
     name: str | None
     redelivered: bool
     ended: Callable[[Delivery, Outcome], None]
+    reader: str | None = None
 
     def settle(self) -> None:
         self.ended(self, Outcome.SETTLED)

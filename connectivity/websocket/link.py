@@ -157,7 +157,7 @@ class DoorLink:
         envelope = Envelope(payload, peer.text_headers if is_text else peer.binary_headers)
         shared: Shared[Taken] | None = None
         for number, source in enumerate(sources):
-            copy = Taken(envelope, peer.path, None, False, self._ended)
+            copy = Taken(envelope, peer.path, None, False, self._ended, peer.id)
             copy.peer = peer
             if len(sources) > 1:
                 shared = Shared(copy, len(sources)) if number == 0 else shared

@@ -159,3 +159,15 @@ async def test_closing_the_connection_lets_the_answers_out_first(house: House) -
     assert (await heard(client))["headers"]["correlation-id"] == "last"
     await client.wait_closed()
     assert client.close_code == 1001
+
+
+async def test_the_subscriptions_of_a_client_end_when_it_leaves(house: House) -> None:
+    """Also while its events wait for it; nobody else's end."""
+    staying, leaving = await house.client(), await house.client()
+    assert (await asked(staying, creation()))["status"] == 201
+    kept = (await asked(staying, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]
+    assert "subscriptionId" in (await asked(leaving, streaming("subscribeForPersistedEvents")))["value"]
+    await leaving.close()
+    await wait_until(lambda: len(list(house.site.streams)) == 1, PATIENCE)
+    event = await asked(staying, streaming("request", {"subscriptionId": kept, "demand": 1}))
+    assert event["value"]["item"]["revision"] == 1
