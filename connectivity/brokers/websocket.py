@@ -13,11 +13,12 @@ from connectivity.errors import Problem
 from connectivity.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 from connectivity.model import Connection
 from connectivity.rules import URI_INVALID, check_without_placeholders, has_expression, json_path, show, with_dummies
-from connectivity.websocket.admission import ACCESS_TOKEN, FRAME, REPLY_TO, USER, VERSION
+from connectivity.websocket.admission import ACCESS_TOKEN, FRAME, REPLY_TO, USER
 from connectivity.websocket.lifetime import OPENING
 from connectivity.websocket.link import MOST_HELD
 from connectivity.websocket.listening import examine, listen
 from connectivity.websocket.options import Options
+from mappings.streamr.versions import HEADER
 
 
 def check(connection: Connection) -> Sequence[Problem]:
@@ -102,7 +103,7 @@ source's is dropped. A reply-target without an address answers to the peer. Whoe
         HeaderRule(REPLY_TO, "the id of the peer", "is dropped"),
         HeaderRule(USER, "the name of its token, or the common name in its certificate", "is dropped"),
         HeaderRule(FRAME, "`text` or `binary`", "is dropped"),
-        HeaderRule(VERSION, "the version of messages that its query asks for, where it does", "is dropped"),
+        HeaderRule(HEADER, "the version of messages that its query asks for, where it does", "is dropped"),
         HeaderRule("content-type", "that of the request", "decides: JSON and text are sent as text, others as binary"),
         HeaderRule("any other", "that of the peer's opening request, in lower case", "is dropped"),
     ),

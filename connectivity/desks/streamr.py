@@ -9,6 +9,7 @@ takes is in `connectivity.streamr`. Streamr protocol, requests and sessions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -45,6 +46,7 @@ from mappings.streamr.names import Own
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
 from mappings.streamr.sessions import End, Listeners, Verdict
+from mappings.streamr.versions import version_in
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.records import Change
 
@@ -344,7 +346,10 @@ class StreamrDesk(Desk):
         resolved = route.place_of_reply(headers, delivery.address, arrival.received.subjects)
         if resolved is None:
             return None
-        return Line(route, resolved, options.style, headers.get("correlation-id"))
+        style, version = options.style, version_in(delivery.envelope.headers)
+        if version is not None and version != style.version:
+            style = replace(style, version=version)
+        return Line(route, resolved, style, headers.get("correlation-id"))
 
 
 def options_of(route: Route) -> StreamrOptions:

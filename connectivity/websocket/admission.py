@@ -18,14 +18,11 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from mappings.streamr.faults import UnknownVersion
-from mappings.streamr.versions import CONTROL, MESSAGE, message_version
+from mappings.streamr.versions import CONTROL, HEADER, MESSAGE, message_version
 
 REPLY_TO = "reply-to"
 USER = "websocket.user"
 FRAME = "websocket.frame"
-VERSION = "streamr-version"
-"""The version of the messages that a peer of the Streamr protocol asked for in its query."""
-
 ACCESS_TOKEN = "access_token"
 
 _OWN = "websocket."
@@ -42,8 +39,8 @@ _SOCKETS = frozenset(
         "trailer",
         "transfer-encoding",
         "upgrade",
+        HEADER,
         REPLY_TO,
-        VERSION,
     }
 )
 """Headers of a request that are no headers of messages, as are those of the opening itself."""
@@ -122,7 +119,7 @@ def admit(asked: Asked, rules: Rules, peers: int) -> Admitted | Refused:
     except UnknownVersion as error:
         return Refused(HTTPStatus.BAD_REQUEST, error.fault.message)
     if {CONTROL, MESSAGE} <= dict(members).keys():
-        kept[VERSION] = str(version)
+        kept[HEADER] = str(version)
     return Admitted(path, kept)
 
 

@@ -18,6 +18,9 @@ from mappings.streamr.messages import VERSIONS
 
 CONTROL = "controlLayerVersion"
 MESSAGE = "messageLayerVersion"
+HEADER = "streamr-version"
+"""The header of a peer's requests that says which version of messages it has asked for."""
+
 _DIGITS = 4
 _MOST_MEMBERS = 100
 
@@ -34,6 +37,12 @@ def message_version(query: str) -> int:
     if _number(control) != CONTROL_LAYER or (version := _number(message)) not in VERSIONS:
         raise _unknown(f"{shown(control)} and {shown(message)}")
     return version
+
+
+def version_in(headers: Mapping[str, str]) -> int | None:
+    """The version of messages that these headers of a request ask for; None where they ask for none that is spoken."""
+    version = _number(headers.get(HEADER, ""))
+    return version if version in VERSIONS else None
 
 
 def _number(text: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mappings.streamr.faults import UnknownVersion
-from mappings.streamr.versions import message_version
+from mappings.streamr.versions import message_version, version_in
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,20 @@ def test_a_peer_gets_what_it_asks_for(query: str, version: int) -> None:
 def test_a_version_that_is_not_spoken_is_refused_and_the_spoken_ones_are_named(query: str) -> None:
     with pytest.raises(UnknownVersion, match="expected 0 and 28, or 0 and 29"):
         message_version(query)
+
+
+@pytest.mark.parametrize(
+    ("headers", "version"),
+    [
+        ({}, None),
+        ({"streamr-version": "28"}, 28),
+        ({"streamr-version": "29"}, 29),
+        ({"streamr-version": "30"}, None),
+        ({"streamr-version": "-1"}, None),
+        ({"streamr-version": "twenty-nine"}, None),
+    ],
+)
+def test_a_request_may_say_in_a_header_which_version_its_sender_wants(
+    headers: dict[str, str], version: int | None
+) -> None:
+    assert version_in(headers) == version
