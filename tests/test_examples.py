@@ -45,6 +45,7 @@ ALL = {
     "gateways.json",
     "onboarding.yaml",
     "sensors.yaml",
+    "streams.yaml",
 }
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 

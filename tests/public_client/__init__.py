@@ -46,10 +46,10 @@ def node() -> str:
     return program
 
 
-async def run_node(script: Path, *words: str) -> Process:
-    """A Node program that finds the installed packages, with pipes to all sides. Raises ClientMissing."""
-    places = f"{_INSTALLED / '1.0.2' / 'node_modules'}{os.pathsep}{_HERE / 'absent'}"
-    environment = {**os.environ, "NODE_PATH": places}
+async def run_node(script: Path, *words: str, version: str = "1.0.2") -> Process:
+    """A Node program that finds a client and the packages it comes with. Has pipes to all sides. Raises ClientMissing."""
+    places = (_INSTALLED / version / "node_modules", _INSTALLED / "node_modules", _HERE / "absent")
+    environment = {**os.environ, "NODE_PATH": os.pathsep.join(map(str, places))}
     return await asyncio.create_subprocess_exec(
         node(), str(script), *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
     )

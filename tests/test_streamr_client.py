@@ -1,0 +1,118 @@
+"""The example client of the Streamr protocol: each message once and in order, whatever is lost, doubled or late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.streamr_client import OFFSET, Frame, Message, Reader, Request
+
+PLACE = {"stream": "tanks", "partition": 0}
+SUBSCRIBED = [0, 2, "", PLACE]
+SUB = "tanks/0"
+
+
+def message(offset: int, previous: int | None = None) -> Message:
+    return [28, "tanks", 0, 1700000000000, 0, offset, previous, 27, "{}"]
+
+
+def broadcast(offset: int, previous: int | None = None) -> Frame:
+    return [0, 0, "", message(offset, previous)]
+
+
+def unicast(offset: int, previous: int | None = None) -> Frame:
+    return [0, 1, SUB, message(offset, previous)]
+
+
+def end(kind: int) -> Frame:
+    return [0, kind, "", {**PLACE, "sub": SUB}]
+
+
+def asked(**selection: Any) -> Request:
+    return {"type": "resend", **PLACE, "sub": SUB, **selection}
+
+
+def course(reader: Reader, *frames: Frame) -> list[int | Request]:
+    """What the frames lead to, in order: messages as their offsets, and requests."""
+    found: list[int | Request] = []
+    for frame in frames:
+        given, requests = reader.take(frame)
+        found += [each[OFFSET] for each in given]
+        found += requests
+    return found
+
+
+def test_who_wants_only_what_is_new_asks_for_nothing() -> None:
+    reader = Reader("tanks")
+    assert reader.subscribe() == {"type": "subscribe", **PLACE}
+    assert course(reader, SUBSCRIBED, broadcast(7, 4), broadcast(10, 7)) == [7, 10]
+
+
+def test_what_is_wanted_of_the_past_comes_before_what_is_new() -> None:
+    reader = Reader("tanks", wanted={"resend_last": 2})
+    frames = (SUBSCRIBED, end(4), unicast(4, 1), broadcast(10, 7), unicast(7, 4), end(5), broadcast(13, 10))
+    assert course(reader, *frames) == [asked(resend_last=2), 4, 7, 10, 13]
+
+
+def test_a_gap_is_asked_for_and_nothing_overtakes_it() -> None:
+    reader = Reader("tanks")
+    frames = (SUBSCRIBED, broadcast(7), broadcast(16, 13), broadcast(19, 16), unicast(10, 7), unicast(13, 10), end(5))
+    assert course(reader, *frames) == [7, asked(resend_from=8, resend_to=13), 10, 13, 16, 19]
+
+
+@pytest.mark.parametrize("kind", [5, 6, 7])
+def test_what_cannot_be_had_any_more_is_asked_for_once(kind: int) -> None:
+    reader = Reader("tanks")
+    frames = (SUBSCRIBED, broadcast(7), broadcast(16, 13), end(kind), broadcast(19, 16))
+    assert course(reader, *frames) == [7, asked(resend_from=8, resend_to=13), 16, 19]
+
+
+def test_what_comes_twice_is_given_once() -> None:
+    assert course(Reader("tanks"), SUBSCRIBED, broadcast(7), broadcast(7), broadcast(10, 7), broadcast(7)) == [7, 10]
+
+
+def test_who_subscribes_again_asks_for_what_came_since() -> None:
+    reader = Reader("tanks", wanted={"resend_last": 5})
+    assert course(reader, SUBSCRIBED, unicast(7), end(5)) == [asked(resend_last=5), 7]
+    reader.subscribe()
+    assert course(reader, SUBSCRIBED, unicast(10, 7), end(5)) == [asked(resend_from=8), 10]
+
+
+def test_an_answer_that_was_lost_with_the_link_holds_nothing_up() -> None:
+    reader = Reader("tanks", wanted={"resend_last": 5})
+    assert course(reader, SUBSCRIBED, unicast(4)) == [asked(resend_last=5), 4]
+    reader.subscribe()
+    assert course(reader, SUBSCRIBED, unicast(7, 4), end(5), broadcast(10, 7)) == [asked(resend_from=5), 7, 10]
+
+
+def test_others_streams_partitions_and_resends_are_left_to_others() -> None:
+    reader = Reader("tanks", 1)
+    other = [0, 1, "another", message(7)]
+    assert course(reader, SUBSCRIBED, broadcast(7), other, end(5), [0, 7, "", {"error": "no"}], [0, 7, "", "no"]) == []
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.data())
+def test_whatever_is_lost_of_what_is_broadcast_every_message_comes_once_and_in_order(
+    arrives: list[bool], data: st.DataObject
+) -> None:
+    """A service answers each resend out of what is stored, while broadcasts go on; the newest message arrives."""
+    reader, given_, stored = Reader("tanks"), list[int](), list[Message]()
+    course(reader, SUBSCRIBED)
+    pending: list[Frame] = []
+    first: int | None = None
+    for offset, comes in enumerate([*arrives, True], 1):
+        stored.append(message(offset, offset - 1 or None))
+        if comes:
+            first = first or offset
+            pending.append([0, 0, "", stored[-1]])
+        while pending and (offset > len(arrives) or data.draw(st.booleans())):
+            messages, requests = reader.take(pending.pop(0))
+            given_ += [each[OFFSET] for each in messages]
+            for request in requests:
+                wanted = [m for m in stored if request["resend_from"] <= m[OFFSET] <= request["resend_to"]]
+                pending += [[0, 1, SUB, each] for each in wanted] + [end(5 if wanted else 6)]
+    assert first is not None
+    assert given_ == list(range(first, len(arrives) + 2))
