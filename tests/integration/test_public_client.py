@@ -20,7 +20,7 @@ from tests.behaviours.public_client import (
     each_version,
 )
 from tests.brokers import free_port
-from tests.integration.documents import EVERYTHING
+from tests.integration.documents import EVERYTHING, topic
 from tests.public_client import PATIENCE, VERSIONS, PublicClient
 from tests.public_client.wire import Peer, Wire
 from tests.service import ServiceProcess
@@ -54,24 +54,30 @@ def document(port: int) -> dict[str, Any]:
     }
 
 
-def grant(port: int, name: str, subject: str) -> None:
-    """A policy by which this subject, and the one with the key, may do everything with the streams that it is for."""
-    entries = {
-        "operator": {"subjects": {OPERATOR: {"type": "test"}}, "resources": {"policy:/": EVERYTHING}},
+def told(port: int, command: dict[str, Any]) -> dict[str, Any]:
+    """What the operator's Ditto command is answered."""
+    with connect(f"ws://127.0.0.1:{port}{TWINS}") as operator:
+        operator.send(json.dumps({"headers": {"correlation-id": "c"}, "path": "/", **command}))
+        answer: dict[str, Any] = json.loads(operator.recv(timeout=PATIENCE))
+    return answer
+
+
+def entries(subject: str, kind: str) -> dict[str, Any]:
+    """The operator may change the policy; this subject, and the one with the key, may do everything with what it is for."""
+    owned = {"policy:/": EVERYTHING, "thing:/": EVERYTHING}
+    return {
+        "operator": {"subjects": {OPERATOR: {"type": "test"}}, "resources": owned},
         "clients": {
             "subjects": {subject: {"type": "test"}, "streamr:pump": {"type": "test"}},
-            "resources": {"stream:/": EVERYTHING},
+            "resources": {f"{kind}:/": EVERYTHING},
         },
     }
-    command = {
-        "topic": f"acme.site/{name}/policies/commands/create",
-        "headers": {"correlation-id": name},
-        "path": "/",
-        "value": {"policyId": f"acme.site:{name}", "entries": entries},
-    }
-    with connect(f"ws://127.0.0.1:{port}{TWINS}") as operator:
-        operator.send(json.dumps(command))
-        answer = json.loads(operator.recv(timeout=60))
+
+
+def grant(port: int, name: str, subject: str) -> None:
+    """A policy of streams."""
+    value = {"policyId": f"acme.site:{name}", "entries": entries(subject, "stream")}
+    answer = told(port, {"topic": topic(name, "commands/create", "policies"), "value": value})
     assert answer["status"] == 201, answer
 
 
@@ -104,6 +110,26 @@ async def test_an_error_that_is_said_as_a_text_is_shown_by_every_client_that_sho
         await client.subscribe("a", stream="closed-0")
         await client.until(lambda: client.happened("error"))
         assert "Not authorized to subscribe to stream closed-0" in client.happened("error")[0]["text"]
+
+
+async def test_a_client_follows_and_changes_a_thing(door: tuple[str, str]) -> None:
+    """Its messages are the thing's events: from whoever changed it, in whichever protocol."""
+    port = int(door[0].split(":")[2].split("/")[0])
+    thing = {"_policy": {"entries": entries("streamr:anonymous", "thing")}, "attributes": {"level": 6}}
+    change: dict[str, Any] = {"topic": topic("pump-7", "commands/modify"), "path": "/attributes/level"}
+    assert told(port, {"topic": topic("pump-7", "commands/create"), "value": thing})["status"] == 201
+    stream = "things/acme.site:pump-7"
+    async with PublicClient.started("0.12.2", door[0]) as client:
+        await client.subscribe("a", stream=stream, resend_all=True)
+        await client.until(lambda: client.happened("resent", "a"))
+        assert told(port, {**change, "value": 7})["status"] == 204
+        await client.until(lambda: client.offsets("a") == [1, 2])
+        await client.publish(stream, {"headers": {}, **change, "value": 8})
+        await client.until(lambda: client.offsets("a") == [1, 2, 3])
+        assert [each["value"] for each in client.contents("a")[1:]] == [7, 8]
+        assert [each["revision"] for each in client.contents("a")] == [1, 2, 3]
+    kept = told(port, {"topic": topic("pump-7", "commands/retrieve"), "path": "/attributes/level"})
+    assert kept["value"] == 8
 
 
 async def forget(service: ServiceProcess, peer: Peer, stream: str) -> None:
