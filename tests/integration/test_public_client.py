@@ -132,6 +132,24 @@ async def test_a_client_follows_and_changes_a_thing(door: tuple[str, str]) -> No
     assert kept["value"] == 8
 
 
+async def test_a_client_that_follows_outlives_the_service(service: ServiceProcess, door: tuple[str, str]) -> None:
+    """The service is killed and comes again; the client finds it by itself, and asks for what it has missed."""
+    stream = f"open-{MOST_STREAMS - 1}"
+    async with PublicClient.started("0.12.2", door[0]) as client:
+        await client.subscribe("a", stream=stream, resend_all=True)
+        await client.until(lambda: client.happened("no_resend", "a"))
+        async with Peer.at(door[0]) as peer:
+            heard = await peer.publish(stream, {"v": 0}, {"v": 1})
+            await client.until(lambda: client.offsets("a") == heard)
+            service.kill()
+        service.start_again()
+        async with Peer.at(door[0]) as peer:
+            heard += await peer.publish(stream, {"v": 2}, {"v": 3})
+            await client.until(lambda: len(client.offsets("a")) == 4)
+        assert client.offsets("a") == heard
+        assert client.contents("a") == [{"v": n} for n in range(4)]
+
+
 async def forget(service: ServiceProcess, peer: Peer, stream: str) -> None:
     """Nothing of the stream can be resent any more."""
     erasure = {"entity": f"{stream}/0", "type": "stream", "by": "test"}

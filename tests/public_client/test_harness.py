@@ -18,7 +18,10 @@ from tests.public_client.wire import Peer, Wire
 pytestmark = pytest.mark.node
 
 
+@pytest.mark.soak
 class TestStandIn(PublicClientBehaviours):
+    """Where the service fails, this says whether it is the service."""
+
     @pytest.fixture
     async def door(self) -> AsyncIterator[tuple[str, str]]:
         async with StandIn.started() as stand_in:
