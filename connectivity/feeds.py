@@ -51,3 +51,20 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Nobody asks any more: what is looked for at this moment need not be found."""
+
+
+class _Nothing:
+    """The feed without elements."""
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:  # noqa: ARG002
+        return Page((), position, Then.END)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        ready()
+
+    def close(self) -> None:
+        """There is nothing to stop."""
+
+
+NOTHING: Feed = _Nothing()
+"""What is known to be empty: where a protocol lets a stream end before the first request, this one does."""

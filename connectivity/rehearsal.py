@@ -146,6 +146,8 @@ def _value(signal: Inbound) -> Any:
             return {"subscriptionId": key, "demand": demand}
         case Cancel(key=key):
             return {"subscriptionId": key}
+        case Spoken(request=bytes() as octets):
+            return {"octets": octets.hex(" ")}
         case Spoken(request=request):
             members = {name: value for name, value in asdict(request).items() if name != "auth_key"}
             return {"type": type(request).__name__.lower(), **members}

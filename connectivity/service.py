@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 import uvloop
@@ -66,7 +66,7 @@ from connectivity.watching import Watcher
 from connectivity.wide import wide_queries
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import FollowQuery, Kind, SearchQuery, Subscribe
+from mappings.signals import DeskQuery, FollowQuery, Kind, SearchQuery, Subscribe
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal import SqliteJournal
 from spark_store.search import SqliteSearch
@@ -313,6 +313,8 @@ class Service:
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """The feed of a subscribe. Permission to read a twin's events is judged once, with the subjects of the subscribe."""
         query = subscribe.query
+        if isinstance(query, DeskQuery):
+            return cast("Feed | Fault", query.open())
         if isinstance(query, SearchQuery):
             seconds = self.settings.search.budget_for_all.total_seconds()
             return open_search(self.searching, query, subscribe.headers, subjects, seconds)

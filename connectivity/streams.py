@@ -23,7 +23,7 @@ import structlog
 
 from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.feeds import Feed, FeedFailed, Position, Then
+from connectivity.feeds import NOTHING, Feed, FeedFailed, Position, Then
 from connectivity.lanes import Ended, Posting
 from connectivity.subscription import Emitted, Output, State, Subscription
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -187,9 +187,15 @@ class Streams:
             feed = INTERNAL_ERROR
         if isinstance(feed, Fault):
             self._send(live, live.fail(feed))
+        elif feed is NOTHING:
+            self._send(live, live.finish())
         else:
             live.feed = feed
             self._start(live)
+
+    def open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        """The feed of a subscribe for a desk that makes another one of it. Raises StoreError."""
+        return self._open(signal, subjects)
 
     def request(self, signal: Request, peer: Peer) -> None:
         """Add demand, or answer why it cannot be added."""

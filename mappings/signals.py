@@ -13,7 +13,7 @@ JSON values travel as text: `value` holds the bytes that came in, white space re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -265,7 +265,18 @@ class FollowQuery:
     may_leap: bool = False
 
 
-Query: TypeAlias = HistoryQuery | SearchQuery | FollowQuery
+@dataclass(frozen=True, slots=True)
+class DeskQuery:
+    """A question for which a desk knows the feed itself: `open` gives it, or the fault for which there is none.
+
+    `entity` is the one that it is about, if there is one.
+    """
+
+    open: Callable[[], Any]
+    entity: EntityId | None = None
+
+
+Query: TypeAlias = HistoryQuery | SearchQuery | FollowQuery | DeskQuery
 
 
 @dataclass(frozen=True, slots=True)

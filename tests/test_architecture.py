@@ -47,8 +47,8 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("mappings.options",),
         ("mappings.scripted",),
         ("mappings.ditto", "mappings.ditto.*"),
-        ("mappings.reactive_streams_io", "mappings.reactive_streams_io.*"),
         ("mappings.streamr", "mappings.streamr.*"),
+        ("mappings.reactive_streams_io", "mappings.reactive_streams_io.*"),
         ("mappings.codecs", "mappings.codecs.*", "mappings.mappers_page"),
     ),
     "spark_store": (
@@ -202,8 +202,9 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.desk_sessions",
         ),
         ("connectivity.targets", "connectivity.arrivals", "connectivity.rehearsal", "connectivity.subscriptions"),
-        ("connectivity.desks.base",),
+        ("connectivity.desks.base", "connectivity.lines"),
         ("connectivity.streamr", "connectivity.streamr.*"),
+        ("connectivity.reactive_streams_io", "connectivity.reactive_streams_io.*"),
         ("connectivity.desks", "connectivity.desks.*"),
         (
             "connectivity.members",
@@ -400,6 +401,7 @@ TESTED_BY_FAMILY = {
     "connectivity/websocket/*.py": "tests/connectivity/brokers/test_websocket*.py",
     "connectivity/spec/*.py": "tests/connectivity/test_spec*.py",
     "connectivity/commands.py": "tests/connectivity/test_dispatch*.py",
+    "connectivity/reactive_streams_io/*.py": "tests/connectivity/desks/test_reactive_streams_io*.py",
     "connectivity/streamr/*.py": "tests/connectivity/desks/test_streamr*.py",
     "connectivity/twins/*.py": "tests/connectivity/twins/test_decide*.py",
     "spark_store/pipeline/*.py": "tests/spark_store/pipeline/test_pipeline*.py",

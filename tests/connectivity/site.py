@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from connectivity.aggregating import open_search
 from connectivity.arrivals import Arrival, read
@@ -41,7 +41,7 @@ from connectivity.twins.streaming import may_stream
 from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event, FollowQuery, SearchQuery, Subscribe
+from mappings.signals import DeskQuery, Event, FollowQuery, SearchQuery, Subscribe
 from spark_store.cold import Cold
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import Journal, SqliteJournal
@@ -280,6 +280,8 @@ class Site:
         if isinstance(signal.query, SearchQuery):
             return open_search(self.searching, signal.query, signal.headers, subjects, 60.0)
         query = signal.query
+        if isinstance(query, DeskQuery):
+            return cast("Feed | Fault", query.open())
         fault = may_stream(query.entity, subjects, self.decider.world) if query.entity.type in TWINS else None
         if fault is not None:
             return fault

@@ -8,6 +8,7 @@ from mappings.codecs import codec_names, load_codec
 from mappings.codecs.base import PayloadMapper
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError
+from mappings.signals import Spoken
 
 
 @pytest.mark.parametrize("name", codec_names())
@@ -19,5 +20,7 @@ def test_every_codec_decodes_encodes_and_opens_sessions(name: str) -> None:
         signals = codec.decode(Envelope(b"\xff\x00 not a message of any protocol"), codec.session())
     except DecodeError:
         return
-    assert isinstance(codec, PayloadMapper), "only a mapper may leave to others what it cannot read"
-    assert list(signals) == []
+    if not all(isinstance(signal, Spoken) for signal in signals):
+        raise AssertionError(f"found {signals}, expected what only the protocol's desk can read")
+    may_leave = isinstance(codec, PayloadMapper) or bool(signals)
+    assert may_leave, "only a mapper may leave to others what it cannot read"

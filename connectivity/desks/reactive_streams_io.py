@@ -1,0 +1,170 @@
+"""The desk of reactive-streams-io: sessions of clients that subscribe to publishers, over brokers.
+
+A session stands for whoever reads one reply address. Each message of it is given to the session's endpoint, which decides
+what is said and what is wanted; what is wanted becomes subscriptions on the engine. Here messages find their sessions, and
+those that have none are turned away; the rest is in `connectivity.reactive_streams_io` (reactive-streams-io, brokers).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import structlog
+
+from connectivity.arrivals import Arrival
+from connectivity.conversation import conversation
+from connectivity.desks.base import Desk, Means, Saying
+from connectivity.inbound import Heard
+from connectivity.lanes import Ended
+from connectivity.lines import Line, is_meant, resolved_reply
+from connectivity.outbound import Route
+from connectivity.reactive_streams_io.counterparts import Counterpart
+from connectivity.reactive_streams_io.opening import Opening
+from connectivity.reactive_streams_io.rooms import Key, Room
+from connectivity.reactive_streams_io.watching import Watching
+from connectivity.streamr.writing import Writing
+from mappings.errors import MappingError
+from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io.frames import Goodbye, encode
+from mappings.reactive_streams_io.messages import SESSION, begins_session, envelope, is_parting, is_session
+from mappings.reactive_streams_io.options import RsioOptions
+from mappings.signals import ErrorResponse, Headers, Spoken
+from spark_store.records import Change
+
+log = structlog.get_logger(__name__)
+
+UNRELIABLE = "400 transport not reliable"
+FULL = "429 rsio:sessions.limit There are as many sessions as there may be."
+
+
+class RsioDesk(Desk):
+    """Serves all sessions of the service."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._rooms: dict[tuple[str, str], Room] = {}
+        """By connection and mapping."""
+        self._writing = Writing(means.store, means.lifetimes, means.now)
+        self._watching = Watching(means.store, means.decider.world)
+
+    def __repr__(self) -> str:
+        return f"<RsioDesk, {list(self._rooms.values())!r}>"
+
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | None:  # noqa: ARG002
+        """Give a message to its session. What it leads to is said by the session, at once and later."""
+        room = self._room(heard.route)
+        found = self._find(room, heard.route, spoken.headers, arrival)
+        if found is None:
+            return None
+        key, line = found
+        counterpart = room.find(key)
+        if counterpart is not None and counterpart.owners.isdisjoint(arrival.received.subjects):
+            self._drop("a session is not for others to use", arrival, spoken.headers, answer_to=line.address)
+            return None
+        if counterpart is not None and arrival.delivery.redelivered and counterpart.is_known(arrival.delivery):
+            heard.route.meter.inbound("answered_again")
+            return None
+        counterpart = self._seat(room, key, line, counterpart, heard.route, arrival, spoken.request)
+        if counterpart is not None:
+            counterpart.line = line
+            room.see(key, counterpart, counterpart.hear(arrival.delivery))
+        return None
+
+    def _seat(
+        self,
+        room: Room,
+        key: Key,
+        line: Line,
+        known: Counterpart | None,
+        route: Route,
+        arrival: Arrival,
+        octets: bytes,
+    ) -> Counterpart | None:
+        """Whose message this is; None for one that is turned away."""
+        if not begins_session(octets):
+            if known is None and not is_parting(octets):
+                self._turn_away(reasons.NO_SESSION, route, line, key)
+            return known
+        if route.source.qos == 0 and not room.options.allows_unreliable:
+            self._turn_away(UNRELIABLE, route, line, key)
+            return None
+        if known is None and room.is_full:
+            self._turn_away(FULL, route, line, key)
+            return None
+        return room.begin(key, line, arrival.received.subjects)
+
+    def _turn_away(self, reason: str, route: Route, line: Line, key: Key) -> None:
+        """Say goodbye to somebody who has no session."""
+        route.meter.inbound("refused")
+        log.info("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
+        line.post([envelope(encode(Goodbye(reason)), key[1])])
+
+    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Ended) -> None:
+        """A message that could not be taken is missing from its session, which ends."""
+        room = self._room(route)
+        found = self._find(room, route, error.headers, arrival)
+        if found is not None:
+            key, line = found
+            reason = reasons.write(error.fault)
+            counterpart = room.find(key)
+            if counterpart is None or counterpart.owners.isdisjoint(arrival.received.subjects):
+                self._turn_away(reason, route, line, key)
+            else:
+                room.see(key, counterpart, counterpart.part(reason))
+        ended(None)
+
+    def sweep(self) -> None:
+        self._watching.sweep()
+        for room in list(self._rooms.values()):
+            room.sweep()
+
+    def close_connection(self, connection_id: str) -> None:
+        for key in [key for key in self._rooms if key[0] == connection_id]:
+            self._rooms.pop(key).close()
+
+    def _room(self, route: Route) -> Room:
+        key = (route.connection_id, route.mapper.name)
+        room = self._rooms.get(key)
+        if room is None:
+            means = self._means
+            options = cast(RsioOptions, route.mapper.codec.terms)
+            opening = Opening(options, means.store, means.streams, means.decider.world, self._writing, means.now)
+            room = self._rooms[key] = Room(
+                route.connection_id, options, opening, means.streams, self._watching, means.clock
+            )
+        return room
+
+    def _find(self, room: Room, route: Route, headers: Headers, arrival: Arrival) -> tuple[Key, Line] | None:
+        """Whose message this is, and how that one is answered; None where that leads nowhere, or not where it may."""
+        try:
+            resolved = resolved_reply(route, headers, arrival)
+        except MappingError as error:
+            self._drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            return None
+        if resolved is None:
+            self._drop("a request cannot be answered", arrival, headers)
+            return None
+        if not is_meant(resolved.address, room.options.reply_addresses, route):
+            self._drop("a request names an address that is not meant", arrival, headers, answer_to=resolved.address)
+            return None
+        name = headers.get(SESSION)
+        if name is not None and not is_session(str(name)):
+            self._drop("a session has no such name", arrival, headers, answer_to=resolved.address)
+            return None
+        if name is None:
+            return (resolved.address, None), Line(route, resolved)
+        return (resolved.address, str(name)), Line(route, resolved, f"{resolved.address}#{name}")
+
+    def _drop(self, what: str, arrival: Arrival, headers: Headers, **about: object) -> None:
+        arrival.route.meter.inbound("unanswerable")
+        log.warning(
+            what,
+            connection=arrival.route.connection_id,
+            source=arrival.route.index,
+            address=arrival.delivery.address,
+            **about,
+            **conversation(headers),
+        )
+
+
+DESK = RsioDesk

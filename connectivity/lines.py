@@ -1,0 +1,85 @@
+"""How a session of a protocol with sessions of its own is sent messages: a line to its reply address, in order.
+
+The address is where the source's reply-target leads with the headers of a request, so whoever sends requests chooses it.
+Which addresses are meant the operator says, by a pattern or by the fixed beginning of the reply-target. All messages of one
+line go through the same lane of the connection's outbox, whatever link that uses (Ditto connections, reply-targets).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import structlog
+
+from connectivity.arrivals import Arrival
+from connectivity.brokers.base import Outgoing
+from connectivity.errors import ConnectivityError
+from connectivity.lanes import Ended, Posting
+from connectivity.outbound import Route
+from connectivity.publication import Resolved
+from mappings.envelope import Envelope
+from mappings.signals import Headers
+from mappings.streamr.addresses import AddressPattern, begins_alike
+
+log = structlog.get_logger(__name__)
+
+
+class Line:
+    """The way to one reply address. `order` names what keeps its order where one address is several queues."""
+
+    __slots__ = ("_headers", "_order", "_route", "address")
+
+    def __init__(self, route: Route, resolved: Resolved, order: str | None = None) -> None:
+        self.address = resolved.address
+        self._route = route
+        self._headers = resolved.headers
+        self._order = order or resolved.address
+
+    def __repr__(self) -> str:
+        return f"<Line to {self.address} of {self._route.connection_id}>"
+
+    @property
+    def connection_id(self) -> str:
+        return self._route.connection_id
+
+    def post(self, envelopes: Sequence[Envelope], ended: Ended | None = None, *, elements: int = 0) -> Posting:
+        """Send messages, `elements` of streams in them. What the reply-target maps replaces headers of theirs."""
+        route, mapped, address = self._route, self._headers, self.address
+        messages = [
+            Outgoing(address, Envelope(each.payload, {**each.headers, **mapped}), route.qos, self._order)
+            for each in envelopes
+        ]
+        route.facts.dispatched.note(None, len(messages))
+        route.facts.mapped.note(None, len(messages))
+        told = partial(self._ended, len(messages), elements, ended)
+        return route.outbox.post(messages, told, address, route.place)
+
+    def _ended(self, messages: int, elements: int, ended: Ended | None, error: ConnectivityError | None) -> None:
+        route = self._route
+        if error is not None:
+            route.facts.not_published.note(None, words=str(error))
+            log.warning(
+                "a frame was not taken",
+                connection=route.connection_id,
+                source=route.index,
+                address=self.address,
+                error=str(error),
+            )
+        else:
+            route.facts.published.note(None, messages)
+            route.meter.events += elements
+        if ended is not None:
+            ended(error)
+
+
+def resolved_reply(route: Route, headers: Headers, arrival: Arrival) -> Resolved | None:
+    """Where a request is answered; None where that leads nowhere. Raises MappingError for what can be no address."""
+    return route.place_of_reply(headers, arrival.delivery.address, arrival.received.subjects)
+
+
+def is_meant(address: str, pattern: AddressPattern | None, route: Route) -> bool:
+    """Whether answers may go to this address, which came with a request: as the operator says, or as he has written."""
+    if pattern is not None:
+        return pattern.allows(address)
+    return route.is_fixed or begins_alike(address, route.beginning)

@@ -1,0 +1,183 @@
+"""One client at one address, as long as its connection lasts: the endpoint, what leaves by it, and what comes
+(reactive-streams-io, brokers).
+
+The endpoint decides what is said; here it is given messages and the time, and what it says is posted to the client's line.
+At most `WINDOW` messages wait for the broker; what comes of the engine meanwhile waits with the engine. Frames of one tick
+leave together. A message that the broker refuses leaves a gap: who numbers messages and can resume finds it and goes on,
+everybody else is told that it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from connectivity.arrivals import digest
+from connectivity.brokers.base import Delivery
+from connectivity.errors import ConnectivityError
+from connectivity.lines import Line
+from connectivity.reactive_streams_io.offers import Offers, nobody
+from connectivity.reactive_streams_io.opening import Opening
+from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.reactive_streams_io.endpoint import Endpoint, State
+from mappings.reactive_streams_io.events import Cancelled, Closed, Event, Interrupted, Requested, Subscribed
+from mappings.reactive_streams_io.frames import Extension
+from mappings.reactive_streams_io.messages import envelope
+
+log = structlog.get_logger(__name__)
+
+WINDOW = 64
+"""Messages of one client that the broker has not confirmed."""
+
+REMEMBERED = 64
+"""Messages of one client that are known when the broker brings them again."""
+
+GAP = "503 rsio:message.lost A message could not be sent."
+
+
+class Counterpart:
+    """A client. `line` is the way by which it was answered last; `owners` are the subjects that its session is of."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        offers: Offers,
+        opening: Opening,
+        line: Line,
+        owners: frozenset[str],
+        clock: Callable[[], float],
+        name: str | None = None,
+    ) -> None:
+        """`clock` gives monotonic seconds, `name` is what the client calls its session, where it has a name for it."""
+        self.endpoint = endpoint
+        self.offers = offers
+        self.line = line
+        self.owners = owners
+        self.unconfirmed = 0
+        self._clock = clock
+        self._opening = opening
+        self._name = name
+        self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
+        self._is_flushing = self._is_woken = self._is_gone = False
+        offers.wake = self.wake
+
+    def __repr__(self) -> str:
+        return f"<Counterpart at {self.line.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
+
+    def is_known(self, delivery: Delivery) -> bool:
+        """Whether the broker brings something again that was taken already."""
+        known = (delivery.name, digest(delivery))
+        if delivery.name is None:
+            return bool(self._heard) and next(reversed(self._heard)) == known
+        return known in self._heard
+
+    def hear(self, delivery: Delivery) -> Sequence[Event]:
+        """Take a message; the events that are not about streams."""
+        known = (delivery.name, digest(delivery))
+        self._heard[known] = None
+        self._heard.move_to_end(known)
+        if len(self._heard) > REMEMBERED:
+            self._heard.popitem(last=False)
+        return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
+
+    def tick(self) -> Sequence[Event]:
+        """Look whether something is due."""
+        return self._react(self.endpoint.tick(self._clock()))
+
+    def part(self, reason: str) -> Sequence[Event]:
+        """Say goodbye."""
+        return self._react(self.endpoint.close(self._clock(), reason))
+
+    def leave(self) -> None:
+        """Nobody is told anything any more."""
+        self._is_gone = True
+        if self.offers.wake == self.wake:
+            self.offers.stop()
+
+    def take_over(self, offers: Offers) -> None:
+        """Go on with the streams of a session that was held elsewhere."""
+        self.offers = offers
+        offers.wake = self.wake
+
+    def _react(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Carry out what the client wants of streams; the other events."""
+        others: list[Event] = []
+        for event in events:
+            match event:
+                case Subscribed(stream, publisher, demand):
+                    self._subscribe(stream, publisher, demand)
+                case Requested(stream, demand):
+                    self.offers.request(stream, demand)
+                case Cancelled(stream):
+                    self.offers.cancel(stream)
+                case Closed() | Interrupted():
+                    self._end(event)
+                    others.append(event)
+                case _:
+                    others.append(event)
+        self.flush()
+        return others
+
+    def _subscribe(self, stream: int, publisher: str, demand: int) -> None:
+        try:
+            opened = self._opening.open(publisher, self.offers.subjects)
+        except Exception:
+            log.exception("a publisher could not be opened", publisher=publisher, connection=self.line.connection_id)
+            opened = INTERNAL_ERROR
+        if isinstance(opened, Fault):
+            self.offers.refuse(stream, opened)
+        else:
+            self.offers.begin(stream, opened, demand)
+
+    def _end(self, event: Closed | Interrupted) -> None:
+        if self.offers.wake == self.wake:
+            self.offers.wake = nobody
+            if isinstance(event, Closed):
+                self.offers.stop()
+        log.info(
+            "a session ended" if isinstance(event, Closed) else "a session was interrupted",
+            connection=self.line.connection_id,
+            address=self.line.address,
+            reason=event.reason,
+        )
+
+    # what leaves
+
+    def wake(self) -> None:
+        """There is something to send: with whatever else comes in this tick."""
+        if not self._is_woken:
+            self._is_woken = True
+            asyncio.get_running_loop().call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._is_woken = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Post what may leave."""
+        # A link may confirm within the call; the outer one goes on then.
+        if self._is_flushing or self._is_gone:
+            return
+        self._is_flushing = True
+        try:
+            while self.unconfirmed < WINDOW and (octets := self.endpoint.take()):
+                self.unconfirmed += 1
+                self.line.post([envelope(octets, self._name)], self._confirmed)
+                self.offers.taken()
+        finally:
+            self._is_flushing = False
+
+    def _confirmed(self, error: ConnectivityError | None) -> None:
+        self.unconfirmed -= 1
+        if error is not None and self.endpoint.state is State.OPEN and not self._is_found:
+            self.part(GAP)
+        elif self.unconfirmed == WINDOW - 1:
+            self.wake()
+
+    @property
+    def _is_found(self) -> bool:
+        """Whether the client finds a gap by itself and can go on."""
+        return {Extension.SEQUENCE.value, Extension.RESUME.value} <= self.endpoint.in_force

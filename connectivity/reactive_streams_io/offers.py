@@ -1,0 +1,200 @@
+"""What one session has subscribed to: its streams, each a subscription on the engine (reactive-streams-io, engine).
+
+The demand of the client is that of the engine. What the engine sends waits in the session until the transport takes it, and
+the engine reads on when that has happened. Offers outlive a transport as their session does: while nobody is there they go
+on up to what a page holds, and no further.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import takewhile
+
+from connectivity.errors import ConnectivityError
+from connectivity.feeds import Feed
+from connectivity.lanes import Ended, Posting
+from connectivity.reactive_streams_io.opening import Opened
+from connectivity.reactive_streams_io.watching import Watching
+from connectivity.streams import Peer, Streams
+from mappings.errors import Fault
+from mappings.ids import EntityId
+from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io.options import RsioOptions
+from mappings.reactive_streams_io.session import Session
+from mappings.signals import (
+    Cancel,
+    Complete,
+    Created,
+    DeskQuery,
+    Ending,
+    ErrorResponse,
+    Failed,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
+
+_NOT_READ = Fault(503, "rsio:subscription.ended", "The subscription has ended.")
+
+
+class Offers:
+    """The streams of one session. `wake` is called when there is something for the transport."""
+
+    def __init__(
+        self,
+        session: Session,
+        connection_id: str,
+        subjects: tuple[str, ...],
+        options: RsioOptions,
+        streams: Streams,
+        watching: Watching,
+    ) -> None:
+        self.session = session
+        self.connection_id = connection_id
+        self.subjects = subjects
+        self.streams_there = options.streams
+        self.largest = options.limits.element
+        self.wake: Callable[[], None] = nobody
+        self._streams = streams
+        self._watching = watching
+        self._offers: dict[int, Offer] = {}
+        self._waiting: dict[int, Offer] = {}
+
+    def __repr__(self) -> str:
+        return f"<Offers {list(self._offers.values())!r}>"
+
+    def entity(self, stream: int) -> EntityId | None:
+        """What a stream is of; None where it is over."""
+        offer = self._offers.get(stream)
+        return offer.entity if offer is not None else None
+
+    def begin(self, stream: int, opened: Opened, demand: int) -> None:
+        """Subscribe on the engine. Raises StoreUnavailable."""
+        if opened.entity is not None:
+            self._watching.note(self, stream, opened.entity)
+        offer = self._offers[stream] = Offer(self, stream, opened)
+        query = DeskQuery(opened.open, opened.entity)
+        self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)
+
+    def refuse(self, stream: int, fault: Fault) -> None:
+        self.session.end(stream, reasons.write(fault))
+
+    def request(self, stream: int, demand: int) -> None:
+        if (offer := self._offers.get(stream)) is not None:
+            self._streams.request(Request(offer.kind, offer.key, demand, {}), offer.peer)
+
+    def cancel(self, stream: int) -> None:
+        """The client wants no more of a stream, or nobody has to be told of its end."""
+        if (offer := self._offers.pop(stream, None)) is not None:
+            self._waiting.pop(stream, None)
+            self._watching.forget(self, stream)
+            offer.is_over = True
+            self._streams.cancel(Cancel(offer.kind, offer.key, {}), offer.peer)
+            offer.let_go()
+
+    def fail(self, stream: int, fault: Fault) -> None:
+        """End a stream, and tell the client why."""
+        self.cancel(stream)
+        self.refuse(stream, fault)
+        self.wake()
+
+    def stop(self) -> None:
+        """The session is over."""
+        for stream in list(self._offers):
+            self.cancel(stream)
+
+    def taken(self) -> None:
+        """The transport has taken something: whoever has nothing left there reads on."""
+        for stream, offer in list(self._waiting.items()):
+            if not self.session.waiting(stream):
+                del self._waiting[stream]
+                offer.let_go()
+
+    # for its offers
+
+    def wait(self, offer: Offer) -> None:
+        self._waiting[offer.stream] = offer
+
+    def forget(self, offer: Offer) -> None:
+        """An offer has come to its end, which waits behind its elements."""
+        self._offers.pop(offer.stream, None)
+        self._watching.forget(self, offer.stream)
+
+
+class Offer:
+    """One stream: where the engine's answers go."""
+
+    terminal_needs_request = False
+
+    def __init__(self, offers: Offers, stream: int, opened: Opened) -> None:
+        self.stream = stream
+        self.key = str(stream)
+        self.kind = opened.kind
+        self.entity: EntityId | None = opened.entity
+        self.open: Callable[[], Feed | Fault] = opened.open
+        self.connection_id = offers.connection_id
+        self.is_over = False
+        self.peer = Peer(self, offers.subjects, (offers.connection_id, "rsio", offers.session.key), has_session=True)
+        self._offers = offers
+        self._element_size = opened.element_size
+        self._postings: deque[Posting] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Offer {self.stream} of {self.entity}>"
+
+    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
+        """Let the session say what the engine does."""
+        if self.is_over:
+            return None
+        offers, session = self._offers, self._offers.session
+        posting: Posting | None = None
+        if isinstance(signal, Created):
+            session.accept(self.stream, self._element_size)
+        elif isinstance(signal, Next):
+            posting = self._offer(signal, ended)
+        else:
+            self.is_over = True
+            session.end(self.stream, None if isinstance(signal, Complete) else reasons.write(fault_of(signal)))
+            offers.forget(self)
+        offers.wake()
+        return posting
+
+    def _offer(self, signal: Next, ended: Ended | None) -> Posting:
+        """Offer elements. Behind one that is too large there are no others."""
+        session, largest = self._offers.session, self._offers.largest
+        fit = list(takewhile(lambda element: len(element) <= largest, signal.elements))
+        session.offer(self.stream, fit)
+        posting = Posting(1, ended)
+        if len(fit) < len(signal.elements):
+            size = len(signal.elements[len(fit)])
+            said = f"An element has {size} octets, expected at most {largest}."
+            self._offers.fail(self.stream, Fault(413, "rsio:element.toolarge", said))
+            _let_go(posting)
+            return posting
+        self._postings.append(posting)
+        self._offers.wait(self)
+        return posting
+
+    def let_go(self) -> None:
+        """The transport has taken all that was offered, or nothing of it counts any more."""
+        while self._postings:
+            _let_go(self._postings.popleft())
+
+
+def fault_of(signal: Outbound) -> Fault:
+    """Why the engine has ended a subscription, or not begun it."""
+    if isinstance(signal, ErrorResponse):
+        return signal.fault
+    reason = signal.reason if isinstance(signal, Failed) else Ending.CANCELLED
+    return reason if isinstance(reason, Fault) else _NOT_READ
+
+
+def _let_go(posting: Posting, error: ConnectivityError | None = None) -> None:
+    posting.take()
+    posting.confirm(error)
+
+
+def nobody() -> None:
+    """No transport is there."""

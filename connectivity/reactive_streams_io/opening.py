@@ -1,0 +1,301 @@
+"""What a publisher string means here: the feed behind it, and how large its elements are (reactive-streams-io, names).
+
+Who may read is judged as for everybody else who streams: the history and the events of a twin need READ on all of it, and
+what is missing or may not be read is not found; a stream needs READ on `stream:/<id>` by the policy that is named for it.
+History that is retained no longer is not passed over: who asks for it by its revision is told that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from connectivity.feeds import NOTHING, Feed
+from connectivity.published import first_published
+from connectivity.reactive_streams_io.feeds import Apart, Behind, Later, Trials, Write, Written
+from connectivity.reactive_streams_io.watching import not_readable
+from connectivity.store import Store
+from connectivity.streamr.resending import query_of
+from connectivity.streamr.writing import Writing
+from connectivity.streams import Streams
+from connectivity.twins.base import World
+from mappings.errors import DecodeError, Fault
+from mappings.ids import EntityId
+from mappings.pointer import MISSING, parse_pointer
+from mappings.reactive_streams_io import names, trials
+from mappings.reactive_streams_io.elements import EventWriter, packer
+from mappings.reactive_streams_io.options import RsioOptions
+from mappings.selection import SelectorRefused, parse_fields, select
+from mappings.signals import Event, FollowQuery, HistoryQuery, Kind, Query, SearchQuery, Subscribe
+from mappings.streamr.names import partition_of
+from mappings.streamr.requests import All, FromTime, Last, Range, Selection
+from spark_store import rql
+from spark_store.errors import QueryError
+from spark_store.partial import partial_thing
+
+STREAM_VERSION = 28
+"""The version of Streamr's messages whose array is the element of a stream."""
+
+
+class Opened(NamedTuple):
+    """A publisher as the engine is asked for it. `open` finds the feed, whose elements are octets, or says why not."""
+
+    kind: Kind
+    entity: EntityId | None
+    element_size: int
+    open: Callable[[], Feed | Fault]
+
+
+class Opening:
+    """Opens publishers for one mapping. `writing` writes the messages of streams once for all who follow them."""
+
+    def __init__(
+        self,
+        options: RsioOptions,
+        store: Store,
+        streams: Streams,
+        world: World,
+        writing: Writing,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._streams = streams
+        self._world = world
+        self._writing = writing
+        self._now = now
+
+    def open(self, publisher: str, subjects: tuple[str, ...]) -> Opened | Fault:
+        """What a publisher string asks for, or what is wrong with it."""
+        try:
+            name = names.parse(publisher, with_trials=self._options.has_trials)
+            return self._named(name, subjects)
+        except DecodeError as error:
+            return error.fault
+        except (SelectorRefused, ValueError) as error:
+            return _wrong(str(error))
+        except QueryError as error:
+            return error.fault
+
+    def _named(self, name: names.Name, subjects: tuple[str, ...]) -> Opened | Fault:
+        if name.encoding != "json":
+            return _wrong(f"found enc={name.encoding}, expected json")
+        match name:
+            case names.Trial():
+                return Opened(Kind.HISTORY, None, trials.element_size(name), lambda: _trial(name))
+            case names.History():
+                return self._history(name, subjects)
+            case names.Events():
+                return self._events(name, subjects)
+            case names.Search():
+                return self._search(name, subjects)
+            case names.Stream():
+                return self._stream(name, subjects)
+            case names.Ingest():
+                return Fault(404, "rsio:publisher.notfound", "Nobody subscribes to what is ingested, but the service.")
+
+    # things and policies
+
+    def _history(self, name: names.History, subjects: tuple[str, ...]) -> Opened | Fault:
+        if name.follow and name.to_revision is not None:
+            return _wrong("found follow with to, which has an end")
+        entity = name.entity
+        write = self._written(entity, name.projection, name.fields, None)
+        is_kept = self._matching(name.filter) if name.follow and name.filter is not None else None
+
+        def open() -> Feed | Fault:
+            newest = self._newest(entity)
+            query = HistoryQuery(
+                entity, name.from_revision or 0, name.to_revision, name.after, name.before, name.filter
+            )
+            feed = self._ask(Kind.HISTORY, query, subjects)
+            if isinstance(feed, Fault):
+                return feed
+            if (gone := self._gone(entity, name.from_revision)) is not None:
+                return gone
+            written = Written(feed, write)
+            if not name.follow:
+                return written
+            live = self._written(entity, name.projection, name.fields, is_kept)
+            return Behind(written, lambda: self._live(entity, newest, live, subjects))
+
+        return Opened(Kind.HISTORY, entity, _size(name.projection), open)
+
+    def _events(self, name: names.Events, subjects: tuple[str, ...]) -> Opened | Fault:
+        if name.extra_fields is not None:
+            return _wrong("found extra-fields, expected fields of the event alone")
+        is_kept = self._matching(name.filter) if name.filter is not None else None
+        write = self._written(name.entity, name.projection, name.fields, is_kept)
+
+        def open() -> Feed | Fault:
+            return self._live(name.entity, None, write, subjects)
+
+        return Opened(Kind.LIVE, name.entity, _size(name.projection), open)
+
+    def _live(self, entity: EntityId, after: int | None, write: Write, subjects: tuple[str, ...]) -> Feed | Fault:
+        feed = self._ask(Kind.LIVE, FollowQuery(entity, after), subjects)
+        return feed if isinstance(feed, Fault) else Written(feed, write)
+
+    def _matching(self, text: str) -> Callable[[Event], bool]:
+        """Whether an event matches a filter. Raises QueryError."""
+        predicate = rql.resolve_times(rql.parse(text), self._now())
+        return lambda event: rql.evaluate(predicate, partial_thing(event))
+
+    def _written(
+        self,
+        entity: EntityId,
+        projection: names.Projection | None,
+        fields: str | None,
+        is_kept: Callable[[Event], bool] | None,
+    ) -> Write:
+        """What writes the events that are kept. Raises SelectorRefused, DecodeError."""
+        write: Write = EventWriter(entity) if projection is None else _projected(projection)
+        if fields is not None:
+            if projection is not None:
+                raise ValueError("found fields with project, expected one of them")
+            write = _selected(write, fields)
+        if is_kept is None:
+            return write
+        return lambda event: write(event) if is_kept(event) else None
+
+    # searches
+
+    def _search(self, name: names.Search, subjects: tuple[str, ...]) -> Opened | Fault:
+        namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
+        query = SearchQuery(name.filter, name.options, namespaces, name.fields)
+        is_apart = name.unit == "thing"
+
+        def open() -> Feed | Fault:
+            feed = self._ask(Kind.SEARCH, query, subjects)
+            if isinstance(feed, Fault):
+                return feed
+            return Apart(feed, _things) if is_apart else feed
+
+        return Opened(Kind.SEARCH, None, 0, open)
+
+    # streams
+
+    def _stream(self, name: names.Stream, subjects: tuple[str, ...]) -> Opened | Fault:
+        known = self._options.streams.get(name.id)
+        if known is None or name.partition >= known.partitions:
+            return Fault(
+                404, "rsio:stream.notfound", f"There is no stream '{name.id}' with partition {name.partition}."
+            )
+        entity = partition_of(name.id, name.partition)
+
+        def may_read() -> Fault | None:
+            return not_readable(entity, subjects, self._options.streams, self._world)
+
+        def write(event: Event) -> bytes:
+            return self._writing.written(event, STREAM_VERSION)
+
+        def live(after: int | None) -> Feed | Fault:
+            fault = may_read()
+            return fault if fault is not None else self._live(entity, after, write, subjects)
+
+        def open() -> Feed | Fault:
+            if (fault := may_read()) is not None:
+                return fault
+            selection = _selection(name)
+            if selection is None:
+                return live(None) if name.follow else NOTHING
+            if (gone := self._gone(entity, name.from_offset)) is not None:
+                return gone
+            newest = self._newest(entity)
+
+            def ask(selection: Selection) -> Feed | Fault:
+                return self._ask(Kind.HISTORY, query_of(selection, entity, newest), subjects)
+
+            async def find(instant: int) -> Feed | Fault:
+                first = await first_published(self._store, entity, 1, newest, instant)
+                return ask(Range(newest + 1 if first is None else first, None))
+
+            found = Later(lambda: find(selection.instant)) if isinstance(selection, FromTime) else ask(selection)
+            if isinstance(found, Fault):
+                return found
+            written = Written(found, write)
+            return Behind(written, lambda: live(newest)) if name.follow else written
+
+        return Opened(Kind.HISTORY if _selection(name) is not None else Kind.LIVE, entity, 0, open)
+
+    # the store
+
+    def _ask(self, kind: Kind, query: Query, subjects: tuple[str, ...]) -> Feed | Fault:
+        return self._streams.open_feed(Subscribe(kind, query, {}), subjects)
+
+    def _newest(self, entity: EntityId) -> int:
+        snapshot = self._store.snapshot(entity)
+        return 0 if snapshot is None else snapshot.revision
+
+    def _gone(self, entity: EntityId, wanted: int | None) -> Fault | None:
+        """What is said to somebody who names a revision that no page brings any more."""
+        if wanted is None or wanted < 1 or wanted > self._newest(entity):
+            return None
+        oldest = self._store.oldest_kept(entity)
+        if wanted >= oldest:
+            return None
+        return Fault(
+            410, "rsio:history.gone", f"Found {wanted}, and what is retained of '{entity}' begins at {oldest}."
+        )
+
+
+def _trial(trial: names.Trial) -> Feed:
+    feed = Trials(trial)
+    return NOTHING if feed.is_empty else feed
+
+
+def _size(projection: names.Projection | None) -> int:
+    return 0 if projection is None else projection.element_size
+
+
+def _projected(projection: names.Projection) -> Write:
+    """The number at a pointer after an event, packed. Raises DecodeError."""
+    segments = parse_pointer(projection.pointer)
+    pack = packer(projection)
+
+    def write(event: Event) -> bytes | None:
+        found: Any = partial_thing(event)
+        for segment in segments:
+            found = found.get(segment, MISSING) if isinstance(found, dict) else MISSING
+        return pack(found)
+
+    return write
+
+
+def _selected(write: Write, fields: str) -> Write:
+    """Elements with some of their members only. Raises SelectorRefused."""
+    selection = parse_fields(fields)
+
+    def selected(event: Event) -> bytes | None:
+        octets = write(event)
+        return octets if octets is None else _encode(select(_decode(octets), selection))
+
+    return selected
+
+
+def _things(page: Any) -> Sequence[bytes]:
+    """The things of a page, each by itself."""
+    return [bytes(each) for each in _decode_page(page)]
+
+
+def _selection(name: names.Stream) -> Selection | None:
+    """Which messages of before are wanted; None for none."""
+    if name.all:
+        return All()
+    if name.last is not None:
+        return Last(name.last) if name.last else None
+    if name.from_offset is not None:
+        return Range(name.from_offset, name.to_offset)
+    return FromTime(name.since) if name.since is not None else None
+
+
+def _wrong(words: str) -> Fault:
+    return Fault(400, "rsio:publisher.invalid", f"{words[:1].upper()}{words[1:]}.")
+
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_decode_page = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -1,0 +1,123 @@
+"""The sessions of one connection that speak reactive-streams-io through one mapping (reactive-streams-io, brokers).
+
+Whoever reads one reply address is one client; the header `rsio-session` tells apart those that share one. A client begins
+with a hello; a second one is a client that has started anew, and what it had before is over without a word. Sessions that
+can be resumed are kept here while nobody is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from connectivity.lines import Line
+from connectivity.reactive_streams_io.counterparts import Counterpart
+from connectivity.reactive_streams_io.offers import Offers
+from connectivity.reactive_streams_io.opening import Opening
+from connectivity.reactive_streams_io.watching import Watching
+from connectivity.streams import Streams
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Closed, Event, Interrupted, Resumed
+from mappings.reactive_streams_io.options import RsioOptions
+from mappings.reactive_streams_io.resumption import Resumables
+
+MOST_SESSIONS = 10_000
+"""Clients of one connection."""
+
+Key: TypeAlias = tuple[str, str | None]
+"""A reply address, and what the client calls its session."""
+
+
+class Room:
+    """The clients of one connection through one mapping."""
+
+    def __init__(
+        self,
+        connection_id: str,
+        options: RsioOptions,
+        opening: Opening,
+        streams: Streams,
+        watching: Watching,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` gives monotonic seconds."""
+        self.connection_id = connection_id
+        self.options = options
+        self._opening = opening
+        self._streams = streams
+        self._watching = watching
+        self._clock = clock
+        self._resumables = Resumables(options.limits)
+        self._counterparts: dict[Key, Counterpart] = {}
+        self._offers: dict[int, Offers] = {}
+        """By the keys of their sessions: those of clients that are there, and of those that may come back."""
+
+    def __repr__(self) -> str:
+        return f"<Room of {self.connection_id}, {len(self._counterparts)} clients, {self._resumables!r}>"
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._counterparts) >= MOST_SESSIONS
+
+    def find(self, key: Key) -> Counterpart | None:
+        return self._counterparts.get(key)
+
+    def begin(self, key: Key, line: Line, subjects: tuple[str, ...]) -> Counterpart:
+        """A client says hello. What it had before is over."""
+        self.forget(key)
+        endpoint = Endpoint(
+            Role.SERVER,
+            self._clock(),
+            limits=self.options.limits,
+            extensions=self.options.extensions,
+            has_messages=True,
+            subject="\0".join(sorted(subjects)),
+            resumables=self._resumables,
+        )
+        offers = Offers(endpoint.session, self.connection_id, subjects, self.options, self._streams, self._watching)
+        self._offers[endpoint.session.key] = offers
+        counterpart = Counterpart(endpoint, offers, self._opening, line, frozenset(subjects), self._clock, key[1])
+        self._counterparts[key] = counterpart
+        return counterpart
+
+    def forget(self, key: Key) -> None:
+        """Whoever was there is there no more, and is told nothing."""
+        if (counterpart := self._counterparts.pop(key, None)) is not None:
+            session = counterpart.endpoint.session
+            self._resumables.void(session)
+            self._offers.pop(session.key, None)
+            counterpart.leave()
+
+    def see(self, key: Key, counterpart: Counterpart, events: Sequence[Event]) -> None:
+        """What has become of a client's connection."""
+        for event in events:
+            match event:
+                case Resumed(session):
+                    self._offers.pop(counterpart.offers.session.key, None)
+                    counterpart.take_over(self._offers[session])
+                case Interrupted():
+                    self._drop(key, counterpart)
+                case Closed():
+                    if counterpart.offers.session is counterpart.endpoint.session:
+                        self._offers.pop(counterpart.offers.session.key, None)
+                    self._drop(key, counterpart)
+
+    def sweep(self) -> None:
+        """Do what is due."""
+        for key, counterpart in list(self._counterparts.items()):
+            self.see(key, counterpart, counterpart.tick())
+        for session, _ in self._resumables.expire(self._clock()):
+            if (offers := self._offers.pop(session.key, None)) is not None:
+                offers.stop()
+
+    def close(self) -> None:
+        """The connection is closed: all sessions end without a word."""
+        for key in list(self._counterparts):
+            self.forget(key)
+        for offers in self._offers.values():
+            offers.stop()
+        self._offers.clear()
+
+    def _drop(self, key: Key, counterpart: Counterpart) -> None:
+        if self._counterparts.get(key) is counterpart:
+            del self._counterparts[key]

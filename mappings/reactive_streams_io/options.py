@@ -1,0 +1,123 @@
+"""What an operator may say about reactive-streams-io: what is offered to clients, and the bounds they are held to.
+
+`OPTIONS` is the table that documentation and the check of documents read; `read_rsio` makes of a definition's options
+what the protocol works with, `RsioOptions`. Streams and the addresses of sessions are written as for Streamr, since they are
+the same ones (reactive-streams-io, names and brokers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mappings.options import Option, OptionProblem, Refused, flag, read_options
+from mappings.reactive_streams_io.frames import Extension
+from mappings.reactive_streams_io.limits import Limits
+from mappings.streamr import options as streamr
+from mappings.streamr.addresses import AddressPattern
+from mappings.streamr.options import StreamOptions
+
+LARGEST_ELEMENT = 64 << 20
+LARGEST_PART = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class RsioOptions:
+    """A definition's options, ready for use. `reply_addresses` of None: those of the source's reply-target."""
+
+    has_trials: bool = False
+    extensions: frozenset[Extension] = frozenset(Extension)
+    limits: Limits = field(default_factory=Limits)
+    streams: Mapping[str, StreamOptions] = field(default_factory=dict)
+    reply_addresses: AddressPattern | None = None
+    allows_unreliable: bool = False
+
+
+def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
+    """The options of a definition. Raises OptionsRefused, which names every problem at once."""
+    found = read_options(OPTIONS, written)
+    return RsioOptions(
+        has_trials=found["tck"],
+        extensions=found["extensions"],
+        limits=Limits(element=found["elementLimit"], part=found["partLimit"], idle=found["sessionIdleTimeout"]),
+        streams=found["streams"],
+        reply_addresses=found["replyAddressPattern"],
+        allows_unreliable=found["allowUnreliable"],
+    )
+
+
+def _extensions(value: object) -> frozenset[Extension]:
+    known = {extension.name.lower(): extension for extension in Extension}
+    if not isinstance(value, list | tuple):
+        raise Refused(OptionProblem((), value, f"a list of extensions: {', '.join(known)}"))
+    problems = [
+        OptionProblem((number,), each, f"one of: {', '.join(known)}")
+        for number, each in enumerate(value)
+        if not isinstance(each, str) or each not in known
+    ]
+    if problems:
+        raise Refused(*problems)
+    return frozenset(known[each] for each in value)
+
+
+def _octets(most: int) -> Any:
+    def read(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise Refused(OptionProblem((), value, f"a number of octets from 1 to {most}"))
+        return value
+
+    return read
+
+
+_SHARED = {option.name: option for option in streamr.OPTIONS}
+
+OPTIONS = (
+    Option(
+        "extensions",
+        _extensions,
+        "The extensions that are offered to clients: `resume`, `keepalive`, `sequence`.",
+        ["keepalive", "sequence"],
+        ["resume", "keepalive", "sequence"],
+    ),
+    replace(
+        _SHARED["streams"],
+        description="The streams that can be subscribed to, written as for Streamr: their ids, each with `policyId`, the"
+        " policy that grants READ on the resource `stream:/<id>`, and `partitions`.",
+    ),
+    replace(_SHARED["replyAddressPattern"], example="rsio/*/down"),
+    replace(
+        _SHARED["sessionIdleTimeout"],
+        description="How long a session without keepalive lives on without a message: seconds, or a number and one of"
+        " s, m, h, d.",
+        default="10m",
+    ),
+    Option(
+        "elementLimit",
+        _octets(LARGEST_ELEMENT),
+        "The octets of the largest element: a larger one fails its stream with 413.",
+        1 << 20,
+        16 << 20,
+    ),
+    Option(
+        "partLimit",
+        _octets(LARGEST_PART),
+        "The octets of one part of an element that is split.",
+        16_384,
+        LARGEST_PART,
+    ),
+    Option(
+        "allowUnreliable",
+        flag,
+        "Whether sessions may be held over a source with `qos` 0, where messages can be lost.",
+        True,
+        False,
+    ),
+    Option(
+        "tck",
+        flag,
+        "Whether the test publishers `tck/range`, `tck/never`, `tck/fail`, `tck/fixed` and `tck/big` are offered.",
+        True,
+        False,
+    ),
+)

@@ -1,0 +1,49 @@
+"""What an operator may say about reactive-streams-io."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mappings.options import OptionsRefused
+from mappings.reactive_streams_io.frames import Extension
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
+
+
+def test_nothing_written_is_what_the_protocol_has() -> None:
+    assert read_rsio({}) == RsioOptions()
+    assert read_rsio({}).limits == Limits()
+
+
+def test_everything_may_be_written() -> None:
+    found = read_rsio({option.name: option.example for option in OPTIONS})
+    assert found.extensions == {Extension.KEEPALIVE, Extension.SEQUENCE}
+    assert (found.limits.idle, found.limits.element, found.limits.part) == (1800.0, 1 << 20, 16_384)
+    assert found.has_trials
+    assert found.allows_unreliable
+    assert found.reply_addresses is not None
+    assert found.reply_addresses.allows("rsio/pump/down")
+    assert list(found.streams) == ["tank-9"]
+
+
+@pytest.mark.parametrize(
+    ("written", "steps"),
+    [
+        ({"tck": 1}, ("tck",)),
+        ({"extensions": "resume"}, ("extensions",)),
+        ({"extensions": ["resume", "zip"]}, ("extensions", 1)),
+        ({"extensions": [1]}, ("extensions", 0)),
+        ({"elementLimit": 0}, ("elementLimit",)),
+        ({"elementLimit": True}, ("elementLimit",)),
+        ({"partLimit": 65_536}, ("partLimit",)),
+        ({"sessionIdleTimeout": "soon"}, ("sessionIdleTimeout",)),
+        ({"streams": {"": {}}}, ("streams", "")),
+        ({"colour": "blue"}, ("colour",)),
+    ],
+)
+def test_a_problem_is_named_by_its_place(written: dict[str, Any], steps: tuple[str | int, ...]) -> None:
+    with pytest.raises(OptionsRefused) as caught:
+        read_rsio(written)
+    assert caught.value.problems[0].steps == steps
