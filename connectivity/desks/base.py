@@ -86,21 +86,19 @@ class Desk(ABC):
         """About once a second: do what is due."""
 
     @abstractmethod
-    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:
-        """A connection is about to be open, with these routes of its sources: sessions go on that were kept."""
-
-    @abstractmethod
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed, for now or for ever: nothing more is sent to its sessions."""
 
-    @abstractmethod
-    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+    # What a desk has nothing to do about unless its sessions outlive the service, or end with those who read.
+
+    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:  # noqa: B027
+        """A connection is about to be open, with these routes of its sources: sessions go on that were kept."""
+
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:  # noqa: B027
         """Only connections of which this is true may be open: the sessions of others have ended."""
 
-    @abstractmethod
-    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:  # noqa: B027
         """What is to be seen of those who read at an address."""
 
-    @abstractmethod
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """The service ends: make durable what goes on when it is there again."""

@@ -30,6 +30,7 @@ from mappings.reactive_streams_io.elements import EventWriter, packer
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.selection import SelectorRefused, parse_fields, select
 from mappings.signals import Event, FollowQuery, HistoryQuery, Kind, Query, SearchQuery, Subscribe
+from mappings.streamr.messages import write_message
 from mappings.streamr.names import partition_of
 from mappings.streamr.requests import All, FromTime, Last, Range, Selection
 from spark_store import rql
@@ -190,7 +191,7 @@ class Opening:
             return not_readable(entity, subjects, self._options.streams, self._world)
 
         def write(event: Event) -> bytes:
-            return self._writing.written(event, STREAM_VERSION)
+            return write_message(self._writing.message(event), STREAM_VERSION)
 
         def live(after: int | None) -> Feed | Fault:
             fault = may_read()

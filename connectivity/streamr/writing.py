@@ -1,9 +1,9 @@
 """Events as the messages that sessions are sent, written once for all of them (Streamr protocol, message array).
 
 What is sent live goes to many at about the same time, so the last frames are kept, and a thousand sessions that have not
-taken one yet share its bytes. What else than the event stands in a message is looked at each time: its predecessor, which may
-not be named any more once it is gone, and how long it will be there itself. The events of things and policies are written as
-items of their history are.
+taken one yet share its bytes. What else than the event stands in a message is looked at each time: its predecessor, which
+may not be named any more once it is gone, and how long it will be there itself. The events of things and policies are
+written as items of their history are.
 """
 
 from __future__ import annotations

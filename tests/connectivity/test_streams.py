@@ -5,21 +5,15 @@ Case numbers are those of the streaming-subscription cases; the feed is a list, 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from connectivity.errors import PublishFailed
 from connectivity.feeds import Feed
 from connectivity.lanes import Ended, Posting
-from connectivity.streams import AT_ONCE, Bounds, Peer, Streams
+from connectivity.streams import AT_ONCE, Peer
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import (
-    Cancel,
     Complete,
     Created,
     Ending,
@@ -33,62 +27,8 @@ from mappings.signals import (
     Subscribe,
 )
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
-from tests.clock import Clock
 from tests.connectivity.fakes import KeepingReply, ListFeed, LiveFeed
-
-LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
-READER = ("acme:reader",)
-NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
-
-
-class Bench:
-    """Streams with feeds to order, one subscriber, and a clock."""
-
-    def __init__(self, feed: Callable[[], Feed | Fault] = lambda: ListFeed(range(1, 102)), **bounds: Any) -> None:
-        self.clock = Clock()
-        self.reply = KeepingReply()
-        self.peer = Peer(self.reply, READER, "c-1")
-        self.opened: list[Feed | Fault] = []
-        self._feed = feed
-        self.streams = Streams(self._open, Bounds(**bounds), self.clock.now)
-
-    def _open(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        self.opened.append(self._feed())
-        return self.opened[-1]
-
-    def subscribe(self, correlation: str = "sub", **options: Any) -> str:
-        headers = {"correlation-id": correlation}
-        self.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), headers, **options), self.peer)
-        created = self.reply.signals[-1]
-        assert isinstance(created, Created)
-        return created.key
-
-    async def request(self, key: str, demand: int, correlation: str = "req", peer: Peer | None = None) -> None:
-        headers = {"correlation-id": correlation}
-        self.streams.request(Request(Kind.HISTORY, key, demand, headers, LAMP), peer or self.peer)
-        await self.settle()
-
-    def cancel(self, key: str, peer: Peer | None = None) -> None:
-        self.streams.cancel(Cancel(Kind.HISTORY, key, {"correlation-id": "can"}, LAMP), peer or self.peer)
-
-    async def settle(self) -> None:
-        """Let every task run until it waits for something that only the test can bring."""
-        for _ in range(50):
-            await asyncio.sleep(0)
-
-    def pass_time(self, seconds: float) -> None:
-        """Move the clock a second at a time, sweeping as the service does."""
-        for _ in range(int(seconds)):
-            self.clock.advance(1)
-            self.streams.sweep()
-
-    def jump(self, seconds: float) -> None:
-        """Move the clock on, then sweep once: the loop was busy."""
-        self.clock.advance(seconds)
-        self.streams.sweep()
-
-    def failures(self) -> list[Any]:
-        return [signal.reason for signal in self.reply.signals if isinstance(signal, Failed)]
+from tests.connectivity.subscribed import LAMP, NOT_FOUND, READER, Bench
 
 
 async def test_case_01_the_whole_history_and_then_complete() -> None:
@@ -595,39 +535,3 @@ async def test_case_71_a_request_right_behind_the_subscribe_is_served_after_crea
     bench.streams.request(Request(Kind.HISTORY, "7", 1, {}, LAMP), bench.peer)
     await bench.settle()
     assert bench.reply.names == ["Created", "Next", "Complete"]
-
-
-# whoever reads the answers has gone
-
-
-async def test_the_subscriptions_of_whoever_has_gone_end_without_a_word_and_nobody_elses() -> None:
-    bench = Bench()
-    gone, other = (replace(bench.peer, reader=name) for name in ("peer-1", "peer-2"))
-    keys = []
-    for peer in (gone, gone, other, bench.peer):
-        bench.peer = peer
-        keys.append(bench.subscribe())
-    first, second, others, unread = keys
-    await bench.request(first, 1, peer=gone)
-    bench.reply.signals.clear()
-    bench.streams.leave("c-1", "peer-1")
-    bench.streams.leave("c-2", "peer-2")
-    bench.streams.leave("c-1", "peer-1")
-    assert bench.reply.signals == []
-    assert {live.key for live in bench.streams} == {others, unread}
-    assert bench.streams.open_by_connection["c-1"] == 2
-    await bench.request(second, 1, peer=gone)
-    assert bench.failures() == [Ending.CANCELLED]
-
-
-async def test_a_subscription_that_somebody_else_has_taken_up_stays() -> None:
-    bench = Bench()
-    bench.peer, successor = (replace(bench.peer, reader=name) for name in ("peer-1", "peer-2"))
-    key = bench.subscribe()
-    await bench.request(key, 1, peer=successor)
-    bench.streams.leave("c-1", "peer-1")
-    await bench.request(key, 1, peer=successor)
-    assert len(bench.reply.elements) == 2
-    bench.streams.leave("c-1", "peer-2")
-    assert list(bench.streams) == []
-    assert bench.streams._read_by == {}

@@ -16,6 +16,7 @@ from connectivity.lifetimes import FOREVER
 from connectivity.streamr import resending
 from connectivity.streamr.live import WINDOW
 from connectivity.streamr.writing import Writing
+from mappings.streamr.frames import PLAIN
 from mappings.streamr.names import partition_of
 from mappings.streamr.resends import ResendLimits
 from spark_store.errors import HistoryUnavailable
@@ -373,8 +374,8 @@ async def test_a_message_that_was_written_before_is_written_anew_when_its_predec
     tank = await Tank.filled(messages=2)
     _, event = tank.history(partition_of("tank", 0))
     writing = Writing(tank.store, FOREVER, lambda: tank.now)
-    before = writing.written(event, 28)
-    assert writing.written(event, 28) is before
+    before = writing.broadcast(event, PLAIN)
+    assert writing.broadcast(event, PLAIN) is before
     monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 2)
-    assert json.loads(before)[6] == 1
-    assert json.loads(writing.written(event, 28))[6] is None
+    assert json.loads(before)[3][6] == 1
+    assert json.loads(writing.broadcast(event, PLAIN))[3][6] is None
