@@ -20,7 +20,8 @@ from mappings.streamr.names import partition_of
 from mappings.streamr.partitions import KeyHash
 from mappings.streamr.partitions import partition_of as partition_of_key
 from mappings.streamr.requests import Publish
-from spark_store.records import Answer, Change, DeliveryName, Snapshot
+from spark_store.records import Answer, Change, DeliveryName
+from spark_store.replay import evolve
 
 NAMED_SECONDS = 300
 """For so long a name that a client has chosen stands for its message."""
@@ -54,8 +55,7 @@ class Publishing:
             # Histories are in order of time, whatever the clock does.
             now = max(now, before.modified)
         event = event_of(request, partition, 1 if before is None else before.revision + 1, now)
-        snapshot = Snapshot(entity, event.revision, now if before is None else before.created, now, {}, None)
         answer = Answer(name, msgspec.msgpack.encode(moment)) if name is not None else None
-        change = Change((event,), (snapshot,), answer)
+        change = Change((event,), (evolve(before, event),), answer)
         self._store.stage(change)
         changes.append(change)

@@ -169,17 +169,23 @@ class _Resend:
 
     def begin(self, store: Store, streams: Streams) -> None:
         request, entity, newest, _ = self._wanted
-        if isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM:
-            looking = self._look(request.selection.instant, store, streams)
-            self._looking = asyncio.get_running_loop().create_task(looking)
+        is_timed = isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM
+        query = None if is_timed else query_of(request.selection, entity, newest)
+        if query is not None and _is_at_hand(query, store):
+            self._subscribe(query, streams)
         else:
-            self._subscribe(query_of(request.selection, entity, newest), streams)
+            self._looking = asyncio.get_running_loop().create_task(self._look(query, store, streams))
 
-    async def _look(self, instant: int, store: Store, streams: Streams) -> None:
-        """Find the first message that is wanted; publishers name times in no order, so that may take a while."""
-        _, entity, newest, _ = self._wanted
+    async def _look(self, query: HistoryQuery | None, store: Store, streams: Streams) -> None:
+        """Find out where the stream begins by now, so that its first messages name the right predecessors, and if need be
+        the first message from a time on: publishers name times in no order, so that may take a while."""
+        request, entity, newest, _ = self._wanted
         try:
-            first = await first_published(store, entity, 1, newest, instant)
+            oldest = await store.kept.look(entity)
+            if query is None:
+                assert isinstance(request.selection, FromTime)
+                first = await first_published(store, entity, oldest, newest, request.selection.instant)
+                query = _range(entity, newest + 1 if first is None else first, newest)
         except (StoreUnavailable, HistoryUnavailable) as error:
             log.error("a resend could not be begun", reason=str(error), entity=str(entity))
             self._fail(INTERNAL_ERROR if isinstance(error, StoreUnavailable) else error.fault)
@@ -187,7 +193,7 @@ class _Resend:
             log.exception("a resend could not be begun", entity=str(entity))
             self._fail(INTERNAL_ERROR)
         else:
-            self._subscribe(_range(entity, newest + 1 if first is None else first, newest), streams)
+            self._subscribe(query, streams)
 
     def _subscribe(self, query: HistoryQuery, streams: Streams) -> None:
         streams.subscribe(Subscribe(Kind.HISTORY, query, {}, self.key, WINDOW), self.peer)
@@ -230,6 +236,14 @@ class _Resend:
             ended(error)
         if error is None and not self._is_over:
             self._resending.request(self, number)
+
+
+def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
+    """Whether it is known without a look at the lake that the history goes back as far as that."""
+    try:
+        return query.from_revision >= store.oldest_kept(query.entity)
+    except StoreUnavailable:
+        return False
 
 
 def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
