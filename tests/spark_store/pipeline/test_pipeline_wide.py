@@ -22,7 +22,7 @@ from spark_store.session import connect_port, java_pid
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST
 from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries
-from tests.behaviours.journal import change, timestamp
+from tests.behaviours.journal import TANK, change, published, timestamp
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.site import WITHIN, Site, take_all
 
@@ -173,9 +173,10 @@ def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
     )
     site.write(40, entities=5)
     site.append([change(policy, 1), change(other, 1), change(other, 2, b'{"text":"it\'s \\\\ ${x}"}')])
+    site.append([published(TANK, 1, rb'"{\"v\":1}"')])
     take_all(spark, site)
     site.write(12, entities=7)
-    site.append([change(policy, 2), change(other, 3)])
+    site.append([change(policy, 2), change(other, 3), published(TANK, 2, b'"{nope"', b'{"ts":1}')])
     with Follower.open(site.lake.journal) as follower:
         entries = sorted(
             follower.entries(1, follower.newest()), key=lambda it: (it.entity, it.entity_type, it.revision)
@@ -192,6 +193,7 @@ def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
     # Asked for in about six parts.
     assert exported(Selection(), part_bytes=1024) == expected
     assert exported(Selection(entity=other.id)) == [it for it in expected if it[0] == other.id]
+    assert [it[4] for it in exported(Selection(TANK.id, "stream"))] == [r'"{\"v\":1}"', '"{nope"']
     some = Selection(namespace="acme.site", entity_type="thing", first=3, last=9)
     assert exported(some) == [it for it in expected if it[1] == "thing" and it[0][:4] == "acme" and 3 <= it[2] <= 9]
     counter = Selection(predicate=rql.parse('and(ge(attributes/counter,7),ne(thingId,"acme.site:lamp-0"))'))
