@@ -6,7 +6,8 @@ lake. So a feed that begins in the past goes over into the present by itself, wi
 
 Who takes less than there is falls behind. A follower that can ask for what it misses, because its protocol tells it by the
 next event, may leap: when it has been too far behind for too long (`Leeway`) it goes on with the newest event, so that what
-is live stays live and a burst is no reason to leave anything out (Streamr protocol, skipped broadcasts).
+is live stays live. A burst is no reason to leave anything out, nor are many of them, as long as it catches up in between
+(Streamr protocol, skipped broadcasts).
 
 While nobody follows an entity nothing of it is kept, and while nobody follows any, a commit costs nothing. The first who
 follows an entity, and the last who leaves it, are told to whoever wants to know (Streamr protocol, server events).
@@ -45,7 +46,7 @@ AGAIN_SECONDS = 1.0
 
 
 class Leeway(NamedTuple):
-    """How far a follower may be behind, in events or bytes, once it has been behind at all for so many seconds."""
+    """How far a follower may be behind, in events or bytes, for longer than so many seconds."""
 
     events: int = 1000
     bytes: int = 1 << 20
@@ -305,7 +306,7 @@ class LiveFeed:
 
     __slots__ = (
         "_after",
-        "_behind_since",
+        "_far_since",
         "_following",
         "_given",
         "_is_closed",
@@ -326,8 +327,8 @@ class LiveFeed:
         """The last position that a page has led to."""
         self._ready: Callable[[], None] | None = None
         self._may_leap = may_leap
-        self._behind_since: float | None = following.clock() if line.newest > after else None
-        """Since when there has been something without a pause that this one has not been given."""
+        self._far_since: float | None = None
+        """Since when this one has been too far behind."""
         self._is_stirred = False
         self._is_closed = False
 
@@ -354,11 +355,9 @@ class LiveFeed:
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         """Raises StoreUnavailable, HistoryUnavailable."""
-        if self._may_leap and self._behind_since is not None:
-            self._leap_if_too_far(max(position, self._after), self._following.clock() - self._behind_since)
+        if self._may_leap:
+            self._leap_if_too_far(max(position, self._after))
         page = await self._following.read(self.entity, self._line, max(position, self._after), limit, max_bytes)
-        if page.then is Then.WAIT:
-            self._behind_since = None
         if page.then is Then.WAIT and not page.elements:
             # Where it begins may still turn out to be further back.
             return Page((), position, Then.WAIT)
@@ -367,6 +366,8 @@ class LiveFeed:
             kept = [event for event in page.elements if event.revision > self._after]
             page = Page(kept, max(page.position, self._after), page.then)
         self._given = page.position
+        if self._far_since is not None:
+            self._is_far_at(page.position, self._far_since)
         return page
 
     def wake(self, ready: Callable[[], None]) -> None:
@@ -376,17 +377,27 @@ class LiveFeed:
 
     def stir(self, now: float) -> None:
         """There is more than there was."""
-        if self._behind_since is None:
-            self._behind_since = now
+        if self._far_since is None and self._line.newest - self.position > self._following.leeway.events:
+            self._far_since = now
         if self._ready is not None and not self._is_stirred:
             self._is_stirred = True
             self._following.wake_later(self)
 
-    def _leap_if_too_far(self, position: int, seconds: float) -> None:
-        newest, leeway = self._line.newest, self._following.leeway
-        if seconds >= leeway.seconds and leeway.is_over(newest - position, self._line.size_behind(position)):
+    def _leap_if_too_far(self, position: int) -> None:
+        newest, now = self._line.newest, self._following.clock()
+        if self._is_far_at(position, now) and now - (self._far_since or now) >= self._following.leeway.seconds:
+            self._far_since = None
             self.leap(newest - 1)
             self._following.leave_out(newest - 1 - position)
+
+    def _is_far_at(self, position: int, now: float) -> bool:
+        """Whether this position is too far behind; since when that is so, is noted."""
+        behind, leeway = self._line.newest - position, self._following.leeway
+        # Where the number alone says it, or nothing is behind, nothing has to be added up.
+        size = self._line.size_behind(position) if 1 < behind <= leeway.events else 0
+        is_far = leeway.is_over(behind, size)
+        self._far_since = (self._far_since or now) if is_far else None
+        return is_far
 
     def tell(self) -> None:
         """Call who waits."""

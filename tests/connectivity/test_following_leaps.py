@@ -78,11 +78,31 @@ async def test_who_has_demand_for_little_falls_behind_and_leaps_in_bytes_too(sit
     subscriber.request(1)
     await until(lambda: len(subscriber.revisions) == 2)
     assert subscriber.revisions == [1, 2], "two were left, which are not too many bytes"
+    site.clock.advance(2)
     await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(4, 7)])
     await site.told(LAMP, 6)
-    subscriber.request(2)
+    subscriber.request(1)
     await until(lambda: len(subscriber.revisions) == 3)
-    assert subscriber.revisions == [1, 2, 6]
+    await site.store.submit([change(LAMP, 7, b'"%b"' % (b"x" * 48))])
+    await site.told(LAMP, 7)
+    site.clock.advance(2)
+    subscriber.request(2)
+    await until(lambda: len(subscriber.revisions) == 4)
+    assert subscriber.revisions == [1, 2, 3, 7], "too many bytes have waited for two seconds"
+
+
+async def test_who_catches_up_in_between_is_sent_everything_however_long_it_goes_on(site: FollowedSite) -> None:
+    site.follow_with(Leeway(events=4))
+    feed, position, seen = site.following.feed(LAMP, may_leap=True), 0, []
+    for last in range(10, 101, 10):
+        await site.store_up_to(last)
+        await site.told(LAMP, last)
+        site.clock.advance(1.5)
+        while position < last - 2:
+            page = await feed.page(position, 4, MUCH)
+            position = page.position
+            seen += [event.revision for event in page.elements]
+    assert seen == list(range(1, position + 1))
 
 
 async def test_who_may_not_leap_is_sent_everything(site: FollowedSite) -> None:
