@@ -148,6 +148,10 @@ class Dispatcher:
         """A connection is open: it may be sent what others bring in."""
         self._members.join(member)
 
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        """What is to be seen of those who read at an address."""
+        self.desks.reader(connection_id, address, sign)
+
     def close_connection(self, connection_id: str) -> None:
         """Nothing more comes from this connection, and nobody there waits for anything."""
         self.cursors.leave(connection_id)

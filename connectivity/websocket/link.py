@@ -194,6 +194,7 @@ class DoorLink:
             self._tell_all(message.address, payload, is_text=is_text)
             done(None)
         else:
+            self.readers(message.address, Sign.GONE)
             done(PublishFailed(f"no peer is connected by the name {message.address[:100]!r}", status=_NOBODY))
 
     def _tell_all(self, path: str, payload: bytes, *, is_text: bool) -> None:

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from connectivity.brokers.base import Outgoing
+from connectivity.brokers.base import Outgoing, Sign
 from connectivity.errors import PublishFailed
 from mappings.envelope import Envelope
-from tests.behaviours.broker import MANY, Publishing, numbered
+from tests.behaviours.broker import MANY, Publishing, numbered, signs_of
 from tests.connectivity.brokers.doors import PATIENCE, Doorway, opened, peer_of
 from tests.helpers import wait_until
 
@@ -168,6 +168,14 @@ async def test_a_peer_that_is_gone_takes_no_messages(way: Doorway) -> None:
     [error] = await way.say(peer, b"too late")
     assert isinstance(error, PublishFailed)
     assert error.fault.status == 404
+
+
+async def test_whoever_speaks_to_a_peer_that_is_gone_is_told_so(way: Doorway) -> None:
+    """Sessions outlive the service, and sockets do not: what is kept of one is sent to nobody."""
+    told = signs_of(way.link)
+    [error] = await way.say("a-peer-of-before", b"hello?")
+    assert isinstance(error, PublishFailed)
+    assert told == [("a-peer-of-before", Sign.GONE)]
 
 
 async def test_compressed_messages_pass_both_ways_where_both_sides_want_them() -> None:

@@ -92,15 +92,15 @@ async def test_who_receives_nothing_three_times_in_half_a_minute_is_gone() -> No
 
     def unheard(after: float) -> None:
         tank.clock.advance(after)
-        tank.dispatcher.desks.reader("site", "a", Sign.UNHEARD)
-        tank.dispatcher.desks.reader("site", "b", Sign.UNHEARD)
+        tank.dispatcher.reader("site", "a", Sign.UNHEARD)
+        tank.dispatcher.reader("site", "b", Sign.UNHEARD)
 
     for _ in range(5):
         unheard(5)
-    tank.dispatcher.desks.reader("site", "a", Sign.HEARD)
+    tank.dispatcher.reader("site", "a", Sign.HEARD)
     for after in (40, 15):
         unheard(after)
-    tank.dispatcher.desks.reader("elsewhere", "a", Sign.UNHEARD)
+    tank.dispatcher.reader("elsewhere", "a", Sign.UNHEARD)
     assert not await is_over(tank)
     unheard(15)
     assert await is_over(tank)
@@ -111,7 +111,7 @@ async def test_who_may_not_be_sent_anything_or_has_left_is_gone_at_once(sign: Si
     tank = await following()
     tank.say("a", resend(resend_all=True))
     await tank.frames("a", 1)
-    tank.dispatcher.desks.reader("site", "a", sign)
+    tank.dispatcher.reader("site", "a", sign)
     assert await is_over(tank)
 
 
