@@ -163,14 +163,12 @@ async def test_case_b10_who_has_missed_too_much_goes_on_from_now_and_sees_what_i
     tank = again(tank, options=few)
     await pause()
     assert tank.heard("a") == []
-    await tank.publish(1)
-    (frame,) = await tank.frames("a", 1)
-    assert frame[3][5:7] == [7, 6]
     tank.dispatcher.sweep()
     tank.dispatcher.close_connection("site")
-    tank = again(tank, options=few)
     await tank.publish(1)
-    assert offsets(await tank.frames("a", 1)) == [8]
+    tank = again(tank, options=few)
+    (frame,) = await tank.frames("a", 1)
+    assert frame[3][5:7] == [7, 6]
 
 
 async def test_after_a_crash_some_may_come_again_and_none_is_missing() -> None:
