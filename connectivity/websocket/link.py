@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 
 import structlog
@@ -259,8 +260,10 @@ class DoorLink:
 def is_text_message(envelope: Envelope) -> bool:
     """Whether a message is sent as text: JSON and other text is, unless its bytes are no UTF-8; so is what does not say."""
     content_type = envelope.header("content-type")
-    if content_type is not None:
-        kind = parse_content_type(content_type)
-        if not (kind.is_json or kind.is_text):
-            return False
-    return is_utf8(envelope.payload)
+    return (content_type is None or _is_textual(content_type)) and is_utf8(envelope.payload)
+
+
+@lru_cache(maxsize=256)
+def _is_textual(content_type: str) -> bool:
+    kind = parse_content_type(content_type)
+    return kind.is_json or kind.is_text

@@ -6,11 +6,12 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing, suppress
 
 import pytest
 import trustme
+import uvloop
 from structlog.testing import capture_logs
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
@@ -532,3 +533,26 @@ async def test_a_door_can_be_opened_again_at_once_at_the_same_port() -> None:
         link = await broker.connect(connection)
         with closing(socket.create_connection(("127.0.0.1", connection.broker_uri.port))):
             await link.close()
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        test_who_takes_nothing_of_what_waits_is_cut_off,
+        test_who_reads_slowly_but_reads_is_not_cut_off,
+        test_a_target_waits_for_nobody_and_lets_go_of_who_reads_too_slowly,
+        test_a_peer_that_is_not_read_from_is_not_blamed_for_pings,
+        test_many_small_messages_at_once_are_taken_bit_by_bit,
+        test_a_message_that_is_too_large_closes_the_socket_also_in_parts_or_packed,
+        test_a_port_that_is_in_use_is_told_and_a_trial_leaves_it_alone,
+        test_a_door_can_be_opened_again_at_once_at_the_same_port,
+    ],
+)
+def test_it_is_so_on_the_loop_of_the_service_too(promise: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Sockets are its business, and those of uvloop have buffers of their own."""
+    uvloop.run(promise())
+
+
+def test_tls_is_so_on_the_loop_of_the_service_too(authority: trustme.CA) -> None:
+    uvloop.run(test_with_tls_the_door_shows_its_certificate(authority))
+    uvloop.run(test_with_a_ca_and_tokens_either_opens_the_door(authority))
