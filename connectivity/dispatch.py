@@ -151,6 +151,8 @@ class Dispatcher:
     def reader(self, connection_id: str, address: str, sign: Sign) -> None:
         """What is to be seen of those who read at an address."""
         self.desks.reader(connection_id, address, sign)
+        if sign is Sign.GONE:
+            self._streams.leave(connection_id, address)
 
     def close_connection(self, connection_id: str) -> None:
         """Nothing more comes from this connection, and nobody there waits for anything."""
@@ -168,12 +170,6 @@ class Dispatcher:
             self._exchange.announcements.announce(announcement)
         except Exception:
             log.exception("an announcement could not be made", policy=str(announcement.entity))
-
-    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
-        """What is to be seen of those who read at an address: of those who are gone, the subscriptions end."""
-        self.desks.reader(connection_id, address, sign)
-        if sign is Sign.GONE:
-            self._streams.leave(connection_id, address)
 
     def held(self, connection_id: str) -> int:
         """How many deliveries of a connection wait for acknowledgements."""
