@@ -14,7 +14,7 @@ import json
 import queue
 import secrets
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -172,9 +172,14 @@ class Client:
             self._ask(reader.unsubscribe())
 
     def close(self) -> None:
-        self._ask({"type": "disconnect"}).wait_for_publish(PATIENCE)
+        # Where the broker is away, it has said our last will.
+        with suppress(RuntimeError):
+            self._ask({"type": "disconnect"}).wait_for_publish(PATIENCE)
         self._mqtt.disconnect()
         self._mqtt.loop_stop()
+        # The client's thread may end before it has closed its socket.
+        if (link := self._mqtt.socket()) is not None:
+            link.close()
 
     def _ask(self, request: Request) -> MQTTMessageInfo:
         said = json.dumps({**request, "authKey": self._key})

@@ -63,6 +63,9 @@ class Speaker:
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+        # The client's thread may end before it has closed its socket.
+        if (link := self._client.socket()) is not None:
+            link.close()
 
 
 @pytest.fixture(scope="module")
