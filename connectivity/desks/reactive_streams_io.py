@@ -107,8 +107,12 @@ class RsioDesk(Desk):
             key, line = found
             reason = reasons.write(error.fault)
             counterpart = room.find(key)
-            if counterpart is None or counterpart.owners.isdisjoint(arrival.received.subjects):
+            # Whose it is may be unknown, where it was not looked at; who may speak here at all is not.
+            subjects = arrival.received.subjects or tuple(route.source.authorization_context)
+            if counterpart is None:
                 self._turn_away(reason, route, line, key)
+            elif counterpart.owners.isdisjoint(subjects):
+                self._drop("a session is not for others to use", arrival, error.headers, answer_to=line.address)
             else:
                 room.see(key, counterpart, counterpart.part(reason))
         ended(None)

@@ -8,6 +8,7 @@ History that is retained no longer is not passed over: who asks for it by its re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ from mappings.streamr.requests import All, FromTime, Last, Range, Selection
 from spark_store import rql
 from spark_store.errors import QueryError
 from spark_store.partial import partial_thing
+
+_RQL = "rql.expression.invalid"
 
 STREAM_VERSION = 28
 """The version of Streamr's messages whose array is the element of a stream."""
@@ -79,7 +82,7 @@ class Opening:
         except (SelectorRefused, ValueError) as error:
             return _wrong(str(error))
         except QueryError as error:
-            return error.fault
+            return _unprocessable(error.fault)
 
     def _named(self, name: names.Name, subjects: tuple[str, ...]) -> Opened | Fault:
         if name.encoding != "json":
@@ -225,7 +228,11 @@ class Opening:
     # the store
 
     def _ask(self, kind: Kind, query: Query, subjects: tuple[str, ...]) -> Feed | Fault:
-        return self._streams.open_feed(Subscribe(kind, query, {}), subjects)
+        try:
+            feed = self._streams.open_feed(Subscribe(kind, query, {}), subjects)
+        except QueryError as error:
+            feed = error.fault
+        return _unprocessable(feed) if isinstance(feed, Fault) else feed
 
     def _newest(self, entity: EntityId) -> int:
         snapshot = self._store.snapshot(entity)
@@ -291,6 +298,11 @@ def _selection(name: names.Stream) -> Selection | None:
     if name.from_offset is not None:
         return Range(name.from_offset, name.to_offset)
     return FromTime(name.since) if name.since is not None else None
+
+
+def _unprocessable(fault: Fault) -> Fault:
+    """The same with the status that this protocol has for a filter that cannot be read."""
+    return replace(fault, status=422) if fault.error == _RQL else fault
 
 
 def _wrong(words: str) -> Fault:

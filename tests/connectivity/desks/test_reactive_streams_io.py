@@ -103,7 +103,9 @@ async def test_case_n04_behind_the_newest_event_a_followed_history_goes_on_live(
     ("publisher", "status"),
     [
         pytest.param(f"{HISTORY}?from=1&from-ts=2024-01-01T00:00:00Z", "400", id="N03"),
-        pytest.param("things/search?filter=eq(", "400", id="N06"),
+        pytest.param("things/search?filter=eq(", "422", id="N06"),
+        pytest.param(f"{HISTORY}?filter=eq(", "422", id="a filter that cannot be read"),
+        pytest.param(f"{HISTORY}?filter=eq(&follow=true", "422", id="a filter that cannot be followed"),
         pytest.param("things/acme.site:nothing/history", "404", id="no such thing"),
         pytest.param("nope", "404", id="D07"),
         pytest.param("tck/range?x=1", "400", id="D08"),

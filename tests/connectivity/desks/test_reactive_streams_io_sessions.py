@@ -1,0 +1,317 @@
+"""Sessions of reactive-streams-io at their desk: whose they are, how they begin, end, are cut, and go on.
+
+Case numbers are those of the cases for reactive-streams-io.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.errors import PublishFailed
+from mappings.reactive_streams_io.frames import (
+    ClientHello,
+    Frame,
+    Goodbye,
+    OnNext,
+    Request,
+    Resume,
+    ResumeFail,
+    ResumeGrant,
+    ResumeOk,
+    Seq,
+)
+from tests.connectivity.quay import HELLO, HISTORY, H, Quay, octets, source, subscribe
+from tests.connectivity.site import pause, until
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+SERVER = "02 00 03 01 02 03"
+TOKEN = "5ab1e0c47f2d9913a6c8004e71b3d52f"
+
+
+def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
+    return octets(subscribe(f"tck/{parameters}", subscriber, demand))
+
+
+def goodbye(frames: list[Frame]) -> str:
+    """The reason that was said last."""
+    last = frames[-1]
+    assert isinstance(last, Goodbye), frames
+    return last.reason
+
+
+def elements(frames: list[Frame]) -> list[bytes]:
+    return [frame.element for frame in frames if isinstance(frame, OnNext)]
+
+
+async def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -> None:
+    quay = await Quay.filled()
+    quay.say("r/a", H, trial("range?n=1", 1, 1))
+    await quay.heard("r/a", f"{SERVER} 81 01 00 82 01 01 31 86 01")
+    assert await quay.settled(1)
+    assert dict(quay.link.published[0].envelope.headers) == {"content-type": "application/vnd.rsio.v0"}
+
+
+async def test_case_b02_two_addresses_are_two_sessions() -> None:
+    quay = await Quay.filled()
+    for address in ("r/a", "r/b"):
+        quay.say(address, H, trial("range?n=1", 1, 1))
+    for address in ("r/a", "r/b"):
+        await quay.heard(address, f"{SERVER} 81 01 00 82 01 01 31 86 01")
+
+
+async def test_who_shares_an_address_has_a_session_by_name() -> None:
+    quay = await Quay.filled()
+    for name in (TOKEN, TOKEN[::-1]):
+        quay.say("r", H, trial("range?n=1", 1, 1), rsio_session=name)
+    await until(lambda: len(b"".join(quay.messages("r"))) == 2 * 15)
+    found = {each.envelope.headers["rsio-session"] for each in quay.link.published}
+    assert found == {TOKEN, TOKEN[::-1]}
+    assert {each.order for each in quay.link.published} == {f"r#{TOKEN}", f"r#{TOKEN[::-1]}"}
+    quay.say("r", H, rsio_session="none")
+    assert await quay.settled(3)
+    assert len(quay.messages("r")) == len(quay.link.published)
+
+
+async def test_case_b03_a_message_without_a_session_is_turned_away() -> None:
+    quay = await Quay.filled()
+    quay.say("r/a", "12 01 01")
+    assert goodbye(await quay.framed("r/a", 1)) == "protocol error: no session"
+    quay.say("r/b", "03 00")
+    quay.say("r/b", "b0 07 03 00")
+    await quay.settled(3)
+    assert quay.messages("r/b") == []
+
+
+async def test_case_b04_a_message_that_ends_inside_a_frame_ends_the_session() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("never"))
+    quay.say("a", "12 01")
+    assert goodbye(await quay.framed("a", 3)).startswith("protocol error: a message that ends inside a frame")
+    assert list(quay.streams) == []
+    quay.say("a", "12 01 01")
+    assert goodbye(await quay.framed("a", 4)) == "protocol error: no session"
+
+
+async def test_case_b05_a_second_hello_begins_anew_without_a_goodbye() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("never"))
+    quay.say("a", H, trial("range?n=1", 1, 1))
+    await quay.heard("a", f"{SERVER} 81 01 00 {SERVER} 81 01 00 82 01 01 31 86 01")
+    assert list(quay.streams) == []
+
+
+@pytest.mark.parametrize("extensions", [(), (3,)], ids=["without numbers", "B06, numbered"])
+async def test_case_b06_a_message_that_the_broker_brings_again_counts_once(extensions: tuple[int, ...]) -> None:
+    quay = await Quay.filled()
+    quay.say("a", ClientHello(0, extensions), trial("range?n=9"))
+    number = octets(Seq(1)) if extensions else b""
+    request = number + octets(Request(1, 1))
+    for redelivered in (False, True):
+        quay.handle(quay.delivery(request, "d-1", redelivered=redelivered, reply_to="a"))
+    await pause()
+    assert elements(await quay.framed("a", 3 + len(quay.messages("a")[1:]) * bool(extensions))) == [b"1"]
+
+
+async def test_a_hello_that_the_broker_brings_again_begins_nothing() -> None:
+    quay = await Quay.filled()
+    hello = octets(H, trial("range?n=3", 1, 1))
+    quay.handle(quay.delivery(hello, "d-1", reply_to="a"))
+    quay.say("a", "12 01 01")
+    await until(lambda: len(elements(quay.frames("a"))) == 2)
+    quay.handle(quay.delivery(hello, "d-1", redelivered=True, reply_to="a"))
+    await quay.framed("a", 4)
+    assert len(list(quay.streams)) == 1
+
+
+async def test_cases_b07_and_b08_messages_that_are_missing_or_not_numbered_end_the_session() -> None:
+    quay = await Quay.filled()
+    for address, second in (("a", "b0 03 12 01 01"), ("b", "12 01 01")):
+        quay.say(address, "01 00 01 03", trial("never"))
+        quay.say(address, "b0 01 12 01 01")
+        quay.say(address, second)
+    await until(lambda: list(quay.streams) == [])
+    await pause()
+    assert goodbye(quay.frames("a")).startswith("protocol error: sequence gap")
+    assert goodbye(quay.frames("b")).startswith("protocol error: a message without its sequence number")
+
+
+async def test_case_b09_nothing_is_sent_where_nothing_is_meant_to_go() -> None:
+    quay = await Quay.filled(options={"replyAddressPattern": "rsio/*/down"})
+    quay.say("elsewhere", H)
+    quay.say(None, H)
+    quay.say("rsio/+/down", H)
+    quay.say("rsio/a/down", H)
+    await quay.heard("rsio/a/down", SERVER)
+    assert len(quay.link.published) == 1
+    assert await quay.settled(4)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_case_b10_where_messages_can_be_lost_there_are_no_sessions(allowed: bool) -> None:
+    quay = await Quay.filled(source(qos=0), options={"allowUnreliable": allowed})
+    quay.say("a", H)
+    (said,) = await quay.framed("a", 1)
+    assert said == (HELLO if allowed else Goodbye("400 transport not reliable"))
+
+
+async def test_case_b11_what_is_there_at_the_same_time_leaves_together() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("range?n=100", 1, 100))
+    await until(lambda: len(elements(quay.frames("a"))) == 100)
+    assert elements(quay.frames("a")) == [str(number).encode() for number in range(1, 101)]
+    assert len(quay.messages("a")) < 10
+    quay.say("b", H, trial("fixed?n=20000&size=16", 1, 20_000))
+    await until(lambda: quay.messages("b")[-1:] and quay.messages("b")[-1].endswith(octets("86 01")))
+    assert max(map(len, quay.messages("b"))) <= 64 << 10
+
+
+async def test_case_b12_a_session_that_has_fallen_silent_is_over() -> None:
+    quay = await Quay.filled()
+    quay.say("a", "01 00 01 02", trial("never"))
+    quay.say("b", H, trial("never"))
+    await pause()
+    quay.clock.advance(91)
+    quay.dispatcher.sweep()
+    await until(lambda: len(list(quay.streams)) == 1)
+    await pause()
+    assert goodbye(quay.frames("a")) == "idle"
+    quay.clock.advance(601)
+    quay.dispatcher.sweep()
+    assert list(quay.streams) == []
+
+
+async def test_a_session_is_not_for_others_to_use() -> None:
+    quay = await Quay.filled(source("in", "acme:x"), source("in2", "acme:y"))
+    quay.say("a", H, trial("range?n=3"))
+    await quay.heard("a", f"{SERVER} 81 01 00")
+    quay.say("a", "12 01 01", source=1)
+    quay.say("a", H, source=1)
+    await quay.heard("a", f"{SERVER} 81 01 00")
+    assert len(list(quay.streams)) == 1
+
+
+async def test_a_message_that_is_too_large_ends_the_session() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("never"))
+    quay.say("a", bytes(1 << 20) + b"1")
+    assert goodbye(await quay.framed("a", 3)).startswith("413 ")
+    assert list(quay.streams) == []
+
+
+async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("never"))
+    quay.say("a", "03 04 64 6f 6e 65")
+    assert goodbye(await quay.framed("a", 3)) == "ok"
+    assert list(quay.streams) == []
+
+
+async def test_a_closed_connection_has_no_sessions() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("never"))
+    await quay.framed("a", 2)
+    quay.dispatcher.close_connection("site")
+    assert list(quay.streams) == []
+    await quay.framed("a", 2)
+
+
+async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> None:
+    quay = await Quay.filled()
+    quay.link.confirms = False
+    quay.say("a", H, trial("big?bytes=16777216", 1, 1), trial("range?n=1000000", 2, 1_000_000))
+    await until(lambda: len(quay.messages("a")) == 64)
+    await pause()
+    assert len(quay.messages("a")) == 64
+    quay.say("b", H, trial("range?n=1", 1, 1))
+    await until(lambda: elements(quay.frames("b")) == [b"1"])
+    (endless,) = (live for live in quay.streams if live.key != "1")
+    sent = endless.sent
+    for _ in range(20):
+        await pause()
+    assert endless.sent == sent
+
+
+async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("range?n=3"))
+    await quay.heard("a", f"{SERVER} 81 01 00")
+    quay.link.refuses = PublishFailed("too large", status=413)
+    quay.say("a", "12 01 01")
+    await until(lambda: list(quay.streams) == [])
+    quay.link.refuses = None
+    await until(lambda: isinstance(quay.frames("a")[-1], Goodbye))
+    assert goodbye(quay.frames("a")).startswith("503 ")
+
+
+# resuming
+
+
+def granted(frames: list[Frame]) -> bytes:
+    """The token that was granted last."""
+    *_, grant = (frame for frame in frames if isinstance(frame, ResumeGrant))
+    return grant.token
+
+
+async def test_case_r02_a_session_goes_on_at_another_address_without_a_gap() -> None:
+    quay = await Quay.filled(revisions=3)
+    quay.say("a", "01 00 01 01", subscribe(HISTORY, 1, 1))
+    await quay.framed("a", 4)
+    token = granted(quay.frames("a"))
+    quay.say("a", Request(1, 2))
+    await quay.framed("a", 7)
+    quay.say("b", "01 00 01 01")
+    quay.say("b", Resume(token, 2, 3))
+    frames = await quay.framed("b", 7)
+    assert frames[2] == ResumeOk(2)
+    assert len(elements(frames)) == 2
+    assert isinstance(frames[-1], ResumeGrant)
+    assert frames[-1].token != token
+    quay.dispatcher.sweep()
+    assert goodbye(await quay.framed("a", 8)) == "resumed elsewhere"
+
+
+async def test_a_stream_goes_on_with_the_session_that_took_it_over() -> None:
+    quay = await Quay.filled()
+    quay.say("a", "01 00 01 01", trial("range?n=3"))
+    await quay.framed("a", 3)
+    quay.say("b", "01 00 01 01")
+    quay.say("b", Resume(granted(quay.frames("a")), 1, 2))
+    await until(lambda: ResumeOk(1) in quay.frames("b"))
+    quay.say("b", Request(1, 3))
+    await until(lambda: elements(quay.frames("b")) == [b"1", b"2", b"3"])
+    assert elements(quay.frames("a")) == []
+    assert list(quay.streams) == []
+
+
+@pytest.mark.parametrize("how", ["unknown", "used", "another subject", "after a goodbye", "too late"])
+async def test_cases_r04_to_r06_and_r09_a_token_counts_once_for_one_and_for_a_while(how: str) -> None:
+    quay = await Quay.filled(source("in", "acme:x"), source("in2", "acme:y"))
+    quay.say("a", "01 00 01 01", trial("range?n=3"))
+    token = granted(await quay.framed("a", 3))
+    match how:
+        case "unknown":
+            token = bytes(16)
+        case "used":
+            quay.say("b", "01 00 01 01")
+            quay.say("b", Resume(token, 1, 2))
+        case "after a goodbye":
+            quay.say("a", "03 00")
+        case "too late":
+            quay.clock.advance(61)
+    by = 1 if how == "another subject" else 0
+    quay.say("c", "01 00 01 01", source=by)
+    quay.say("c", Resume(token, 1, 2), source=by)
+    await until(lambda: any(isinstance(frame, ResumeFail) for frame in quay.frames("c")))
+    quay.say("c", trial("range?n=1", 1, 1), source=by)
+    await until(lambda: elements(quay.frames("c")) == [b"1"])
+
+
+async def test_what_nobody_comes_back_for_is_let_go() -> None:
+    quay = await Quay.filled()
+    quay.say("a", "01 00 02 01 02", trial("never"))
+    await quay.framed("a", 3)
+    for _ in range(3):
+        quay.clock.advance(91)
+        quay.dispatcher.sweep()
+    assert list(quay.streams) == []
