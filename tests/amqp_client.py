@@ -118,7 +118,7 @@ class AmqpClient(Party):
 
     async def _hear(self, message: AbstractIncomingMessage) -> None:
         self.messages.append(message)
-        self.received.put(json.loads(message.body))
+        self.received.put(self.read(message.body))
         with contextlib.suppress(*GONE):
             await message.ack()
 

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,9 +34,11 @@ class Party(ABC):
     """One who sends commands over some broker and waits for what comes back. `received` grows by itself."""
 
     answers: str
+    read: Callable[[bytes], Any] = staticmethod(json.loads)
+    """What is made of an answer."""
 
     def __init__(self) -> None:
-        self.received: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.received: queue.Queue[Any] = queue.Queue()
 
     @abstractmethod
     def send(self, document: Any, *, wait: bool = True) -> None:
@@ -148,7 +151,7 @@ class MqttClient(Party):
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         self.messages.append(message)
-        self.received.put(json.loads(message.payload))
+        self.received.put(self.read(message.payload))
 
     def send(self, document: Any, *, qos: int = 1, wait: bool = True, **properties: Any) -> None:
         """Publish a JSON document, or bytes as they are."""

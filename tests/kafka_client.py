@@ -70,7 +70,7 @@ class KafkaClient(Party):
             for message in self._consumer.consume(100, 0.02):
                 if message.error() is None:
                     self.headers.append({name: value.decode() for name, value in message.headers() or []})
-                    self.received.put(json.loads(message.value() or b"null"))
+                    self.received.put(self.read(message.value() or b"null"))
 
     def close(self) -> None:
         self._is_over = True

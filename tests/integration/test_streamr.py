@@ -6,107 +6,27 @@ Case numbers are those of the cases for Streamr.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import pytest
-from paho.mqtt.client import MQTTv5, MQTTv311
 
-from tests.amqp_client import AmqpClient
 from tests.brokers.kafka import Kafka
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.rabbitmq import RabbitMQ
-from tests.client import MqttClient, Party
+from tests.client import Party
 from tests.connectivity.tank import KEY, definition, policy, publish, resend, subscribe, subscribed, unsubscribe
 from tests.integration.documents import topic
-from tests.kafka_client import KafkaClient
+from tests.integration.places import KINDS, Place
 from tests.service import ServiceProcess
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
 PATIENCE = 30.0
-KINDS = ("mqtt", "mqtt-5", "amqp-091", "kafka")
-OPERATOR = "acme:operator"
 
 Carry = Callable[[str], dict[str, Any]]
 """How a party says around a message where it is answered."""
-
-
-class Place:
-    """A broker, with clients that are known by what they call themselves."""
-
-    def __init__(self, kind: str, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> None:
-        self.kind = kind
-        self.name = f"s{secrets.token_hex(4)}"
-        self._mosquitto, self._rabbitmq, self._kafka = mosquitto, rabbitmq, kafka
-        self.is_mqtt = kind.startswith("mqtt")
-        self.separator = "/" if self.is_mqtt else "."
-
-    def address(self, *parts: str) -> str:
-        return self.separator.join((self.name, *parts))
-
-    def document(self) -> dict[str, Any]:
-        """Two sources: of the operator, who speaks the Ditto protocol, and of the clients."""
-        operator = {
-            "addresses": [self.address("operator", "ask")],
-            "qos": 1,
-            "authorizationContext": [OPERATOR],
-            "replyTarget": {"address": self._written(self.address("operator", "answers"))},
-        }
-        clients = {
-            "addresses": [self.address("+" if self.is_mqtt else "all", "req")],
-            "qos": 1,
-            "authorizationContext": [OPERATOR],
-            "payloadMapping": ["tanks"],
-            "replyTarget": {"address": self._written("{{ header:reply-to }}")},
-        }
-        if self.kind == "mqtt":
-            clients["replyTarget"] = {"address": "{{ source:address | fn:replace('/req','/res') }}"}
-        pattern = self._written(self.address("*", "res"))
-        more: dict[str, Any] = {}
-        if self.kind == "kafka":
-            more = {"specificConfig": {"bootstrapServers": self._kafka.bootstrap, "consumerOffsetReset": "earliest"}}
-        uris = {"amqp-091": self._rabbitmq.uri, "kafka": self._kafka.uri}
-        return {
-            "id": self.name,
-            "connectionType": self.kind,
-            "connectionStatus": "open",
-            "uri": uris.get(self.kind, self._mosquitto.uri)(),
-            "mappingDefinitions": definition(replyAddressPattern=pattern),
-            "sources": [operator, clients],
-            **more,
-        }
-
-    def _written(self, address: str) -> str:
-        return f"/{address}" if self.kind == "amqp-091" else address
-
-    def party(self, ask: str, answers: str) -> Party:
-        if self.is_mqtt:
-            version = MQTTv311 if self.kind == "mqtt" else MQTTv5
-            broker = self._mosquitto
-            return MqttClient(broker.host, broker.port, ask=ask, answers=answers, version=version)
-        if self.kind == "kafka":
-            return KafkaClient(self._kafka, ask=ask, answers=answers)
-        return AmqpClient(self._rabbitmq.uri(), ask=ask, answers=answers)
-
-    def prepare(self) -> None:
-        """What has to be there before the service connects."""
-        if self.kind == "kafka":
-            ends = [self.address(name, "res") for name in ("one", "two")]
-            self._kafka.create(self.address("operator", "ask"), self.address("operator", "answers"))
-            self._kafka.create(self.address("all", "req"), *ends)
-        elif self.kind == "amqp-091":
-            self.party(self.address("operator", "ask"), self.address("operator", "answers")).close()
-            self.party(self.address("all", "req"), self.address("one", "res")).close()
-
-    def operator(self) -> Party:
-        return self.party(self.address("operator", "ask"), self.address("operator", "answers"))
-
-    def client(self, name: str) -> Client:
-        ask = self.address(name if self.is_mqtt else "all", "req")
-        return Client(self.kind, self.party(ask, self.address(name, "res")))
 
 
 class Client:
@@ -164,7 +84,10 @@ def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, 
 @pytest.fixture(scope="module")
 def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """One for all brokers; the policy of the streams is made over the first of them."""
-    documents = [place.document() for place in places.values()]
+    documents = [
+        place.document({"payloadMapping": ["tanks"]}, mappingDefinitions=definition(replyAddressPattern=place.pattern))
+        for place in places.values()
+    ]
     with ServiceProcess.start(tmp_path_factory.mktemp("streamr"), documents) as running:
         with places["mqtt"].operator() as operator:
             answer = operator.ask_for(topic("tanks", "commands/create", group="policies"), value=policy())
@@ -179,7 +102,7 @@ def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[
     place = places[kind]
     stream = f"tank-{kind}"
     with ExitStack() as stack:
-        one, two = (place.client(name) for name in ("one", "two"))
+        one, two = (Client(place.kind, place.client(name)) for name in ("one", "two"))
         stack.callback(one.close)
         stack.callback(two.close)
         one.say(subscribe(stream=stream), subscribe(stream=stream))

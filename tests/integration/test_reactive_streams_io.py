@@ -1,0 +1,170 @@
+"""reactive-streams-io over each broker: two clients read one thing, each at its own pace, in sessions of their own.
+
+Case numbers are those of the cases for reactive-streams-io.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import (
+    Accepted,
+    Arrived,
+    Closed,
+    Completed,
+    Event,
+    Failed,
+    Opened,
+)
+from tests.brokers.kafka import Kafka
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.rabbitmq import RabbitMQ
+from tests.client import Party
+from tests.connectivity.site import policy
+from tests.integration.documents import topic
+from tests.integration.places import KINDS, OPERATOR, Place
+from tests.service import ServiceProcess
+
+pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
+
+PATIENCE = 30.0
+
+
+class Client:
+    """One who speaks reactive-streams-io: an endpoint, and what it was told."""
+
+    def __init__(self, kind: str, party: Party) -> None:
+        self._kind, self._party = kind, party
+        party.read = bytes
+        self.told: list[Event] = []
+        self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
+
+    def say(self) -> None:
+        """Send what there is to say."""
+        while octets := self.endpoint.take():
+            self.send(octets)
+
+    def send(self, octets: bytes) -> None:
+        address = self._party.answers
+        around: dict[str, dict[str, Any]] = {
+            "mqtt-5": {"ResponseTopic": address},
+            "amqp-091": {"reply_to": address},
+            "kafka": {"headers": [("reply-to", address)]},
+        }
+        self._party.send(octets, **around.get(self._kind, {}))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Hear and answer until this is true."""
+        while not condition():
+            self.told += self.endpoint.receive(self._party.next(PATIENCE), time.monotonic())
+            self.say()
+
+    def elements(self, stream: int) -> list[bytes]:
+        return [
+            element
+            for event in self.told
+            if isinstance(event, Arrived) and event.stream == stream
+            for element in event.elements
+        ]
+
+    def revisions(self, stream: int) -> list[int]:
+        return [json.loads(element)["revision"] for element in self.elements(stream)]
+
+    def has(self, event: Event) -> bool:
+        return event in self.told
+
+    def close(self) -> None:
+        self._party.close()
+
+
+@pytest.fixture(scope="module")
+def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
+    made = {kind: Place(kind, mosquitto, rabbitmq, kafka) for kind in KINDS}
+    for place in made.values():
+        place.prepare()
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """One for all brokers."""
+    documents = [
+        place.document(
+            {"payloadMapping": ["rsio"]},
+            mappingDefinitions={
+                "rsio": {
+                    "mappingEngine": "ReactiveStreamsIO",
+                    "options": {"tck": True, "replyAddressPattern": place.pattern},
+                }
+            },
+        )
+        for place in places.values()
+    ]
+    with ServiceProcess.start(tmp_path_factory.mktemp("rsio"), documents) as running:
+        yield running
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("service")
+def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: dict[str, Place], kind: str) -> None:
+    """Cases B01, B02, B03, B04, B11, D01, D02, D07, D11, N01, N04 and G01, from end to end."""
+    place = places[kind]
+    name = f"lamp-{kind}"
+    history = f"things/acme.site:{name}/history"
+    with ExitStack() as stack:
+        operator = stack.enter_context(place.operator())
+        created = operator.ask_for(topic(name, "commands/create"), value={"_policy": policy(OPERATOR)})
+        assert created["status"] == 201, created
+        for number in range(2, 8):
+            operator.ask_for(topic(name, "commands/modify"), "/attributes/n", number)
+        one, two = (Client(kind, place.client(each)) for each in ("one", "two"))
+        stack.callback(one.close)
+        stack.callback(two.close)
+
+        slow = one.endpoint.subscribe(history, 2)
+        nothing = one.endpoint.subscribe("nope", 1)
+        one.say()
+        one.until(lambda: len(one.elements(slow)) == 2)
+        assert any(isinstance(event, Opened) for event in one.told)
+        assert one.has(Accepted(nothing, 0))
+        assert [event.reason[:3] for event in one.told if isinstance(event, Failed)] == ["404"]
+
+        live = two.endpoint.subscribe(f"{history}?from=6&follow=true", 100)
+        packed = two.endpoint.subscribe("tck/fixed?n=5000&size=16", 5000)
+        two.say()
+        two.until(lambda: two.has(Completed(packed)) and len(two.elements(live)) == 2)
+        assert [int.from_bytes(each) for each in two.elements(packed)] == list(range(1, 5001))
+        operator.ask_for(topic(name, "commands/modify"), "/attributes/n", 8)
+        two.until(lambda: len(two.elements(live)) == 3)
+        assert two.revisions(live) == [6, 7, 8]
+
+        one.endpoint.request(slow, 3)
+        one.say()
+        one.until(lambda: len(one.elements(slow)) == 5)
+        two.endpoint.cancel(live)
+        again = two.endpoint.subscribe(f"{history}?from=8", 9)
+        two.say()
+        two.until(lambda: two.has(Completed(again)))
+        assert two.revisions(live) == [6, 7, 8]
+
+        one.endpoint.request(slow, 9)
+        one.say()
+        one.until(lambda: one.has(Completed(slow)))
+        assert one.revisions(slow) == list(range(1, 8))
+        one.endpoint.close(time.monotonic())
+        one.say()
+        one.until(lambda: any(isinstance(event, Closed) for event in one.told))
+        one.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
+        one.told.clear()
+        one.send(bytes.fromhex("12 01 01"))
+        one.until(lambda: bool(one.told))
+        assert one.told == [Closed("protocol error: no session")]
+        two.send(bytes.fromhex("12"))
+        two.until(lambda: any(isinstance(event, Closed) for event in two.told))
