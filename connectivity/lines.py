@@ -26,37 +26,47 @@ log = structlog.get_logger(__name__)
 
 
 class Line:
-    """The way to one reply address. `order` names what keeps its order where one address is several queues."""
+    """The way to one reply address, as one request has it: `mapped` are the headers that the reply-target maps from it.
 
-    __slots__ = ("_headers", "_order", "_route", "address")
+    `order` names what keeps its order where one address is several queues.
+    """
+
+    __slots__ = ("_order", "address", "mapped", "route")
 
     def __init__(self, route: Route, resolved: Resolved, order: str | None = None) -> None:
         self.address = resolved.address
-        self._route = route
-        self._headers = resolved.headers
+        self.route = route
+        self.mapped = resolved.headers
         self._order = order or resolved.address
 
     def __repr__(self) -> str:
-        return f"<Line to {self.address} of {self._route.connection_id}>"
+        return f"<Line to {self.address} of {self.route.connection_id}>"
 
     @property
     def connection_id(self) -> str:
-        return self._route.connection_id
+        return self.route.connection_id
+
+    @property
+    def source(self) -> int:
+        """The index of the source by whose reply-target it leads."""
+        return self.route.index
 
     def post(self, envelopes: Sequence[Envelope], ended: Ended | None = None, *, elements: int = 0) -> Posting:
         """Send messages, `elements` of streams in them. What the reply-target maps replaces headers of theirs."""
-        route, mapped, address = self._route, self._headers, self.address
-        messages = [
-            Outgoing(address, Envelope(each.payload, {**each.headers, **mapped}), route.qos, self._order)
-            for each in envelopes
-        ]
+        merged = [Envelope(each.payload, {**each.headers, **self.mapped}) for each in envelopes]
+        return self.deliver(merged, ended, elements=elements)
+
+    def deliver(self, envelopes: Sequence[Envelope], ended: Ended | None = None, *, elements: int = 0) -> Posting:
+        """The same with messages whose headers are complete."""
+        route, address, order = self.route, self.address, self._order
+        messages = [Outgoing(address, envelope, route.qos, order) for envelope in envelopes]
         route.facts.dispatched.note(None, len(messages))
         route.facts.mapped.note(None, len(messages))
         told = partial(self._ended, len(messages), elements, ended)
         return route.outbox.post(messages, told, address, route.place)
 
     def _ended(self, messages: int, elements: int, ended: Ended | None, error: ConnectivityError | None) -> None:
-        route = self._route
+        route = self.route
         if error is not None:
             route.facts.not_published.note(None, words=str(error))
             log.warning(

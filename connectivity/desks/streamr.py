@@ -22,8 +22,9 @@ from connectivity.desks.base import Desk, Errand, Means, Saying
 from connectivity.errors import ConnectivityError
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
+from connectivity.lines import is_meant, resolved_reply
 from connectivity.outbound import Route
-from connectivity.streamr.admission import about_of, admit, entity_at, is_meant
+from connectivity.streamr.admission import about_of, admit, entity_at
 from connectivity.streamr.commanding import errand_of
 from connectivity.streamr.keeping import Keeping
 from connectivity.streamr.lines import Line
@@ -137,7 +138,7 @@ class StreamrDesk(Desk):
             address,
             owners,
             self._means.clock(),
-            is_allowed=partial(is_meant, options=room.options, route=route),
+            is_allowed=partial(is_meant, pattern=room.options.reply_addresses, route=route),
         )
         if verdict is Verdict.NOWHERE:
             self._drop("a request cannot be answered", arrival, headers)
@@ -222,7 +223,7 @@ class StreamrDesk(Desk):
             line = self._line(route, error.headers, arrival, room.options)
         except MappingError:
             line = None
-        if line is None or not is_meant(line.address, room.options, route):
+        if line is None or not is_meant(line.address, room.options.reply_addresses, route):
             self._drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
             ended(None)
             return
@@ -342,8 +343,7 @@ class StreamrDesk(Desk):
 
     def _line(self, route: Route, headers: Headers, arrival: Arrival, options: StreamrOptions) -> Line | None:
         """How a request is answered; None where it leads nowhere. Raises MappingError."""
-        delivery = arrival.delivery
-        resolved = route.place_of_reply(headers, delivery.address, arrival.received.subjects)
+        resolved = resolved_reply(route, headers, arrival)
         if resolved is None:
             return None
         style, version = options.style, version_in(delivery.envelope.headers)

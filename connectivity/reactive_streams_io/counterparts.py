@@ -165,7 +165,8 @@ class Counterpart:
         try:
             while self.unconfirmed < WINDOW and (octets := self.endpoint.take()):
                 self.unconfirmed += 1
-                self.line.post([envelope(octets, self._name)], self._confirmed)
+                elements, self.offers.elements = self.offers.elements, 0
+                self.line.post([envelope(octets, self._name)], self._confirmed, elements=elements)
                 self.offers.taken()
         finally:
             self._is_flushing = False

@@ -57,6 +57,8 @@ class Offers:
         self.streams_there = options.streams
         self.largest = options.limits.element
         self.wake: Callable[[], None] = nobody
+        self.elements = 0
+        """Those that were offered since somebody has set this to 0."""
         self._streams = streams
         self._watching = watching
         self._offers: dict[int, Offer] = {}
@@ -166,6 +168,7 @@ class Offer:
         session, largest = self._offers.session, self._offers.largest
         fit = list(takewhile(lambda element: len(element) <= largest, signal.elements))
         session.offer(self.stream, fit)
+        self._offers.elements += len(fit)
         posting = Posting(1, ended)
         if len(fit) < len(signal.elements):
             size = len(signal.elements[len(fit)])

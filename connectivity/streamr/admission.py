@@ -1,4 +1,4 @@
-"""Whether a request is carried out: where it may be answered, and what it may (Streamr protocol, permissions and sessions).
+"""Whether a request is carried out: what it may (Streamr protocol, permissions).
 
 Who may do what with a stream is judged by `connectivity.twins.streams`; here that becomes the answer to a request. Nothing
 is kept: policies are compiled and kept by the world that is asked, which knows when one has changed.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from connectivity.outbound import Route
 from connectivity.twins.base import World
 from connectivity.twins.streams import Judged, Permit, judge
 from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.streamr.addresses import begins_alike
 from mappings.streamr.faults import About, RequestRefused
 from mappings.streamr.names import Own, Place, partition_of
 from mappings.streamr.options import StreamrOptions
@@ -34,13 +32,6 @@ def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world:
 def entity_at(place: Place, partition: int) -> EntityId:
     """Whose events the messages of a partition are."""
     return partition_of(place.id, partition) if isinstance(place, Own) else place.entity
-
-
-def is_meant(address: str, options: StreamrOptions, route: Route) -> bool:
-    """Whether answers may go to this address, which came with a request: as the operator says, or as he has written."""
-    if options.reply_addresses is not None:
-        return options.reply_addresses.allows(address)
-    return route.is_fixed or begins_alike(address, route.beginning)
 
 
 def about_of(request: Judged) -> About:

@@ -25,12 +25,14 @@ def test_messages_leave_in_order_with_the_headers_of_both() -> None:
     site, route = route_to("out")
     line = Line(route, Resolved("r/a", {"device": "d-1", "kind": "mapped"}), "r/a#1")
     ended: list[object] = []
-    line.post([Envelope(b"1", {"kind": "own", "own": "x"}), Envelope(b"2")], ended.append, elements=2)
+    line.post([Envelope(b"1", {"kind": "own", "own": "x"})], ended.append)
+    line.deliver([Envelope(b"2", {"kind": "own"})], ended.append, elements=2)
     assert [each.envelope.payload for each in site.link.published] == [b"1", b"2"]
     first, second = site.link.published
     assert dict(first.envelope.headers) == {"own": "x", "kind": "mapped", "device": "d-1"}
+    assert dict(second.envelope.headers) == {"kind": "own"}
     assert (second.address, second.order) == ("r/a", "r/a#1")
-    assert ended == [None]
+    assert ended == [None, None]
     assert route.meter.events == 2
 
 
@@ -38,7 +40,7 @@ def test_a_refusal_is_told() -> None:
     site, route = route_to("out")
     site.link.refuses = PublishFailed("too large", status=413)
     ended: list[object] = []
-    Line(route, Resolved("r/a", {})).post([Envelope(b"1")], ended.append, elements=1)
+    Line(route, Resolved("r/a", {})).deliver([Envelope(b"1")], ended.append, elements=1)
     assert ended == [site.link.refuses]
     assert route.meter.events == 0
 

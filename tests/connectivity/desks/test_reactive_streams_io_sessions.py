@@ -161,6 +161,7 @@ async def test_case_b11_what_is_there_at_the_same_time_leaves_together() -> None
     await until(lambda: len(elements(quay.frames("a"))) == 100)
     assert elements(quay.frames("a")) == [str(number).encode() for number in range(1, 101)]
     assert len(quay.messages("a")) < 10
+    assert quay.readers[0].route.meter.events == 100
     quay.say("b", H, trial("fixed?n=20000&size=16", 1, 20_000))
     await until(lambda: quay.messages("b")[-1:] and quay.messages("b")[-1].endswith(octets("86 01")))
     assert max(map(len, quay.messages("b"))) <= 64 << 10
