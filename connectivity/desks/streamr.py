@@ -346,7 +346,7 @@ class StreamrDesk(Desk):
         resolved = resolved_reply(route, headers, arrival)
         if resolved is None:
             return None
-        style, version = options.style, version_in(delivery.envelope.headers)
+        style, version = options.style, version_in(arrival.delivery.envelope.headers)
         if version is not None and version != style.version:
             style = replace(style, version=version)
         return Line(route, resolved, style, headers.get("correlation-id"))

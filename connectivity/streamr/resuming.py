@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from connectivity.desk_sessions import Rows
+from connectivity.lines import is_meant
 from connectivity.outbound import Route
 from connectivity.publication import Resolved
-from connectivity.streamr.admission import is_meant
 from connectivity.streamr.lines import Line
 from connectivity.streamr.rooms import Room
 from connectivity.twins.base import World
@@ -35,7 +35,7 @@ def go_on(rows: Rows, connection_id: str, rooms: Mapping[Route, Room], world: Wo
         by_source = {route.index: route for route, own in rooms.items() if own is room}
         for row, kept in list(room.keeping.found()):
             route = by_source.get(row.source)
-            if route is None or not is_meant(row.at.address, room.options, route):
+            if route is None or not is_meant(row.at.address, room.options.reply_addresses, route):
                 room.keeping.drop(row, "no source answers there any more")
             else:
                 _go_on(room, row, kept, route, world, now)
