@@ -17,7 +17,9 @@ from connectivity.streamr.rooms import Room
 from connectivity.twins.base import World
 from connectivity.twins.streams import may_follow
 from mappings.errors import Fault
+from mappings.placeholders import Scope, parse
 from mappings.streamr import faults
+from mappings.streamr.access import has_lost_key
 from mappings.streamr.faults import About
 from mappings.streamr.frames import error_of
 from mappings.streamr.kept import Asked, Following, Kept
@@ -46,17 +48,28 @@ def _go_on(room: Room, row: SessionRow, kept: Kept, route: Route, world: World, 
     line = Line(route, Resolved(row.at.address, kept.headers), room.options.style, correlation_id)
     if isinstance(kept, Asked):
         room.cut_off(kept, line)
-    elif (fault := _fault(kept, room.options, world)) is not None:
+    elif (fault := _fault(kept, room.options, route, world)) is not None:
         room.keeping.drop(row, fault.error)
         line.say(error_of(fault, About(kept.stream, kept.partition)))
     else:
         room.go_on(kept, row.last or 0, line, now)
 
 
-def _fault(kept: Following, options: StreamrOptions, world: World) -> Fault | None:
+def _fault(kept: Following, options: StreamrOptions, route: Route, world: World) -> Fault | None:
     """Why a session may not go on to follow something by now."""
-    if not may_follow(kept.stream, options, frozenset(kept.subjects), world):
+    if (
+        not _is_owned(kept.owners, route)
+        or has_lost_key(kept.subjects, kept.owners, options.keys)
+        or not may_follow(kept.stream, options, frozenset(kept.subjects), world)
+    ):
         return faults.not_authorized(kept.stream, kept.partition)
     own = options.streams.get(kept.stream)
     is_there = kept.partition < (1 if own is None else own.partitions)
     return None if is_there else faults.invalid_partition(kept.stream, kept.partition)
+
+
+def _is_owned(owners: frozenset[str], route: Route) -> bool:
+    """Whether the source still gives its clients a session's subjects. Some are for each message to say."""
+    written = route.source.authorization_context
+    is_constant = all(parse(subject, Scope.AUTHORIZATION).is_constant for subject in written)
+    return not is_constant or owners == frozenset(written)

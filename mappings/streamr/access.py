@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from mappings.errors import Fault
 from mappings.streamr import faults
@@ -40,6 +40,12 @@ def subjects_of(key: str | None, keys: Mapping[str, str], given: Iterable[str] =
     # Every one is compared, found or not.
     found = [name for name, known in keys.items() if hmac.compare_digest(known, wanted)]
     return frozenset((*given, *map(subject, found))) if found else None
+
+
+def has_lost_key(subjects: Iterable[str], given: Container[str], keys: Mapping[str, str]) -> bool:
+    """Whether one of these subjects was that of a key which nobody has any longer. `given` are those of a source or peer."""
+    of_keys = {subject(name) for name in (*keys, ANONYMOUS)}
+    return any(each.startswith(f"{_ISSUER}:") and each not in of_keys and each not in given for each in subjects)
 
 
 def permission_of(request: Request) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from connectivity.brokers.base import Sign
+from mappings.streamr.access import fingerprint
 from mappings.streamr.names import partition_of
 from tests.connectivity.kept_rows import KeptRows
 from tests.connectivity.site import pause
@@ -315,6 +316,42 @@ async def test_what_the_document_does_not_mean_any_longer_goes_nowhere(
     tank = again(tank, *sources, options=mapping)
     assert tank.kept.written == {}
     assert tank.link.published == []
+
+
+async def test_case_x06_who_may_not_read_any_longer_after_a_restart_is_sent_no_more() -> None:
+    tank = again(await following())
+    delete = b'{"topic":"acme.site/tanks/policies/commands/delete","path":"/entries/pump","headers":{}}'
+    changed = await tank.ask_ditto(delete)
+    assert changed["status"] == 204, changed
+    (refused,) = await tank.frames("a", 1)
+    assert error(refused)["code"] == "streamr:stream.forbidden"
+    assert await is_over(tank)
+
+
+@pytest.mark.parametrize(
+    ("sources", "mapping"),
+    [
+        pytest.param([], {"authKeys": {"gauge": fingerprint("K")}}, id="a key that was taken away"),
+        pytest.param([source("in", "streamr:pump")], {}, id="a source that speaks for others"),
+    ],
+)
+async def test_who_is_not_known_any_longer_follows_nothing(
+    sources: list[dict[str, Any]], mapping: dict[str, Any]
+) -> None:
+    tank = await following()
+    tank = again(tank, *sources, options=mapping)
+    assert error(tank.heard("a")[0])["code"] == "streamr:stream.forbidden"
+    assert tank.kept.written == {}
+    assert tank.following.followers(TANK) == 0
+
+
+async def test_who_is_told_apart_by_his_messages_goes_on_whatever_the_source_says() -> None:
+    by_header = source("in", "acme:{{ header:device-id }}")
+    tank = await Tank.filled(by_header)
+    assert await tank.asked("a", subscribe(), device_id="d-7") == [subscribed()]
+    tank = again(tank, by_header)
+    tank.say(None, publish(), device_id="d-8")
+    assert offsets(await tank.frames("a", 1)) == [1]
 
 
 async def test_a_partition_that_there_is_no_longer_is_left_with_a_word() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from mappings.streamr.access import (
     fingerprint,
+    has_lost_key,
     permission_of,
     refused,
     refused_as_missing,
@@ -18,6 +19,20 @@ KEYS = {"pump": fingerprint("K"), "pump-too": fingerprint("K"), "lamp": fingerpr
 PUBLISH = Publish("tank", "{}")
 SUBSCRIBE = Subscribe("tank", 2)
 RESEND = Resend("tank", 2, "a", All())
+
+
+def test_a_key_that_was_taken_away_is_missed_by_its_subject_alone() -> None:
+    keys = {"pump": fingerprint("K")}
+    given = frozenset({"acme:gateway", "streamr:given"})
+    for subjects, is_lost in (
+        ({"acme:gateway", "streamr:pump"}, False),
+        ({"acme:gateway", "streamr:anonymous"}, False),
+        ({"acme:gateway", "streamr:given"}, False),
+        ({"acme:gateway", "streamr:gauge"}, True),
+        ({"streamr:"}, True),
+        (given, False),
+    ):
+        assert has_lost_key(subjects, given, keys) == is_lost
 
 
 def test_a_key_makes_its_holder_somebody() -> None:
