@@ -14,6 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
+from tests.connectivity.brokers.doors import PATIENCE
 from tests.connectivity.brokers.house import House, heard
 from tests.connectivity.tank import (
     OPERATOR,
@@ -29,6 +30,7 @@ from tests.connectivity.tank import (
     unsubscribe,
     unsubscribed,
 )
+from tests.helpers import wait_until
 
 PATH = "/api/v1/ws"
 VERSIONS = "controlLayerVersion=0&messageLayerVersion"
@@ -151,3 +153,15 @@ async def test_versions_that_are_not_spoken_are_refused_with_http_400(house: Hou
     with pytest.raises(InvalidStatus) as refused:
         await house.client(f"{PATH}?{query}")
     assert refused.value.response.status_code == 400
+
+
+async def test_a_session_ends_with_its_socket(house: House) -> None:
+    leaving, staying = await house.client(PATH), await house.client(PATH)
+    for client in (leaving, staying):
+        await say(client, subscribe())
+        assert await heard(client) == subscribed()
+    assert len(list(house.site.streams)) == 2
+    await leaving.close()
+    await wait_until(lambda: len(list(house.site.streams)) == 1, PATIENCE)
+    await say(staying, publish())
+    assert offsets([await heard(staying)]) == [4]
