@@ -15,7 +15,7 @@ from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended, Posting
 from connectivity.streamr.lines import Line
 from connectivity.streamr.writing import Writing
-from connectivity.streams import AT_ONCE, Peer, Streams
+from connectivity.streams import Peer, Streams
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.signals import (
@@ -34,8 +34,9 @@ from mappings.signals import (
 from mappings.streamr.frames import FrameType
 from mappings.streamr.sessions import Spot
 
-WINDOW = 2 * AT_ONCE
-"""Messages of one subscription that the broker has not confirmed yet: while it takes some, the next ones are read."""
+WINDOW = 1000
+"""Messages of one subscription that the broker has not confirmed yet: twice as many as one turn may publish, so that a busy
+service leaves nothing out for those who keep up."""
 
 
 class Live:

@@ -21,9 +21,9 @@ from connectivity.lanes import Ended, Posting
 from connectivity.published import first_published
 from connectivity.store import Store
 from connectivity.streamr.lines import Line
-from connectivity.streamr.live import WINDOW, fault_of
+from connectivity.streamr.live import fault_of
 from connectivity.streamr.writing import Writing
-from connectivity.streams import Peer, Streams
+from connectivity.streams import AT_ONCE, Peer, Streams
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Cancel, Complete, Created, HistoryQuery, Kind, Next, Outbound, Request, Subscribe
@@ -34,6 +34,9 @@ from mappings.streamr.resends import Conversation, Resends, Ticket
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 
 log = structlog.get_logger(__name__)
+
+WINDOW = 2 * AT_ONCE
+"""Messages of one resend that the broker has not confirmed yet: while it takes some, the next ones are read."""
 
 
 class Wanted(NamedTuple):

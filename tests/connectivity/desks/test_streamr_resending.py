@@ -14,7 +14,7 @@ import pytest
 from connectivity.errors import PublishFailed
 from connectivity.lifetimes import FOREVER
 from connectivity.streamr import resending
-from connectivity.streamr.live import WINDOW
+from connectivity.streamr.resending import WINDOW
 from connectivity.streamr.writing import Writing
 from mappings.streamr.frames import PLAIN
 from mappings.streamr.names import partition_of
