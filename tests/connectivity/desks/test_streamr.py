@@ -205,7 +205,7 @@ async def test_case_b07_a_disconnect_ends_everything_without_a_frame() -> None:
     await tank.asked("a", subscribe())
     tank.link.confirms = False
     tank.say("a", resend(resend_all=True), {"type": "disconnect"})
-    await tank.settled(2)
+    await tank.settled(3)
     await pause()
     assert list(tank.streams) == []
     tank.link.confirms = True
