@@ -24,6 +24,11 @@ class HistoryFeed(HistoryRange):
         fixed = store.open_range(query, now)
         return cls(fixed.entity, fixed.first, fixed.last, fixed.predicate, fixed.times, store)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known that there is nothing in it."""
+        return self.first > self.last and self.times is None
+
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         found = await self.store.page(self, position, limit, max_bytes)
         return Page(found.events, found.position, Then.END if found.ended else Then.MORE)

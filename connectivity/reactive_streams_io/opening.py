@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from connectivity.feeds import NOTHING, Feed
+from connectivity.history import HistoryFeed
 from connectivity.published import first_published
 from connectivity.reactive_streams_io.feeds import Apart, Behind, Later, Trials, Write, Written
 from connectivity.reactive_streams_io.watching import not_readable
@@ -120,9 +121,9 @@ class Opening:
                 return feed
             if (gone := self._gone(entity, name.from_revision)) is not None:
                 return gone
-            written = Written(feed, write)
             if not name.follow:
-                return written
+                return _written(feed, write)
+            written = Written(feed, write)
             live = self._written(entity, name.projection, name.fields, is_kept)
             return Behind(written, lambda: self._live(entity, newest, live, subjects))
 
@@ -220,8 +221,9 @@ class Opening:
             found = Later(lambda: find(selection.instant)) if isinstance(selection, FromTime) else ask(selection)
             if isinstance(found, Fault):
                 return found
-            written = Written(found, write)
-            return Behind(written, lambda: live(newest)) if name.follow else written
+            if not name.follow:
+                return _written(found, write)
+            return Behind(Written(found, write), lambda: live(newest))
 
         return Opened(Kind.HISTORY if _selection(name) is not None else Kind.LIVE, entity, 0, open)
 
@@ -232,6 +234,8 @@ class Opening:
             feed = self._streams.open_feed(Subscribe(kind, query, {}), subjects)
         except QueryError as error:
             feed = error.fault
+        if isinstance(feed, HistoryFeed) and feed.is_empty:
+            return NOTHING
         return _unprocessable(feed) if isinstance(feed, Fault) else feed
 
     def _newest(self, entity: EntityId) -> int:
@@ -253,6 +257,11 @@ class Opening:
 def _trial(trial: names.Trial) -> Feed:
     feed = Trials(trial)
     return NOTHING if feed.is_empty else feed
+
+
+def _written(feed: Feed, write: Write) -> Feed:
+    """The elements of a feed in octets; what is known to be empty stays so."""
+    return feed if feed is NOTHING else Written(feed, write)
 
 
 def _size(projection: names.Projection | None) -> int:

@@ -161,6 +161,12 @@ async def test_case_d05_what_is_empty_is_complete_without_demand() -> None:
     await quay.heard("a", f"{SERVER} 81 01 00 86 01")
 
 
+async def test_case_d05_a_history_without_events_is_complete_without_demand() -> None:
+    quay = await Quay.filled(revisions=2)
+    quay.say("a", H, subscribe(f"{HISTORY}?from=3"))
+    assert (await quay.framed("a", 3))[1:] == [OnSubscribe(1, 0), OnComplete(1)]
+
+
 async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
     quay = await Quay.filled()
     quay.say("a", H, trial("range?n=3"))

@@ -5,7 +5,10 @@ Case numbers are those of the cases for reactive-streams-io.
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
 from mappings.reactive_streams_io.frames import (
@@ -316,3 +319,58 @@ async def test_what_nobody_comes_back_for_is_let_go() -> None:
         quay.clock.advance(91)
         quay.dispatcher.sweep()
     assert list(quay.streams) == []
+
+
+# whatever comes
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int) -> None:
+    """Messages of a conversation, octets of which were changed, left out, doubled or put in."""
+    random = Random(seed)
+    quay = await Quay.filled(revisions=3)
+    quay.say("other", H, trial("range?n=100"))
+    conversation = [
+        octets("01 00 03 01 02 03", trial("range?n=50", 1, 3), subscribe(HISTORY, 2, 9)),
+        octets(Seq(1), Request(1, 5), "a8 01 07", subscribe("things/search?unit=thing", 3, 9)),
+        octets(Seq(2), "13 01", trial("fixed?n=9&size=3", 1, 9), trial("fail?after=2", 4, 9)),
+        octets(Seq(3), Request(2, 2**62), Request(2, 2**62), "a4 02"),
+        octets(Seq(4), trial("big?bytes=70000", 9, 1), "03 00"),
+    ]
+    with capture_logs() as logs:
+        for number in range(80):
+            for message in conversation:
+                quay.say(f"a{number % 7}", _mutated(message, random) if random.random() < 0.3 else message)
+            if number % 25 == 0:
+                quay.clock.advance(40)
+                quay.dispatcher.sweep()
+                await pause()
+        await pause()
+    assert {log["log_level"] for log in logs} <= {"info", "warning"}, [
+        log for log in logs if log["log_level"] == "error"
+    ]
+    before = len(quay.frames("other"))
+    quay.say("other", Request(1, 100))
+    await until(lambda: len(elements(quay.frames("other"))) == 100)
+    assert before == 2
+    quay.clock.advance(1000)
+    for _ in range(3):
+        quay.clock.advance(100)
+        quay.dispatcher.sweep()
+    assert list(quay.streams) == []
+
+
+def _mutated(message: bytes, random: Random) -> bytes:
+    made = bytearray(message)
+    for _ in range(random.randint(1, 3)):
+        at = random.randrange(len(made) + 1)
+        match random.randrange(4):
+            case 0:
+                made[at : at + 1] = bytes([random.randrange(256)])
+            case 1:
+                del made[at : at + random.randint(1, 4)]
+            case 2:
+                made[at:at] = made[at : at + random.randint(1, 9)]
+            case _:
+                made[at:at] = random.randbytes(random.randint(1, 4))
+    return bytes(made)
