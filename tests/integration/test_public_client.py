@@ -191,3 +191,18 @@ async def test_outcome_5_what_is_gone_is_not_asked_for_again_and_again(
 @each_version
 async def test_outcome_5_for_a_minute(service: ServiceProcess, door: tuple[str, str], version: str) -> None:
     await no_flood(service, door[0], version, 60, MOST_REQUESTS - 1)
+
+
+async def test_the_version_that_a_client_names_in_its_address_is_what_it_is_sent(door: tuple[str, str]) -> None:
+    """1.0.2 does so by itself: its usual address has the query."""
+    stream = f"open-{MOST_STREAMS - 1}"
+    async with Wire.to(door[0]) as wire, Peer.at(door[0]) as peer:
+        url = f"{wire.url}?controlLayerVersion=0&messageLayerVersion=29"
+        stored = await peer.publish(stream, {"v": 0})
+        async with PublicClient.started("1.0.2", url) as client:
+            await client.subscribe("a", stream=stream, resend_all=True)
+            await client.until(lambda: client.happened("resent", "a"))
+            live = await peer.publish(stream, {"v": 1})
+            await client.until(lambda: client.offsets("a") == [*stored, *live])
+        assert [frame[3][0] for frame in wire.frames if frame[1] in (0, 1)] == [29, 29]
+        assert {frame[3][0] for frame in peer.frames if frame[1] == 0} == {28}
