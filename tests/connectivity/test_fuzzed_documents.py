@@ -7,6 +7,7 @@ of it at the start of a connection is made.
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -54,7 +55,7 @@ def begun(connection: Connection) -> None:
     list(reservations(connection))
     supervisor = Supervisor(
         connection,
-        cast(Any, None),
+        cast(Any, SimpleNamespace(reader=None)),
         cast(Any, None),
         Monitor(),
         pauses=Pauses(),
