@@ -55,7 +55,7 @@ def begun(connection: Connection) -> None:
     list(reservations(connection))
     supervisor = Supervisor(
         connection,
-        cast(Any, SimpleNamespace(reader=None)),
+        cast(Any, SimpleNamespace(reader=print)),
         cast(Any, None),
         Monitor(),
         pauses=Pauses(),

@@ -133,9 +133,12 @@ async def test_a_client_follows_and_changes_a_thing(door: tuple[str, str]) -> No
 
 
 async def test_a_client_that_follows_outlives_the_service(service: ServiceProcess, door: tuple[str, str]) -> None:
-    """The service is killed and comes again; the client finds it by itself, and asks for what it has missed."""
+    """The service is killed and comes again; the client finds it by itself, and asks for what it has missed.
+
+    A wire stands between them, since this client does not survive an address where nobody listens.
+    """
     stream = f"open-{MOST_STREAMS - 1}"
-    async with PublicClient.started("0.12.2", door[0]) as client:
+    async with Wire.to(door[0]) as wire, PublicClient.started("0.12.2", wire.url) as client:
         await client.subscribe("a", stream=stream, resend_all=True)
         await client.until(lambda: client.happened("no_resend", "a"))
         async with Peer.at(door[0]) as peer:
@@ -203,6 +206,6 @@ async def test_the_version_that_a_client_names_in_its_address_is_what_it_is_sent
             await client.subscribe("a", stream=stream, resend_all=True)
             await client.until(lambda: client.happened("resent", "a"))
             live = await peer.publish(stream, {"v": 1})
-            await client.until(lambda: client.offsets("a") == [*stored, *live])
-        assert [frame[3][0] for frame in wire.frames if frame[1] in (0, 1)] == [29, 29]
+            await client.until(lambda: client.offsets("a")[-2:] == [*stored, *live])
+        assert {frame[3][0] for frame in wire.frames if frame[1] in (0, 1)} == {29}
         assert {frame[3][0] for frame in peer.frames if frame[1] == 0} == {28}

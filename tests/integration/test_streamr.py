@@ -141,9 +141,9 @@ def test_case_b10_what_came_while_the_service_was_killed_is_sent_in_order_over_e
 ) -> None:
     """Nobody asks for it: clients do not see a restart."""
     with ExitStack() as stack:
-        clients = {}
+        clients: dict[str, Client] = {}
         for kind, place in places.items():
-            clients[kind] = one = place.client("one")
+            clients[kind] = one = Client(kind, place.client("one"))
             stack.callback(one.close)
             one.say(subscribe(stream=f"tank-{kind}"))
             assert one.hear(1) == [subscribed(f"tank-{kind}")]

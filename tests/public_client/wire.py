@@ -68,6 +68,9 @@ class Wire:
                 for each in (there, back):
                     each.cancel()
                 await asyncio.gather(there, back, return_exceptions=True)
+        except OSError:
+            # Nobody is at the door: whoever has come is sent away again.
+            await near.close()
         finally:
             self._near.discard(near)
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import pytest
-from websockets.frames import Frame, Opcode
-
 from connectivity.websocket.admission import Admitted
-from connectivity.websocket.peer import GATHERED, Peer, plain_frame
+from connectivity.websocket.peer import GATHERED, Peer
 from tests.bench.peer import opening
 
 
@@ -80,13 +77,6 @@ async def test_many_messages_are_one_call_of_the_system_in_their_order() -> None
     peer.send(b"more", None)
     await asyncio.sleep(0)
     assert socket.written[1:] == [b"more"]
-
-
-@pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 65535, 65536, 100_000])
-@pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.BINARY])
-def test_a_frame_is_what_the_library_writes(opcode: Opcode, length: int) -> None:
-    payload = b"x" * length
-    assert plain_frame(opcode, payload) == bytes(Frame(opcode, payload).serialize(mask=False))
 
 
 async def test_much_does_not_wait() -> None:
