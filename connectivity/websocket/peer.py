@@ -148,8 +148,10 @@ class Peer(asyncio.Protocol):
         self.move()
 
     def eof_received(self) -> None:
-        self._engine.receive_eof()
-        self._flush()
+        if not self._unread:
+            # What rests is still to be parsed, which is done when the socket is gone.
+            self._engine.receive_eof()
+            self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it ended, it is gone
         self._transport = None
@@ -196,7 +198,8 @@ class Peer(asyncio.Protocol):
                     payload, is_text = self._messages.popleft()
                     self.times.spoke = self._loop.time()
                     self._door.took(self, payload, is_text=is_text)
-                if self._messages or not self._unread or (self._is_talking and not self._may_take):
+                # Behind our goodbye nothing counts any more: it is not kept until there is room for what came before.
+                if not self._unread or (self._is_talking and (self._messages or not self._may_take)):
                     break
                 part, self._unread = self._unread[:SLICE], self._unread[SLICE:]
                 self._parse(part)

@@ -15,7 +15,7 @@ import uvloop
 from structlog.testing import capture_logs
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Sign
@@ -556,3 +556,28 @@ def test_it_is_so_on_the_loop_of_the_service_too(promise: Callable[[], Coroutine
 def test_tls_is_so_on_the_loop_of_the_service_too(authority: trustme.CA) -> None:
     uvloop.run(test_with_tls_the_door_shows_its_certificate(authority))
     uvloop.run(test_with_a_ca_and_tokens_either_opens_the_door(authority))
+
+
+async def test_behind_a_goodbye_of_the_door_nothing_is_kept_and_what_was_said_before_is_taken() -> None:
+    async with opened(options={"maxUnsettled": "1"}) as way:
+        told: list[Sign] = []
+        way.link.readers = lambda _, sign: told.append(sign)
+        client = await way.client()
+        hello, more = (Frame(Opcode.TEXT, text).serialize(mask=True) for text in (b"hello", b"x" * 1000))
+        client.transport.write(hello * 3)
+        [first] = await way.take(1)
+        [peer] = peers_of(way)
+        await wait_until(lambda: len(peer._messages) == 2, PATIENCE)
+        peer.close(CloseCode.TRY_AGAIN_LATER, "you read too slowly")
+        for _ in range(1000):
+            client.transport.write(more)
+        client.transport.write_eof()
+        await wait_until(lambda: peer._transport is None, PATIENCE)
+        assert peer._unread == b""
+        assert not told
+        first.settle()
+        for _ in range(2):
+            [each] = await way.take(1)
+            each.settle()
+        await wait_until(lambda: not peers_of(way), PATIENCE)
+        assert told == [Sign.GONE]
