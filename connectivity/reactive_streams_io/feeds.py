@@ -79,12 +79,12 @@ class Apart:
 class Behind:
     """A feed, and behind its end another one, which is opened then."""
 
-    __slots__ = ("_feed", "_is_second", "_open")
+    __slots__ = ("_feed", "_is_closed", "_is_second", "_open")
 
     def __init__(self, feed: Feed, open: Callable[[], Feed | Fault]) -> None:
         self._feed = feed
         self._open = open
-        self._is_second = False
+        self._is_second = self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<Behind {self._feed!r}>"
@@ -92,7 +92,8 @@ class Behind:
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where there is no second feed."""
         found = await self._feed.page(position, limit, max_bytes)
-        if self._is_second or found.then is not Then.END:
+        if self._is_second or self._is_closed or found.then is not Then.END:
+            # Who has gone while the page was read would never close a second feed.
             return found
         feed = self._open()
         if isinstance(feed, Fault):
@@ -105,6 +106,7 @@ class Behind:
         self._feed.wake(ready)
 
     def close(self) -> None:
+        self._is_closed = True
         self._feed.close()
 
 

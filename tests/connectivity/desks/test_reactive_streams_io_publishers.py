@@ -257,6 +257,25 @@ async def test_a_feed_goes_on_with_the_one_behind_it() -> None:
         await all_of(Behind(NOTHING, lambda: Fault(404, "x:y", "gone")))
 
 
+async def test_who_leaves_while_the_first_feed_ends_opens_no_second_one() -> None:
+    both: Behind
+
+    class Left(Listed):
+        async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
+            both.close()
+            return await super().page(position, limit, max_bytes)
+
+    opened: list[Listed] = []
+
+    def open() -> Listed:
+        opened.append(Listed([2]))
+        return opened[-1]
+
+    both = Behind(Left([1]), open)
+    assert (await both.page(0, 10, 1000)).elements == [1]
+    assert opened == []
+
+
 async def test_elements_come_apart_and_none_is_lost_at_the_end_of_a_page() -> None:
     assert await all_of(Apart(Listed(["abc"], [], ["de"]), list), limit=2) == list("abcde")
     assert await all_of(Written(Listed([1, 2], [3]), lambda each: b"%d" % each if each != 2 else None)) == [b"1", b"3"]
