@@ -12,6 +12,7 @@ from typing import cast
 import structlog
 
 from connectivity.arrivals import Arrival
+from connectivity.brokers.base import Sign
 from connectivity.conversation import conversation
 from connectivity.desks.base import Desk, Means, Saying
 from connectivity.inbound import Heard
@@ -121,6 +122,13 @@ class RsioDesk(Desk):
         self._watching.sweep()
         for room in list(self._rooms.values()):
             room.sweep()
+
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        # What a broker refuses is known by the message that is refused.
+        if sign is Sign.GONE:
+            for (connection, _), room in self._rooms.items():
+                if connection == connection_id:
+                    room.leave(address)
 
     def close_connection(self, connection_id: str) -> None:
         for key in [key for key in self._rooms if key[0] == connection_id]:

@@ -91,6 +91,11 @@ class Counterpart:
         """Say goodbye."""
         return self._react(self.endpoint.close(self._clock(), reason))
 
+    def lose(self) -> Sequence[Event]:
+        """Whoever read has gone, and can be told nothing."""
+        self._is_gone = True
+        return self._react(self.endpoint.lose(self._clock()))
+
     def leave(self) -> None:
         """Nobody is told anything any more."""
         self._is_gone = True

@@ -49,6 +49,8 @@ class Room:
         self._clock = clock
         self._resumables = Resumables(options.limits)
         self._counterparts: dict[Key, Counterpart] = {}
+        self._at: dict[str, set[Key]] = {}
+        """By address: the keys of those who are answered there."""
         self._offers: dict[int, Offers] = {}
         """By the keys of their sessions: those of clients that are there, and of those that may come back."""
 
@@ -78,15 +80,23 @@ class Room:
         self._offers[endpoint.session.key] = offers
         counterpart = Counterpart(endpoint, offers, self._opening, line, frozenset(subjects), self._clock, key[1])
         self._counterparts[key] = counterpart
+        self._at.setdefault(key[0], set()).add(key)
         return counterpart
 
     def forget(self, key: Key) -> None:
         """Whoever was there is there no more, and is told nothing."""
-        if (counterpart := self._counterparts.pop(key, None)) is not None:
+        if (counterpart := self._counterparts.get(key)) is not None:
+            self._drop(key, counterpart)
             session = counterpart.endpoint.session
             self._resumables.void(session)
             self._offers.pop(session.key, None)
             counterpart.leave()
+
+    def leave(self, address: str) -> None:
+        """Whoever read at this address has gone. A session that can be resumed waits for its client, others are over."""
+        for key in list(self._at.get(address, ())):
+            counterpart = self._counterparts[key]
+            self.see(key, counterpart, counterpart.lose())
 
     def see(self, key: Key, counterpart: Counterpart, events: Sequence[Event]) -> None:
         """What has become of a client's connection."""
@@ -121,3 +131,7 @@ class Room:
     def _drop(self, key: Key, counterpart: Counterpart) -> None:
         if self._counterparts.get(key) is counterpart:
             del self._counterparts[key]
+            keys = self._at[key[0]]
+            keys.discard(key)
+            if not keys:
+                del self._at[key[0]]

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from connectivity.brokers.base import Sign
 from connectivity.errors import PublishFailed
 from mappings.reactive_streams_io.frames import (
     ClientHello,
@@ -220,6 +221,27 @@ async def test_a_closed_connection_has_no_sessions() -> None:
     await quay.framed("a", 2)
 
 
+async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("never"))
+    quay.say("a", H, trial("never"), rsio_session=TOKEN)
+    quay.say("b", H, trial("never"))
+    await quay.framed("b", 2)
+    published = len(quay.link.published)
+    for sign in (Sign.HEARD, Sign.UNHEARD):
+        quay.dispatcher.reader("site", "a", sign)
+    quay.dispatcher.reader("elsewhere", "a", Sign.GONE)
+    assert len(list(quay.streams)) == 3
+    quay.dispatcher.reader("site", "a", Sign.GONE)
+    assert len(list(quay.streams)) == 1
+    await pause()
+    assert len(quay.link.published) == published
+    quay.say("a", "12 01 01")
+    await until(lambda: len(quay.link.published) > published)
+    assert octets(Goodbye("protocol error: no session")) in quay.messages("a")[-1]
+    assert repr(quay.desks).count("1 clients") == 1
+
+
 async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> None:
     quay = await Quay.filled()
     quay.link.confirms = False
@@ -273,6 +295,18 @@ async def test_case_r02_a_session_goes_on_at_another_address_without_a_gap() -> 
     assert frames[-1].token != token
     quay.dispatcher.sweep()
     assert goodbye(await quay.framed("a", 8)) == "resumed elsewhere"
+
+
+async def test_who_has_gone_comes_back_at_another_address_and_goes_on() -> None:
+    quay = await Quay.filled(revisions=3)
+    quay.say("a", "01 00 01 01", subscribe(HISTORY, 1, 1))
+    token = granted(await quay.framed("a", 4))
+    quay.dispatcher.reader("site", "a", Sign.GONE)
+    quay.say("b", "01 00 01 01")
+    quay.say("b", Resume(token, 2, 2))
+    quay.say("b", Request(1, 2))
+    await until(lambda: len(elements(quay.frames("b"))) == 2)
+    await quay.framed("a", 4)
 
 
 async def test_a_stream_goes_on_with_the_session_that_took_it_over() -> None:
