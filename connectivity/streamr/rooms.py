@@ -144,7 +144,8 @@ class Room:
         if row is None or after is None or (seat is not None and spot in seat.lives):
             # It has been left since, or is followed for the second time.
             return frame
-        failed = self._follow(spot, line, row.subjects, after)
+        # What was decided, and could not be stored, has not been there.
+        failed = self._follow(spot, line, row.subjects, min(after, self._newest(_entity(spot))))
         if failed is None:
             return frame
         self._undo(spot, line.address)
@@ -178,9 +179,7 @@ class Room:
 
         at = self.keeping.at(line.address, spot)
         live = self._make_live(line, spot, tuple(subjects), lost, partial(self.keeping.sent, at))
-        entity = _entity(spot)
-        # What was decided, and could not be stored, has not been there.
-        live.follow(entity, min(after, self._newest(entity)))
+        live.follow(_entity(spot), after)
         if failed:
             return failed[0]
         seat.lives[spot] = live
@@ -219,18 +218,22 @@ class Room:
     # what was kept
 
     def go_on(self, kept: Following, last: int, line: Line, now: float) -> None:
-        """A session follows what it followed before a restart, behind the last offset that it was sent."""
+        """A session follows what it followed before a restart, behind the last offset that it was sent.
+
+        Raises StoreUnavailable.
+        """
         spot = (kept.stream, kept.partition)
         self.on_follow(kept.stream)
+        # Asked for before the session is there: what cannot be read now is tried again as a whole.
+        newest = self._newest(_entity(spot))
         row = Row(line.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
         if not self.sessions.restore([row], now):
             return
-        newest = self._newest(_entity(spot))
         after = resumed_from(last, newest - last, self.options.most_caught_up)
         if after is None:
             log.info("a session missed too much to catch up", connection=self.connection_id, address=line.address)
             self.keeping.sent(self.keeping.at(line.address, spot), newest)
-        failed = self._follow(spot, line, row.subjects, newest if after is None else after)
+        failed = self._follow(spot, line, row.subjects, newest if after is None else min(after, newest))
         if failed is not None:
             self._lost(line.address, spot, failed)
 

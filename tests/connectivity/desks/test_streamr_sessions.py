@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from connectivity.brokers.base import Sign
+from mappings.ids import EntityId
 from mappings.streamr.access import fingerprint
 from mappings.streamr.names import partition_of
+from spark_store.errors import StoreUnavailable
+from spark_store.records import Snapshot
 from tests.connectivity.kept_rows import KeptRows
 from tests.connectivity.site import pause
 from tests.connectivity.tank import (
@@ -373,5 +376,26 @@ async def test_sessions_wait_for_a_store_that_cannot_be_read() -> None:
     await pause()
     assert tank.heard("a") == []
     kept.is_unreadable = False
+    tank.dispatcher.sweep()
+    assert offsets(await tank.frames("a", 1)) == [1]
+
+
+async def test_a_session_waits_for_a_store_in_which_its_stream_alone_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tank = await following()
+    await tank.publish(1)
+    journal, read = tank.journal, tank.journal.snapshot
+    unread: list[EntityId] = []
+
+    def snapshot(entity: EntityId) -> Snapshot | None:
+        if entity == TANK and not unread:
+            unread.append(entity)
+            raise StoreUnavailable("a page cannot be read")
+        return read(entity)
+
+    monkeypatch.setattr(journal, "snapshot", snapshot)
+    tank = again(tank)
+    assert unread == [TANK]
     tank.dispatcher.sweep()
     assert offsets(await tank.frames("a", 1)) == [1]
