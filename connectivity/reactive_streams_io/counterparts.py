@@ -127,15 +127,16 @@ class Counterpart:
         return others
 
     def _subscribe(self, stream: int, publisher: str, demand: int) -> None:
+        # A message is heard once: what goes wrong with a part of it is said there, and the rest of it counts.
         try:
             opened = self._opening.open(publisher, self.offers.subjects)
+            if isinstance(opened, Fault):
+                self.offers.refuse(stream, opened)
+            else:
+                self.offers.begin(stream, opened, demand)
         except Exception:
             log.exception("a publisher could not be opened", publisher=publisher, connection=self.line.connection_id)
-            opened = INTERNAL_ERROR
-        if isinstance(opened, Fault):
-            self.offers.refuse(stream, opened)
-        else:
-            self.offers.begin(stream, opened, demand)
+            self.offers.fail(stream, INTERNAL_ERROR)
 
     def _end(self, event: Closed | Interrupted) -> None:
         if self.offers.wake == self.wake:

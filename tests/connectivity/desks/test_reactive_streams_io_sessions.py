@@ -16,6 +16,7 @@ from mappings.reactive_streams_io.frames import (
     ClientHello,
     Frame,
     Goodbye,
+    OnError,
     OnNext,
     Request,
     Resume,
@@ -194,6 +195,17 @@ async def test_a_session_is_not_for_others_to_use() -> None:
     quay.say("a", H, source=1)
     await quay.heard("a", f"{SERVER} 81 01 00")
     assert len(list(quay.streams)) == 1
+
+
+async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
+    quay = await Quay.filled(revisions=3)
+    quay.disk.unreadable = True
+    quay.store._cache.clear()
+    quay.say("a", H, subscribe(HISTORY, 1, 1), trial("range?n=1", 2, 1))
+    await until(lambda: elements(quay.frames("a")) == [b"1"])
+    (failed,) = [frame for frame in quay.frames("a") if isinstance(frame, OnError)]
+    assert (failed.subscriber, failed.error[:3]) == (1, "500")
+    assert await quay.settled(1)
 
 
 async def test_a_message_that_is_too_large_ends_the_session() -> None:
