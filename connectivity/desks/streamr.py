@@ -46,7 +46,7 @@ from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_
 from mappings.streamr.names import Own
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
-from mappings.streamr.sessions import End, Listeners, Verdict
+from mappings.streamr.sessions import End, Verdict
 from mappings.streamr.versions import version_in
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.records import Change
@@ -76,7 +76,6 @@ class StreamrDesk(Desk):
         self._means = means
         self._rooms: dict[tuple[str, str], Room] = {}
         """By connection and mapping."""
-        self._listeners = Listeners()
         self._writing = Writing(means.store, means.lifetimes, means.now)
         self._publishing = Publishing(means.store, means.now)
         self._watching = Watching(means.store, means.decider.world)
@@ -318,7 +317,7 @@ class StreamrDesk(Desk):
         if room is None:
             keeping = Keeping(self._rows, *key)
             room = self._rooms[key] = Room(
-                keeping, options_of(route), self._listeners, self._make_live, self._make_resending, self._newest
+                keeping, options_of(route), self._make_live, self._make_resending, self._newest
             )
             room.on_follow = partial(self._watching.follow, room)
         return room

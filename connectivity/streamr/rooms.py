@@ -29,7 +29,7 @@ from mappings.streamr.names import place_of
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Subscribe, Unsubscribe
 from mappings.streamr.sending import resumed_from
-from mappings.streamr.sessions import Effect, Ended, Leave, Listeners, Row, Say, SessionLimits, Sessions, Spot
+from mappings.streamr.sessions import Effect, Ended, Leave, Row, Say, SessionLimits, Sessions, Spot
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,6 @@ class Room:
         self,
         keeping: Keeping,
         options: StreamrOptions,
-        listeners: Listeners,
         make_live: MakeLive,
         make_resending: Callable[[Callable[[Sub], object]], Resending],
         newest: Callable[[EntityId], int],
@@ -66,7 +65,7 @@ class Room:
         self.keeping = keeping
         self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
-        self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout), listeners)
+        self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout))
         self.seats: dict[str, Seat] = {}
         self.on_follow: Callable[[str], object] = str
         """Told which stream a session is about to follow. Raises StoreUnavailable."""
@@ -155,7 +154,7 @@ class Room:
         """Carry out what was decided for any reason but a request."""
         for effect in effects:
             match effect:
-                case Leave(address, spot, _):
+                case Leave(address, spot):
                     self._leave(address, spot)
                 case Say(address, frame):
                     self._say(address, frame)

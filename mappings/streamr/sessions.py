@@ -60,19 +60,17 @@ class Say(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """Send the session what is appended from now on. `is_first`: nobody followed this partition before."""
+    """Send the session what is appended from now on."""
 
     address: str
     spot: Spot
-    is_first: bool
 
 
 class Leave(NamedTuple):
-    """Send it no more. `is_last`: nobody follows this partition any longer."""
+    """Send it no more."""
 
     address: str
     spot: Spot
-    is_last: bool
 
 
 class Ended(NamedTuple):
@@ -124,38 +122,11 @@ class Session:
     unheard_since: float = 0.0
 
 
-class Listeners:
-    """How many sessions follow each partition, over all connections that share it."""
-
-    def __init__(self) -> None:
-        self._counts: dict[Spot, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def count(self, spot: Spot) -> int:
-        return self._counts.get(spot, 0)
-
-    def join(self, spot: Spot) -> bool:
-        """Whether nobody was there before."""
-        self._counts[spot] = self.count(spot) + 1
-        return self._counts[spot] == 1
-
-    def leave(self, spot: Spot) -> bool:
-        """Whether nobody is left."""
-        self._counts[spot] -= 1
-        if self._counts[spot]:
-            return False
-        del self._counts[spot]
-        return True
-
-
 class Sessions:
     """The sessions of one connection, the one that was silent longest first."""
 
-    def __init__(self, limits: SessionLimits | None = None, listeners: Listeners | None = None) -> None:
+    def __init__(self, limits: SessionLimits | None = None) -> None:
         self._limits = limits or SessionLimits()
-        self._listeners = listeners if listeners is not None else Listeners()
         self._sessions: dict[str, Session] = {}
 
     def __repr__(self) -> str:
@@ -233,7 +204,7 @@ class Sessions:
             fault = faults.limit_exceeded(f"{self._limits.subscriptions} subscriptions of a session")
             return [Say(address, error_of(fault, about))]
         session.subscriptions[spot] = _Subscription(subjects, {client})
-        return [Follow(address, spot, self._listeners.join(spot)), answer]
+        return [Follow(address, spot), answer]
 
     def unsubscribe(self, request: Unsubscribe, address: str, *, client: str | None = None) -> list[Effect]:
         """Follow a partition no longer: the one that is named; else the only one of the stream, or the first."""
@@ -276,11 +247,6 @@ class Sessions:
     def idle(self, now: float) -> list[Effect]:
         """End those that have been silent for too long."""
         return [effect for address in list(self._overdue(now)) for effect in self.end(address, End.IDLE)]
-
-    def next_idle(self) -> float | None:
-        """When the next session will have been silent for too long, if it stays so; None without sessions."""
-        first = next(iter(self._sessions.values()), None)
-        return None if first is None else first.seen + self._limits.idle_timeout
 
     def heard(self, address: str) -> None:
         """Something that was sent was received."""
@@ -333,7 +299,7 @@ class Sessions:
             session = self._sessions.setdefault(row.address, Session(row.address, row.owners, now))
             if row.spot not in session.subscriptions:
                 session.subscriptions[row.spot] = _Subscription(row.subjects, set(row.clients))
-                effects.append(Follow(row.address, row.spot, self._listeners.join(row.spot)))
+                effects.append(Follow(row.address, row.spot))
         return effects
 
     # --- inside ---------------------------------------------------------------------------------------------------------
@@ -351,4 +317,4 @@ class Sessions:
 
     def _leave(self, session: Session, spot: Spot) -> Leave:
         del session.subscriptions[spot]
-        return Leave(session.address, spot, self._listeners.leave(spot))
+        return Leave(session.address, spot)

@@ -18,7 +18,6 @@ from mappings.streamr.sessions import (
     Ended,
     Follow,
     Leave,
-    Listeners,
     Say,
     Session,
     SessionLimits,
@@ -57,7 +56,7 @@ def allowed(address: str) -> bool:
 
 
 def test_case_s01_a_subscribe_is_answered_once_the_session_follows() -> None:
-    assert subscribe(Sessions()) == [Follow(A, TANK, True), Say(A, Subscribed("tank", 0))]
+    assert subscribe(Sessions()) == [Follow(A, TANK), Say(A, Subscribed("tank", 0))]
 
 
 def test_cases_s07_b09_b13_a_second_subscribe_is_answered_and_changes_nothing() -> None:
@@ -70,7 +69,7 @@ def test_case_s08_one_unsubscribe_ends_two_subscribes() -> None:
     sessions = Sessions()
     subscribe(sessions)
     subscribe(sessions)
-    assert unsubscribe(sessions) == [Leave(A, TANK, True), Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions) == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
     assert unsubscribe(sessions) == not_subscribed(A)
 
 
@@ -91,14 +90,14 @@ def test_case_s10_where_nobody_follows_nobody_can_leave() -> None:
 def test_case_s11_without_a_partition_the_only_one_is_meant() -> None:
     sessions = Sessions()
     subscribe(sessions, A, 2)
-    assert unsubscribe(sessions) == [Leave(A, ("tank", 2), True), Say(A, Unsubscribed("tank", 2))]
+    assert unsubscribe(sessions) == [Leave(A, ("tank", 2)), Say(A, Unsubscribed("tank", 2))]
 
 
 def test_case_s12_without_a_partition_and_with_several_the_first_is_meant() -> None:
     sessions = Sessions()
     subscribe(sessions, A, 1)
     subscribe(sessions, A, 0)
-    assert unsubscribe(sessions) == [Leave(A, TANK, True), Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions) == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
     subscribe(sessions, A, 2)
     assert unsubscribe(sessions) == not_subscribed(A)
     assert unsubscribe(sessions, A, 0) == not_subscribed(A)
@@ -117,8 +116,8 @@ def test_cases_s13_s14_requests_take_effect_in_their_order() -> None:
 
 def test_case_b01_two_addresses_are_two_sessions() -> None:
     sessions = Sessions()
-    assert Follow(A, TANK, True) in subscribe(sessions, A)
-    assert Follow(B, TANK, False) in subscribe(sessions, B)
+    assert Follow(A, TANK) in subscribe(sessions, A)
+    assert Follow(B, TANK) in subscribe(sessions, B)
     assert len(sessions) == 2
 
 
@@ -136,7 +135,7 @@ def test_an_address_that_is_shared_by_client_ids_is_followed_until_the_last_has_
     assert unsubscribe(sessions, client="z") == not_subscribed(A)
     assert unsubscribe(sessions, client="x") == [Say(A, Unsubscribed("tank", 0))]
     assert unsubscribe(sessions, client="x") == not_subscribed(A)
-    assert unsubscribe(sessions, client="y") == [Leave(A, TANK, True), Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions, client="y") == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
 
 
 def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> None:
@@ -154,9 +153,9 @@ def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> 
     effects = sessions.recheck({"tank", "other"}, may_read)
     assert len(asked) == len(set(asked)) == 2, "once about the same"
     assert effects == [
-        Leave(A, TANK, False),
+        Leave(A, TANK),
         Say(A, error_of(faults.not_authorized("tank", 0), About("tank", 0))),
-        Leave(A, ("tank", 1), True),
+        Leave(A, ("tank", 1)),
         Say(A, error_of(faults.not_authorized("tank", 1), About("tank", 1))),
     ]
     assert sessions.recheck({"tank"}, may_read) == []
@@ -169,22 +168,10 @@ def test_the_latest_subscribe_says_who_follows() -> None:
     assert sessions.recheck({"tank"}, lambda _, subjects: subjects == PLANT) == []
 
 
-def test_cases_h01_h02_a_partition_has_a_first_and_a_last_listener_over_all_connections() -> None:
-    listeners = Listeners()
-    one, two = Sessions(listeners=listeners), Sessions(listeners=listeners)
-    first, again = subscribe(one)[0], subscribe(two)[0]
-    assert (first, again) == (Follow(A, TANK, True), Follow(A, TANK, False))
-    assert listeners.count(TANK) == 2
-    assert unsubscribe(one)[0] == Leave(A, TANK, False)
-    assert two.close() == [Leave(A, TANK, True), Ended(A, End.CLOSED)]
-    assert len(listeners) == 0
-
-
 def test_case_h03_a_session_that_only_resends_follows_nothing() -> None:
-    listeners = Listeners()
-    sessions = Sessions(listeners=listeners)
+    sessions = Sessions()
     assert sessions.open(A, PLANT, 0) is sessions.open(A, PLANT, 5)
-    assert len(listeners) == 0
+    assert sessions.followed() == set()
 
 
 def test_limits_are_told() -> None:
@@ -229,10 +216,12 @@ def test_case_b06_nobody_else_touches_a_session(request_: Request) -> None:
     clock = Clock()
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
-    due = sessions.next_idle()
+    session = sessions.get(A)
+    assert session is not None
+    seen = session.seen
     verdict = sessions.admit(request_, A, frozenset({"mqtt:other"}), clock.advance(60), is_allowed=allowed)
     assert verdict is Verdict.TAKEN
-    assert sessions.next_idle() == due
+    assert session.seen == seen
     assert sessions.admit(request_, A, PLANT, clock.now(), is_allowed=allowed) is Verdict.SERVED
 
 
@@ -244,8 +233,8 @@ def test_case_b07_a_client_that_says_goodbye_is_left_without_a_frame() -> None:
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
     assert sessions.end(A, End.DISCONNECTED) == [
-        Leave(A, TANK, True),
-        Leave(A, ("tank", 1), True),
+        Leave(A, TANK),
+        Leave(A, ("tank", 1)),
         Ended(A, End.DISCONNECTED),
     ]
     assert sessions.end(A, End.DISCONNECTED) == []
@@ -254,13 +243,11 @@ def test_case_b07_a_client_that_says_goodbye_is_left_without_a_frame() -> None:
 def test_case_b08_a_session_without_requests_ends() -> None:
     clock = Clock()
     sessions = Sessions(SessionLimits(idle_timeout=60))
-    assert sessions.next_idle() is None
     subscribe(sessions, A, now=clock.now())
     subscribe(sessions, B, now=clock.advance(10))
-    assert sessions.next_idle() == 1060
     assert sessions.idle(clock.advance(49)) == []
-    assert sessions.idle(clock.advance(1)) == [Leave(A, TANK, False), Ended(A, End.IDLE)]
-    assert sessions.idle(clock.advance(10)) == [Leave(B, TANK, True), Ended(B, End.IDLE)]
+    assert sessions.idle(clock.advance(1)) == [Leave(A, TANK), Ended(A, End.IDLE)]
+    assert sessions.idle(clock.advance(10)) == [Leave(B, TANK), Ended(B, End.IDLE)]
 
 
 def test_case_b09_any_request_keeps_a_session_alive() -> None:
@@ -271,7 +258,7 @@ def test_case_b09_any_request_keeps_a_session_alive() -> None:
     for request in REQUESTS:
         now = clock.advance(50)
         assert sessions.admit(request, A, PLANT, now, is_allowed=allowed) is Verdict.SERVED
-        assert all(effect == Leave(B, TANK, False) or effect == Ended(B, End.IDLE) for effect in sessions.idle(now))
+        assert all(effect == Leave(B, TANK) or effect == Ended(B, End.IDLE) for effect in sessions.idle(now))
     assert [sessions.get(address) is not None for address in (A, B)] == [True, False]
 
 
@@ -280,7 +267,7 @@ def test_a_session_that_nobody_hears_for_half_a_minute_ends() -> None:
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
     assert [sessions.unheard(A, clock.advance(1)) for _ in range(20)] == [[]] * 20
-    assert sessions.unheard(A, clock.advance(11)) == [Leave(A, TANK, True), Ended(A, End.UNHEARD)]
+    assert sessions.unheard(A, clock.advance(11)) == [Leave(A, TANK), Ended(A, End.UNHEARD)]
     assert sessions.unheard(A, clock.now()) == []
 
 
@@ -306,11 +293,11 @@ def test_case_b10_after_a_restart_every_session_follows_what_it_followed() -> No
     rows = [row for spot in (TANK, ("tank", 2)) if (row := before.row(A, spot)) is not None]
     assert len(rows) == 2
     after = Sessions()
-    assert after.restore(rows, 500) == [Follow(A, TANK, True), Follow(A, ("tank", 2), True)]
+    assert after.restore(rows, 500) == [Follow(A, TANK), Follow(A, ("tank", 2))]
     assert after.restore(rows, 600) == []
     assert [after.row(A, row.spot) for row in rows] == rows
     assert after.admit(Unsubscribe("tank"), A, frozenset({"x"}), 0, is_allowed=allowed) is Verdict.TAKEN
-    assert unsubscribe(after, A, 0, client="x")[0] == Leave(A, TANK, True)
+    assert unsubscribe(after, A, 0, client="x")[0] == Leave(A, TANK)
 
 
 # --- whatever comes -----------------------------------------------------------------------------------------------------
@@ -322,20 +309,16 @@ class AnyCourse(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.listeners = Listeners()
-        self.sessions = Sessions(SessionLimits(sessions=3, subscriptions=3, idle_timeout=100), self.listeners)
+        self.sessions = Sessions(SessionLimits(sessions=3, subscriptions=3, idle_timeout=100))
         self.followed: set[tuple[str, tuple[str, int]]] = set()
 
     def apply(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Follow):
-                others = {spot for _, spot in self.followed}
-                assert effect.is_first == (effect.spot not in others)
                 assert (effect.address, effect.spot) not in self.followed
                 self.followed.add((effect.address, effect.spot))
             elif isinstance(effect, Leave):
                 self.followed.remove((effect.address, effect.spot))
-                assert effect.is_last == (effect.spot not in {spot for _, spot in self.followed})
             elif isinstance(effect, Ended):
                 assert effect.address not in {address for address, _ in self.followed}
 
@@ -376,7 +359,6 @@ class AnyCourse(RuleBasedStateMachine):
     def what_is_followed_is_what_was_said(self) -> None:
         found: list[Session] = [session for each in "abcd" if (session := self.sessions.get(each)) is not None]
         assert {(session.address, spot) for session in found for spot in session.subscriptions} == self.followed
-        assert len(self.listeners) == len({spot for _, spot in self.followed})
         assert len(found) <= 3
         assert all(len(session.subscriptions) <= 3 for session in found)
 
