@@ -11,19 +11,7 @@ import hashlib
 import random
 from enum import Enum
 
-from mappings.streamr import faults
-from mappings.streamr.faults import About, RequestRefused
-from mappings.streamr.requests import Resend, Subscribe
-
 _MASK = 0xFFFFFFFF
-
-
-def require_partition(request: Subscribe | Resend, partitions: int) -> None:
-    """Raise RequestRefused for a partition beyond those that the stream has. To be asked by whoever may read it alone."""
-    if request.partition >= partitions:
-        fault = faults.invalid_partition(request.stream, request.partition)
-        sub = request.sub if isinstance(request, Resend) else None
-        raise RequestRefused(fault, About(request.stream, request.partition, sub))
 
 
 class KeyHash(str, Enum):

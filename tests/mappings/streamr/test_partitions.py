@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from mappings.streamr.faults import About, RequestRefused
-from mappings.streamr.partitions import KeyHash, number_of, partition_of, require_partition
-from mappings.streamr.requests import All, Resend, Subscribe
+from mappings.streamr.partitions import KeyHash, number_of, partition_of
 
 NUMBERS = {
     "sensor-a": (354581781, -254279108),
@@ -49,13 +47,3 @@ def test_case_p15_without_a_key_every_partition_is_used(key: str | None) -> None
 
 def test_one_partition_is_the_only_one() -> None:
     assert partition_of("sensor-a", 1) == partition_of(None, 1) == 0
-
-
-def test_case_s16_a_partition_that_the_stream_has_not_is_refused() -> None:
-    require_partition(Subscribe("tank", 3), 4)
-    with pytest.raises(RequestRefused, match="Invalid partition 9 for stream tank") as refused:
-        require_partition(Subscribe("tank", 9), 4)
-    assert refused.value.about == About("tank", 9)
-    with pytest.raises(RequestRefused) as refused:
-        require_partition(Resend("tank", 4, "a", All()), 4)
-    assert refused.value.about == About("tank", 4, "a")
