@@ -62,6 +62,12 @@ def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], 
     assert "secret" not in str(problems)
 
 
+@pytest.mark.parametrize("more", [{}, {"credentials": CERTIFICATE}])
+@pytest.mark.parametrize("uri", ["ws://127.0.0.1:8765/?x=1", "ws://127.0.0.1:port", "${env:NOWHERE}"])
+def test_nothing_is_said_of_certificates_while_the_uri_cannot_be_read(uri: str, more: dict[str, Any]) -> None:
+    assert {problem.path for problem in lint(GOOD | more | {"uri": uri})} == {"uri"}
+
+
 @pytest.mark.parametrize("address", ["twins", "/twins?a=b", "/twins#top", "/two words", "/{{ thing:id }}"])
 def test_a_sources_address_is_a_path(address: str) -> None:
     [problem] = lint(GOOD | {"sources": [{"addresses": [address], "authorizationContext": ["lab:all"]}]})
