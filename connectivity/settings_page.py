@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
+from inspect import cleandoc
 
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
@@ -31,7 +32,7 @@ def settings_page() -> str:
     parts = [_PAGE, *_table("", {name: it for name, it in Settings.model_fields.items() if name not in groups})]
     for name, field in groups.items():
         model = model_of(field)
-        parts += ["", f"## {name}", "", f"{model.__doc__}", "", *_table(f"{name}.", model.model_fields)]
+        parts += ["", f"## {name}", "", cleandoc(model.__doc__ or ""), "", *_table(f"{name}.", model.model_fields)]
     return "\n".join(parts)
 
 

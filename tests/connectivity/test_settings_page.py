@@ -27,6 +27,12 @@ def test_the_page_has_every_setting() -> None:
     assert {"limits.payload", "journal.historical_headers", "lake.retention", "spark.mode"} <= set(rows())
 
 
+def test_what_a_group_says_is_text_and_no_code() -> None:
+    """Markdown takes an indented line for code."""
+    assert "\n\nWithout any key the service makes one" in settings_page()
+    assert not re.findall(r"^ +", settings_page(), re.MULTILINE)
+
+
 def test_the_defaults_of_the_page_are_the_defaults(tmp_path: Path) -> None:
     """Written into a file as they stand, they change nothing."""
     content: dict[str, Any] = {}
