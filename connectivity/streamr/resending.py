@@ -189,14 +189,13 @@ class _Resend:
                 assert isinstance(request.selection, FromTime)
                 first = await first_published(store, entity, oldest, newest, request.selection.instant)
                 query = _range(entity, newest + 1 if first is None else first, newest)
+            self._subscribe(query, streams)
         except (StoreUnavailable, HistoryUnavailable) as error:
             log.error("a resend could not be begun", reason=str(error), entity=str(entity))
             self._fail(INTERNAL_ERROR if isinstance(error, StoreUnavailable) else error.fault)
         except Exception:
             log.exception("a resend could not be begun", entity=str(entity))
             self._fail(INTERNAL_ERROR)
-        else:
-            self._subscribe(query, streams)
 
     def _subscribe(self, query: HistoryQuery, streams: Streams) -> None:
         streams.subscribe(Subscribe(Kind.HISTORY, query, {}, self.key, WINDOW), self.peer)

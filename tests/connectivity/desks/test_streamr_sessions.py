@@ -16,7 +16,7 @@ from mappings.streamr.names import partition_of
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Snapshot
 from tests.connectivity.kept_rows import KeptRows
-from tests.connectivity.site import pause
+from tests.connectivity.site import pause, until
 from tests.connectivity.tank import (
     Tank,
     error,
@@ -238,7 +238,7 @@ async def test_while_the_disk_is_full_a_subscriber_waits_and_misses_nothing() ->
     tank = await Tank.filled()
     tank.disk.full = True
     tank.say("a", subscribe(), publish("1"))
-    await pause()
+    await until(lambda: tank.postponed)
     tank.disk.full = False
     await tank.store.wait_available()
     tank.dispatcher.handle(tank.postponed, tank.postponed.extend)
