@@ -119,7 +119,8 @@ class StreamrDesk(Desk):
                 return self._resend(request, visit, line)
             case Disconnect():
                 visit.room.do(visit.room.sessions.end(line.address, End.DISCONNECTED))
-        return None
+        # Nothing is said; but where the batch is taken up again, so is this, behind what came before it.
+        return _silent
 
     def _visit(self, request: Request, headers: Headers, heard: Heard, arrival: Arrival) -> _Visit | None:
         """Where a request comes from; None where it is not carried out because of that."""
@@ -183,7 +184,7 @@ class StreamrDesk(Desk):
         room = visit.room
         permit = self._admit(request, visit)
         if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
-            raise RequestRefused(faults.limit_exceeded("sessions of a connection"), about_of(request))
+            raise RequestRefused(room.sessions.too_many, about_of(request))
         room.keeping.asked(request, visit.owners, line)
         entity = entity_at(permit.place, request.partition)
         wanted = Wanted(request, entity, self._newest(entity), permit.subjects)

@@ -159,8 +159,9 @@ def not_authorized(stream: str, partition: int) -> Fault:
 
 
 def invalid_partition(stream: str, partition: Any) -> Fault:
-    """E-SUB-PARTITION."""
-    message = f"Invalid partition {shown(partition)} for stream {shown(stream)}"
+    """E-SUB-PARTITION. A partition that is a text is told from a number by its quotes."""
+    found = shortened(_encode(partition).decode(), LONGEST_STREAM)
+    message = f"Invalid partition {found} for stream {shown(stream)}"
     return Fault(400, "streamr:partition.invalid", message)
 
 

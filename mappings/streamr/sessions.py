@@ -18,6 +18,7 @@ from enum import Enum
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
+from mappings.errors import Fault
 from mappings.streamr import faults
 from mappings.streamr.faults import About
 from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of
@@ -179,6 +180,11 @@ class Sessions:
             session = self._sessions[address] = Session(address, owners, now)
         return session
 
+    @property
+    def too_many(self) -> Fault:
+        """What those are told for whom `open` has no session."""
+        return faults.limit_exceeded(f"{self._limits.sessions} sessions of a connection")
+
     def subscribe(
         self,
         request: Subscribe,
@@ -193,8 +199,7 @@ class Sessions:
         spot, about = (request.stream, request.partition), About(request.stream, request.partition)
         session = self.open(address, owners, now)
         if session is None:
-            fault = faults.limit_exceeded(f"{self._limits.sessions} sessions of a connection")
-            return [Say(address, error_of(fault, about))]
+            return [Say(address, error_of(self.too_many, about))]
         answer = Say(address, Subscribed(*spot))
         if (found := session.subscriptions.get(spot)) is not None:
             found.subjects = subjects

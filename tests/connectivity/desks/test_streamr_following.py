@@ -5,6 +5,7 @@ Case numbers are those of the cases for Streamr.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -136,7 +137,7 @@ async def test_cases_s16_and_s17_a_partition_that_there_is_not_is_refused(partit
     tank = await Tank.filled()
     (refused,) = await tank.asked("a", subscribe(stream="tanks", partition=partition))
     said = error(refused)
-    assert (said["error"], said["status"]) == (f"Invalid partition {partition} for stream tanks", 400)
+    assert (said["error"], said["status"]) == (f"Invalid partition {json.dumps(partition)} for stream tanks", 400)
     assert list(tank.streams) == []
 
 

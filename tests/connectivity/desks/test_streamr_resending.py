@@ -19,6 +19,7 @@ from connectivity.streamr.writing import Writing
 from mappings.streamr.frames import PLAIN
 from mappings.streamr.names import partition_of
 from mappings.streamr.resends import ResendLimits
+from mappings.streamr.sessions import Sessions
 from spark_store.errors import HistoryUnavailable
 from tests.connectivity.site import pause, until
 from tests.connectivity.tank import (
@@ -381,3 +382,15 @@ async def test_a_message_that_was_written_before_is_written_anew_when_its_predec
     monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 2)
     assert json.loads(before)[3][6] == 1
     assert json.loads(writing.broadcast(event, PLAIN))[3][6] is None
+
+
+async def test_who_asks_where_there_is_no_room_for_a_session_is_told_how_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tank = await Tank.filled(messages=1)
+    monkeypatch.setattr(Sessions, "open", lambda *_: None)
+    (refused,) = await tank.asked("a", resend(resend_all=True))
+    assert (error(refused)["error"], error(refused)["status"]) == (
+        "Limit exceeded: 10000 sessions of a connection",
+        429,
+    )

@@ -399,3 +399,16 @@ async def test_a_session_waits_for_a_store_in_which_its_stream_alone_cannot_be_r
     assert unread == [TANK]
     tank.dispatcher.sweep()
     assert offsets(await tank.frames("a", 1)) == [1]
+
+
+async def test_a_disconnect_that_is_taken_up_again_ends_what_its_batch_has_begun_before_it() -> None:
+    tank = await Tank.filled()
+    tank.disk.full = True
+    tank.say("a", subscribe(), {"type": "disconnect"})
+    await until(lambda: tank.postponed)
+    tank.disk.full = False
+    await tank.store.wait_available()
+    tank.dispatcher.handle(tank.postponed, tank.postponed.extend)
+    await tank.settled(2)
+    assert list(tank.streams) == []
+    assert list(tank.kept.rows("site")) == []
