@@ -1,4 +1,4 @@
-"""The binary protocol of reactive-streams-io through a WebSocket door: binary messages both ways, a session for each socket."""
+"""The binary protocol of reactive-streams-io through a WebSocket door: binary messages both ways, each socket a session."""
 
 from __future__ import annotations
 
