@@ -14,6 +14,7 @@ import structlog
 
 from connectivity.arrivals import Arrival
 from connectivity.brokers.base import Outgoing
+from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended, Posting
 from connectivity.outbound import Route
@@ -93,3 +94,16 @@ def is_meant(address: str, pattern: AddressPattern | None, route: Route) -> bool
     if pattern is not None:
         return pattern.allows(address)
     return route.is_fixed or begins_alike(address, route.beginning)
+
+
+def drop(what: str, arrival: Arrival, headers: Headers, **about: object) -> None:
+    """Nobody can be answered, so nothing is done: this is counted, and `what` it was is told to operators."""
+    arrival.route.meter.inbound("unanswerable")
+    log.warning(
+        what,
+        connection=arrival.route.connection_id,
+        source=arrival.route.index,
+        address=arrival.delivery.address,
+        **about,
+        **conversation(headers),
+    )

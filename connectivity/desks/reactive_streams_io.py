@@ -13,11 +13,10 @@ import structlog
 
 from connectivity.arrivals import Arrival
 from connectivity.brokers.base import Sign
-from connectivity.conversation import conversation
 from connectivity.desks.base import Desk, Means, Saying
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
-from connectivity.lines import Line, is_meant, resolved_reply
+from connectivity.lines import Line, drop, is_meant, resolved_reply
 from connectivity.outbound import Route
 from connectivity.reactive_streams_io.counterparts import Counterpart
 from connectivity.reactive_streams_io.opening import Opening
@@ -60,7 +59,7 @@ class RsioDesk(Desk):
         key, line = found
         counterpart = room.find(key)
         if counterpart is not None and counterpart.owners.isdisjoint(arrival.received.subjects):
-            self._drop("a session is not for others to use", arrival, spoken.headers, answer_to=line.address)
+            drop("a session is not for others to use", arrival, spoken.headers, answer_to=line.address)
             return None
         if counterpart is not None and arrival.delivery.redelivered and counterpart.is_known(arrival.delivery):
             heard.route.meter.inbound("answered_again")
@@ -113,7 +112,7 @@ class RsioDesk(Desk):
             if counterpart is None:
                 self._turn_away(reason, route, line, key)
             elif counterpart.owners.isdisjoint(subjects):
-                self._drop("a session is not for others to use", arrival, error.headers, answer_to=line.address)
+                drop("a session is not for others to use", arrival, error.headers, answer_to=line.address)
             else:
                 room.see(key, counterpart, counterpart.part(reason))
         ended(None)
@@ -151,32 +150,21 @@ class RsioDesk(Desk):
         try:
             resolved = resolved_reply(route, headers, arrival)
         except MappingError as error:
-            self._drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            drop("a request names an address that cannot be one", arrival, headers, error=str(error))
             return None
         if resolved is None:
-            self._drop("a request cannot be answered", arrival, headers)
+            drop("a request cannot be answered", arrival, headers)
             return None
         if not is_meant(resolved.address, room.options.reply_addresses, route):
-            self._drop("a request names an address that is not meant", arrival, headers, answer_to=resolved.address)
+            drop("a request names an address that is not meant", arrival, headers, answer_to=resolved.address)
             return None
         name = headers.get(SESSION)
         if name is not None and not is_session(str(name)):
-            self._drop("a session has no such name", arrival, headers, answer_to=resolved.address)
+            drop("a session has no such name", arrival, headers, answer_to=resolved.address)
             return None
         if name is None:
             return (resolved.address, None), Line(route, resolved)
         return (resolved.address, str(name)), Line(route, resolved, f"{resolved.address}#{name}")
-
-    def _drop(self, what: str, arrival: Arrival, headers: Headers, **about: object) -> None:
-        arrival.route.meter.inbound("unanswerable")
-        log.warning(
-            what,
-            connection=arrival.route.connection_id,
-            source=arrival.route.index,
-            address=arrival.delivery.address,
-            **about,
-            **conversation(headers),
-        )
 
 
 DESK = RsioDesk

@@ -22,7 +22,7 @@ from connectivity.desks.base import Desk, Errand, Means, Saying
 from connectivity.errors import ConnectivityError
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
-from connectivity.lines import is_meant, resolved_reply
+from connectivity.lines import drop, is_meant, resolved_reply
 from connectivity.outbound import Route
 from connectivity.streamr.admission import about_of, admit, entity_at
 from connectivity.streamr.commanding import errand_of
@@ -130,7 +130,7 @@ class StreamrDesk(Desk):
         try:
             line = self._line(route, headers, arrival, room.options)
         except MappingError as error:
-            self._drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            drop("a request names an address that cannot be one", arrival, headers, error=str(error))
             return None
         address = line.address if line is not None else None
         verdict = room.sessions.admit(
@@ -141,14 +141,14 @@ class StreamrDesk(Desk):
             is_allowed=partial(is_meant, pattern=room.options.reply_addresses, route=route),
         )
         if verdict is Verdict.NOWHERE:
-            self._drop("a request cannot be answered", arrival, headers)
+            drop("a request cannot be answered", arrival, headers)
             return None
         if verdict is Verdict.OUTSIDE:
-            self._drop("a request names an address that is not meant", arrival, headers, answer_to=address)
+            drop("a request names an address that is not meant", arrival, headers, answer_to=address)
             return None
         is_taken = verdict is Verdict.TAKEN
         if is_taken and isinstance(request, Disconnect):
-            self._drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
+            drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
             return None
         return _Visit(room, line, owners, heard, arrival, is_taken)
 
@@ -224,7 +224,7 @@ class StreamrDesk(Desk):
         except MappingError:
             line = None
         if line is None or not is_meant(line.address, room.options.reply_addresses, route):
-            self._drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
+            drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
             ended(None)
             return
         line.say(frame_of(error.fault, line.correlation_id), ended)
@@ -244,17 +244,6 @@ class StreamrDesk(Desk):
         if line is None:
             return _silent
         return partial(_answered, line, [error_of(error.fault, error.about, line.correlation_id)])
-
-    def _drop(self, what: str, arrival: Arrival, headers: Headers, **about: object) -> None:
-        arrival.route.meter.inbound("unanswerable")
-        log.warning(
-            what,
-            connection=arrival.route.connection_id,
-            source=arrival.route.index,
-            address=arrival.delivery.address,
-            **about,
-            **conversation(headers),
-        )
 
     # sessions
 
