@@ -97,3 +97,11 @@ class Place:
 
     def client(self, name: str) -> Party:
         return self.party(self.address(name if self.is_mqtt else "all", "req"), self.address(name, "res"))
+
+
+def prepared(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
+    """One place of each kind, ready for its documents."""
+    made = {kind: Place(kind, mosquitto, rabbitmq, kafka) for kind in KINDS}
+    for place in made.values():
+        place.prepare()
+    return made

@@ -18,7 +18,7 @@ from tests.brokers.rabbitmq import RabbitMQ
 from tests.client import Party
 from tests.connectivity.tank import KEY, definition, policy, publish, resend, subscribe, subscribed, unsubscribe
 from tests.integration.documents import topic
-from tests.integration.places import KINDS, Place
+from tests.integration.places import KINDS, Place, prepared
 from tests.service import ServiceProcess
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
@@ -75,10 +75,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:
-    made = {kind: Place(kind, mosquitto, rabbitmq, kafka) for kind in KINDS}
-    for place in made.values():
-        place.prepare()
-    return made
+    return prepared(mosquitto, rabbitmq, kafka)
 
 
 @pytest.fixture(scope="module")
