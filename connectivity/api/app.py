@@ -82,10 +82,11 @@ def _describe(app: FastAPI, needs_token: bool) -> None:
         return made[0]
 
 
-def _known_parameters(request: Request) -> None:
+async def _known_parameters(request: Request) -> None:
     """A parameter that nobody knows is refused: `?dryrun=true` must not create a connection that was to be tried.
 
-    So is one that comes twice, which would count once, unless it is a list.
+    So is one that comes twice, which would count once, unless it is a list. It is a coroutine, as all such functions here,
+    since FastAPI has a thread call any other: twice its way through a busy loop, for each request.
     """
     route = request.scope["route"]
     known = [parameter.alias for parameter in route.dependant.query_params]

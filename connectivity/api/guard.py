@@ -199,7 +199,7 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-def admins_only(request: Request) -> None:
+async def admins_only(request: Request) -> None:
     """For operations that change or show more than connections. Raises OperationRefused."""
     caller = caller_of(request)
     if not caller.role.may(Role.ADMIN):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio.to_thread
 import pytest
 
 from connectivity.api.app import application
@@ -97,3 +98,26 @@ async def test_what_there_is_nobody_for_is_not_there() -> None:
 async def test_a_desk_is_a_management() -> None:
     """The stand-in of these tests does what the real one does: this line is for the type checker."""
     application(Monitor(), lambda: (True, {}), management=Desk())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/health/live"),
+        ("GET", "/api/2/connections"),
+        ("GET", "/api/2/connections/site/status"),
+        ("PUT", "/api/2/connections/site"),
+        ("GET", "/api/2/audit"),
+        ("GET", "/api/2/connectivity/subscriptions"),
+        ("GET", "/api/2/erasures"),
+    ],
+)
+async def test_no_request_waits_for_a_thread_to_have_its_turn(
+    method: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(call: object, *_: object, **__: object) -> None:
+        raise AssertionError(f"{call} goes to a thread")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
+    answer = await ask(furnished(), method, path, json=dict(DOCUMENT) if method == "PUT" else None)
+    assert answer.status_code < 300
