@@ -151,9 +151,10 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.kafka.*",
             "connectivity.mqtt",
             "connectivity.mqtt.*",
-            "connectivity.websocket",
-            "connectivity.websocket.*",
+            "connectivity.doors",
+            "connectivity.doors.*",
         ),
+        ("connectivity.websocket", "connectivity.websocket.*"),
         ("connectivity.brokers", "connectivity.brokers.*"),
         (
             "connectivity.spec",
@@ -265,6 +266,7 @@ NEVER = (
     ("connectivity.mqtt*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.amqp*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.kafka*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
+    ("connectivity.doors*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     ("connectivity.websocket*", ("mappings.codecs*", "mappings.signals", "spark_store*")),
     # A script process loads no more than it needs.
     ("connectivity.scripts.worker", ("asyncio", "mappings*", "connectivity.errors", "structlog")),
@@ -280,6 +282,7 @@ NEVER = (
             "connectivity.amqp*",
             "connectivity.kafka*",
             "connectivity.mqtt*",
+            "connectivity.doors*",
             "connectivity.websocket*",
             "spark_store.journal*",
         ),
@@ -291,6 +294,7 @@ NEVER = (
             "connectivity.amqp*",
             "connectivity.kafka*",
             "connectivity.mqtt*",
+            "connectivity.doors*",
             "connectivity.websocket*",
             "connectivity.supervisor",
             "spark_store*",
@@ -396,6 +400,7 @@ SHAPES = (
 
 TESTED_BY_FAMILY = {
     "connectivity/amqp/*.py": "tests/connectivity/brokers/test_amqp*.py",
+    "connectivity/doors/*.py": "tests/connectivity/brokers/test_websocket*.py",
     "connectivity/kafka/*.py": "tests/connectivity/brokers/test_kafka*.py",
     "connectivity/mqtt/*.py": "tests/connectivity/brokers/test_mqtt*.py",
     "connectivity/websocket/*.py": "tests/connectivity/brokers/test_websocket*.py",

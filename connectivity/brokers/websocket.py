@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from connectivity.brokers.base import BrokerType
+from connectivity.doors.lifetime import OPENING
+from connectivity.doors.link import MOST_HELD, REPLY_TO
+from connectivity.doors.listening import check_door
 from connectivity.errors import Problem
 from connectivity.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 from connectivity.model import Connection
 from connectivity.rules import URI_INVALID, check_without_placeholders, has_expression, json_path, show, with_dummies
-from connectivity.websocket.admission import ACCESS_TOKEN, FRAME, REPLY_TO, USER
-from connectivity.websocket.lifetime import OPENING
-from connectivity.websocket.link import MOST_HELD
+from connectivity.websocket.admission import ACCESS_TOKEN, FRAME, USER
 from connectivity.websocket.listening import examine, listen
 from connectivity.websocket.options import Options
 from mappings.streamr.versions import HEADER
@@ -25,8 +26,7 @@ def check(connection: Connection) -> Sequence[Problem]:
     """The rules of doors."""
     return [
         *_check_uri(connection),
-        *_check_certificate(connection),
-        *_check_client_count(connection),
+        *check_door(connection),
         *_check_addresses(connection),
     ]
 
@@ -38,25 +38,6 @@ def _check_uri(connection: Connection) -> Iterator[Problem]:
         yield Problem("uri", show(uri.path), expected, code=URI_INVALID)
     if uri.username is not None:
         yield Problem("uri", "a user name", "none, since peers show tokens (specificConfig.tokens)", code=URI_INVALID)
-
-
-def _check_certificate(connection: Connection) -> Iterator[Problem]:
-    own, expected = connection.credentials, "the certificate that the door shows, since the uri is wss"
-    if not connection.broker_uri.is_secure:
-        if own is not None:
-            yield Problem("credentials", "a certificate", "none, since the uri is ws and not wss")
-    elif own is None:
-        yield Problem("credentials", "nothing", expected)
-    else:
-        if own.cert is None:
-            yield Problem("credentials.cert", "nothing", expected)
-        if own.key is None:
-            yield Problem("credentials.key", "nothing", "the key of the certificate that the door shows")
-
-
-def _check_client_count(connection: Connection) -> Iterator[Problem]:
-    if connection.client_count != 1:
-        yield Problem("clientCount", str(connection.client_count), "1, since there is one door")
 
 
 def _check_addresses(connection: Connection) -> Iterator[Problem]:

@@ -17,10 +17,10 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
+from connectivity.doors.link import REPLY_TO
 from mappings.streamr.faults import UnknownVersion
 from mappings.streamr.versions import CONTROL, HEADER, MESSAGE, message_version
 
-REPLY_TO = "reply-to"
 USER = "websocket.user"
 FRAME = "websocket.frame"
 ACCESS_TOKEN = "access_token"

@@ -1,23 +1,17 @@
-"""One peer: a socket on our loop, the protocol's engine, and what waits on its way in and out.
+"""One peer of a WebSocket door: what its socket brings becomes messages, and messages become what it is sent.
 
 The engine of the library `websockets` reads the opening request and frames, and writes them; it answers pings and closings
-by itself. Here bytes are moved, fragments put together, and reading is stopped and taken up again.
-
-**Bounds.** What comes is read on as long as the peer may have more messages unsettled and takes what is sent to it. Bytes
-that the socket has brought beyond that rest as they are. What is sent goes to the socket in the loop's next turn, so that a
-hundred messages are one call of the system; it is confirmed when no more than the socket's small buffer waits, so whoever
-waits for confirms goes at the peer's pace.
+by itself. Here bytes are handed to it and fragments put together. When there is room for messages, and what becomes of what
+is sent, is as at every door (`connectivity.doors.sockets`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import secrets
 from collections import deque
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import Protocol
 
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.frames import CloseCode, Frame, Opcode
@@ -25,16 +19,8 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
-from connectivity.brokers.base import Delivery, Done, Shared
-from connectivity.errors import PublishFailed
+from connectivity.doors.sockets import Keeper, Socket, common_name
 from connectivity.websocket.admission import Admitted, Asked, Refused
-from connectivity.websocket.lifetime import Times
-
-HIGH_WATER = 64 * 1024
-"""Bytes in a socket's buffer from which on what is sent is confirmed later."""
-
-GATHERED = 32 * 1024
-"""Bytes that go to the socket without waiting for the loop's next turn."""
 
 SLICE = 16 * 1024
 """Bytes that are parsed at once: what they hold may be more messages than a peer may have, and is kept."""
@@ -42,100 +28,47 @@ SLICE = 16 * 1024
 TLS_HELLO = 0x16
 """The first byte of whoever begins to speak TLS."""
 
-_GONE = 410
-
 # Its own words are about single sockets; what operators are to know is told by the link.
 _log = logging.getLogger("connectivity.websocket.protocol")
 _log.setLevel(logging.ERROR)
 
 
-class Door(Protocol):
+class Door(Keeper, Protocol):
     """What a peer belongs to."""
 
     max_frame: int
-    max_unsettled: int
     extensions: list[ServerExtensionFactory]
 
-    @property
-    def has_room(self) -> bool:
-        """Whether messages may come in at all."""
-
-    @property
-    def is_overrun(self) -> bool:
-        """Whether there are more sockets than could be peers, so that not even a request is read."""
-
-    def made(self, peer: Peer) -> None:
-        """There is a socket."""
-
-    def turned_away(self, reason: str) -> None:
-        """Somebody is hung up on for this reason."""
-
-    def admit(self, asked: Asked) -> Admitted | Refused:
+    def admit(self, asked: Asked, /) -> Admitted | Refused:
         """Decide about an opening request."""
 
-    def entered(self, peer: Peer) -> None:
+    def entered(self, peer: Peer, /) -> None:
         """The peer is in."""
 
-    def took(self, peer: Peer, payload: bytes, *, is_text: bool) -> None:
+    def took(self, peer: Peer, payload: bytes, /, *, is_text: bool) -> None:
         """A message has come."""
 
-    def left(self, peer: Peer) -> None:
-        """The socket is gone, and all that it has brought was taken. Told once of each peer, let in or not."""
 
-
-class Taken(Delivery):
-    """A delivery that knows its peer and, if several sources share it, the others' part."""
-
-    __slots__ = ("peer", "shared")
-
-    peer: Peer
-    shared: Shared[Taken] | None
-
-
-class Peer(asyncio.Protocol):
+class Peer(Socket):
     """One socket that was accepted."""
 
     def __init__(self, door: Door) -> None:
-        self.id = f"peer-{secrets.token_urlsafe(16)}"
-        """Its address while it is connected. Nobody can guess it."""
+        super().__init__(door)
         self.path = ""
         self.text_headers: dict[str, str] = {}
         self.binary_headers: dict[str, str] = {}
-        self.unsettled = 0
-        self._loop = asyncio.get_running_loop()
-        now = self._loop.time()
-        self.times = Times(now, now, now)
         self._door = door
         self._engine = ServerProtocol(extensions=door.extensions or None, max_size=door.max_frame, logger=_log)
-        self._transport: asyncio.Transport | None = None
-        self._unread = b""
         self._messages: deque[tuple[bytes, bool]] = deque()
         self._fragments: bytearray | None = None
         self._is_text = False
-        self._unconfirmed: deque[Done] = deque()
-        self._is_full = False
-        self._written = self._taken = 0
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
-        self._has_begun = self._is_moving = self._has_left = False
+        self._has_begun = False
 
     def __repr__(self) -> str:
         state = self._engine.state.name.lower()
         return f"<Peer {self.id[:11]}… at {self.path or '?'}, {state}, {self.unsettled} unsettled>"
 
-    @property
-    def waiting_output(self) -> int:
-        """Bytes that the socket has not taken yet."""
-        return self._transport.get_write_buffer_size() + self._gathered_bytes if self._transport is not None else 0
-
-    # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(HIGH_WATER)
-        self._door.made(self)
-        if self._door.is_overrun:
-            self.abort()
+    # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
         if not self._has_begun and data[0] == TLS_HELLO:
@@ -153,77 +86,24 @@ class Peer(asyncio.Protocol):
             self._engine.receive_eof()
             self._flush()
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it ended, it is gone
-        self._transport = None
-        self._is_full = False
-        gone, self._unconfirmed = self._unconfirmed, deque()
-        for done in gone:
-            done(gone_error())
-        # What it has said before it left counts, and may have to wait for room.
-        self.move()
-
-    def pause_writing(self) -> None:
-        self._is_full = True
-        self.times.stuck = self._loop.time()
-        self._taken = self._written - self.waiting_output
-        self.move()
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self.times.stuck = None
-        while self._unconfirmed and not self._is_full:
-            # Whoever hears it may send the next, which may fill the socket again.
-            self._unconfirmed.popleft()(None)
-        self.move()
-
-    # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
     @property
-    def _may_take(self) -> bool:
-        return not self._is_full and self.unsettled < self._door.max_unsettled and self._door.has_room
+    def rests(self) -> bool:
+        return bool(self._messages or self._unread)
 
-    @property
-    def _is_talking(self) -> bool:
-        """Whether what comes may be messages. Otherwise it is parsed in any case: it is the beginning, or the end."""
-        return self.times.is_open and self.times.closing is None
+    def advance(self) -> None:
+        while True:
+            while self._messages and self.may_take:
+                payload, is_text = self._messages.popleft()
+                self.times.spoke = self._loop.time()
+                self._door.took(self, payload, is_text=is_text)
+            # Behind our goodbye nothing counts any more: it is not kept until there is room for what came before.
+            if not self._unread or (self.is_talking and (self._messages or not self.may_take)):
+                break
+            part, self._unread = self._unread[:SLICE], self._unread[SLICE:]
+            self._parse(part)
 
-    def move(self) -> None:
-        """Take what has come, as far as there is room, and read on or stop reading accordingly."""
-        if self._is_moving or self._has_left:
-            return
-        self._is_moving = True
-        try:
-            while True:
-                while self._messages and self._may_take:
-                    payload, is_text = self._messages.popleft()
-                    self.times.spoke = self._loop.time()
-                    self._door.took(self, payload, is_text=is_text)
-                # Behind our goodbye nothing counts any more: it is not kept until there is room for what came before.
-                if not self._unread or (self._is_talking and (self._messages or not self._may_take)):
-                    break
-                part, self._unread = self._unread[:SLICE], self._unread[SLICE:]
-                self._parse(part)
-        finally:
-            self._is_moving = False
-        if self._transport is not None:
-            self._balance(self._transport)
-        elif not (self._messages or self._unread):
-            self._has_left = True
-            self._engine.receive_eof()
-            self._door.left(self)
-
-    def _balance(self, transport: asyncio.Transport) -> None:
-        if transport.is_closing():
-            return
-        # Once the socket is being closed, all that comes is its end.
-        is_wanted = self.times.closing is not None or not (self._unread or self._messages or not self._may_take)
-        if is_wanted and not self.times.is_reading:
-            transport.resume_reading()
-            # What was missed while nobody read cannot be held against the peer.
-            self.times.heard, self.times.pinged = self._loop.time(), None
-        elif not is_wanted and self.times.is_reading:
-            transport.pause_reading()
-        self.times.is_reading = is_wanted
+    def ended(self) -> None:
+        self._engine.receive_eof()
 
     def _parse(self, part: bytes) -> None:
         engine = self._engine
@@ -283,20 +163,6 @@ class Peer(asyncio.Protocol):
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, frame: bytes, done: Done | None) -> None:
-        """Write a frame that `encode` has made. `done` is told when little enough waits, or that the peer is gone."""
-        if self._transport is None or not self._is_talking:
-            if done is not None:
-                done(gone_error())
-            return
-        self._write(frame)
-        if done is None:
-            return
-        if self._is_full:
-            self._unconfirmed.append(done)
-        else:
-            done(None)
-
     def encode(self, payload: bytes, *, is_text: bool) -> bytes:
         """A message as one frame, as this peer wants it."""
         opcode = Opcode.TEXT if is_text else Opcode.BINARY
@@ -320,34 +186,9 @@ class Peer(asyncio.Protocol):
             if self._transport is None:
                 return
             if data != SEND_EOF:
-                self._write(data)
-                continue
-            self._write_gathered()
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
+                self.write(data)
             else:
-                self._transport.close()
-
-    def _write(self, data: bytes) -> None:
-        self._written += len(data)
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes >= GATHERED:
-            self._write_gathered()
-        elif len(self._gathered) == 1:
-            self._loop.call_soon(self._write_gathered)
-
-    def _write_gathered(self) -> None:
-        if not self._gathered:
-            return
-        data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def look(self) -> None:
-        """Note whether the peer has taken anything of what waits since the last look."""
-        if self.times.stuck is not None and (taken := self._written - self.waiting_output) > self._taken:
-            self._taken, self.times.stuck = taken, self._loop.time()
+                self.write_end()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -370,10 +211,8 @@ class Peer(asyncio.Protocol):
         self._flush()
         self.move()
 
-    def abort(self) -> None:
-        """End it without a word."""
-        if self._transport is not None:
-            self._transport.abort()
+    def farewell(self) -> None:
+        self.close(CloseCode.GOING_AWAY, "the door is being closed")
 
 
 @lru_cache(maxsize=1024)
@@ -381,10 +220,6 @@ def _head(opcode: Opcode, length: int) -> bytes:
     """What a frame of so many bytes begins with. Messages are of few lengths, so that it is seldom made anew."""
     frame = Frame(opcode, bytes(length)).serialize(mask=False)
     return bytes(frame[: len(frame) - length])
-
-
-def gone_error() -> PublishFailed:
-    return PublishFailed("the peer is gone", status=_GONE)
 
 
 def is_utf8(payload: bytes) -> bool:
@@ -395,9 +230,3 @@ def is_utf8(payload: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def common_name(certificate: object) -> str | None:
-    """The common name in a certificate, as the standard library shows one that it has verified."""
-    subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
-    return next((value for part in subject for name, value in part if name == "commonName"), None)

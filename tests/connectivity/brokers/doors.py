@@ -16,7 +16,7 @@ from connectivity.brokers import load_broker
 from connectivity.brokers.base import Delivery, Outgoing
 from connectivity.errors import ConnectivityError
 from connectivity.model import Connection
-from connectivity.websocket.link import DoorLink
+from connectivity.websocket.link import WebSocketLink
 from mappings.envelope import Envelope
 from tests.behaviours.broker import Publishing, Taker
 from tests.brokers import free_port
@@ -54,7 +54,7 @@ def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: 
 class Doorway:
     """An open door, who takes its deliveries, and the clients that were made."""
 
-    def __init__(self, link: DoorLink, connection: Connection) -> None:
+    def __init__(self, link: WebSocketLink, connection: Connection) -> None:
         self.link, self.connection = link, connection
         self.takers = [Taker(link, index) for index in range(len(connection.sources))]
         self._clients: list[ClientConnection] = []
@@ -114,7 +114,7 @@ async def opened(*paths: str, options: dict[str, str] | None = None, **more: Any
     connect_link = load_broker("websocket").connect
     assert connect_link is not None
     link = await connect_link(connection)
-    assert isinstance(link, DoorLink)
+    assert isinstance(link, WebSocketLink)
     way = Doorway(link, connection)
     try:
         yield way

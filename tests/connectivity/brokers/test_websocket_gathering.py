@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from connectivity.doors.sockets import GATHERED
 from connectivity.websocket.admission import Admitted
-from connectivity.websocket.peer import GATHERED, Peer
+from connectivity.websocket.peer import Peer
 from tests.bench.peer import opening
 
 

@@ -19,9 +19,9 @@ from websockets.frames import CloseCode, Frame, Opcode
 
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Sign
+from connectivity.doors import link as link_module
+from connectivity.doors.lifetime import OPENING, Times
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.websocket import link as link_module
-from connectivity.websocket.lifetime import OPENING, Times
 from connectivity.websocket.peer import Peer
 from tests.brokers import free_port
 from tests.connectivity.brokers.doors import PATIENCE, Doorway, door, key_of, opened, peer_of, token_entry

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from connectivity.websocket.lifetime import CLOSING, OPENING, Bounds, Times, Verdict, judge
+from connectivity.doors.lifetime import CLOSING, OPENING, Bounds, Times, Verdict, judge
 
 BOUNDS = Bounds(ping=20, pong=10, output=30, idle=0)
 OPEN = Times(made=0, heard=100, spoke=50, is_open=True)
