@@ -14,6 +14,7 @@ unless the wire protocol answers for itself; what was read and is not allowed, b
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -106,7 +107,8 @@ class Reader:
         source = route.source
         default = next((route for route in routes if route.mapper.is_default), None)
         self._default = default or route.through(Mapper())
-        self._max_payload = max_payload
+        # A piece of a stream has no size of its own.
+        self._max_payload = sys.maxsize if route.is_stream else max_payload
         self._subjects = [parse(subject, Scope.AUTHORIZATION) for subject in source.authorization_context]
         self._constant_subjects = (
             tuple(source.authorization_context) if all(subject.is_constant for subject in self._subjects) else None

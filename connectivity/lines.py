@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
 import structlog
 
 from connectivity.arrivals import Arrival
-from connectivity.brokers.base import Outgoing
+from connectivity.brokers.base import Outgoing, Parting
 from connectivity.conversation import conversation
 from connectivity.errors import ConnectivityError
 from connectivity.lanes import Ended, Posting
@@ -52,15 +53,34 @@ class Line:
         """The index of the source by whose reply-target it leads."""
         return self.route.index
 
-    def post(self, envelopes: Sequence[Envelope], ended: Ended | None = None, *, elements: int = 0) -> Posting:
-        """Send messages, `elements` of streams in them. What the reply-target maps replaces headers of theirs."""
-        merged = [Envelope(each.payload, {**each.headers, **self.mapped}) for each in envelopes]
-        return self.deliver(merged, ended, elements=elements)
+    def post(
+        self,
+        envelopes: Sequence[Envelope],
+        ended: Ended | None = None,
+        *,
+        elements: int = 0,
+        parting: Parting | None = None,
+    ) -> Posting:
+        """Send messages, `elements` of streams in them. What the reply-target maps replaces headers of theirs.
 
-    def deliver(self, envelopes: Sequence[Envelope], ended: Ended | None = None, *, elements: int = 0) -> Posting:
+        `parting`: why nothing follows them.
+        """
+        merged = [Envelope(each.payload, {**each.headers, **self.mapped}) for each in envelopes]
+        return self.deliver(merged, ended, elements=elements, parting=parting)
+
+    def deliver(
+        self,
+        envelopes: Sequence[Envelope],
+        ended: Ended | None = None,
+        *,
+        elements: int = 0,
+        parting: Parting | None = None,
+    ) -> Posting:
         """The same with messages whose headers are complete."""
         route, address, order = self.route, self.address, self._order
         messages = [Outgoing(address, envelope, route.qos, order) for envelope in envelopes]
+        if parting is not None:
+            messages[-1] = msgspec.structs.replace(messages[-1], parting=parting)
         route.facts.dispatched.note(None, len(messages))
         route.facts.mapped.note(None, len(messages))
         told = partial(self._ended, len(messages), elements, ended)

@@ -411,8 +411,8 @@ class Connection(Model):
     )
     name: StrictStr | None = Field(default=None, description="Free text for people.", examples=["Depot 7 commands"])
     connection_type: Text = Field(
-        description="The broker's protocol: `mqtt`, `mqtt-5`, `amqp-091`, `kafka`, or `websocket` without a broker. Never "
-        "changes.",
+        description="The broker's protocol: `mqtt`, `mqtt-5`, `amqp-091`, `kafka`, or `websocket` and `tcp` without a "
+        "broker. Never changes.",
         examples=["mqtt-5"],
     )
     connection_status: ConnectionStatus = Field(
@@ -426,7 +426,7 @@ class Connection(Model):
     )
     credentials: ClientCertificate | None = Field(
         default=None,
-        description="A client certificate; for a WebSocket door, its own. User name and password belong into `uri`.",
+        description="A client certificate; for a door, its own. User name and password belong into `uri`.",
         examples=[{"type": "client-cert", "cert": "${file:client.crt}", "key": "${file:client.key}"}],
     )
     sources: tuple[Source, ...] = Field(

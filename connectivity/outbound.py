@@ -99,7 +99,9 @@ class Route:
             NOT_EXPECTED: facts.not_expected,
             ADDRESS_UNRESOLVED: facts.unresolved,
         }
-        self.arriving = meter.source(source.addresses, load_broker(connection.connection_type).matches)
+        broker = load_broker(connection.connection_type)
+        self.is_door, self.is_stream = broker.is_door, broker.is_stream
+        self.arriving = meter.source(source.addresses, broker.matches)
         """What is told of deliveries."""
         self.now = now
         self.tracer = tracer

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from connectivity.brokers import load_broker
 from connectivity.files import load
 from connectivity.uri import parse_uri
 from examples.brokers import WANTED
@@ -130,7 +131,7 @@ def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_exam
     assert (there.problems, here.problems) == ([], [])
     assert set(there.connections) == set(here.connections)
     for name, connection in there.connections.items():
-        is_door = connection.connection_type == "websocket"
+        is_door = load_broker(connection.connection_type).is_door
         assert connection.broker_uri.host in ({"0.0.0.0"} if is_door else BROKERS)
         example = here.connections[name].model_dump(by_alias=True, exclude={"uri", "specific_config"})
         assert connection.model_dump(by_alias=True, exclude={"uri", "specific_config"}) == example
@@ -140,8 +141,9 @@ def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_exam
         assert inside == outside
 
 
-def test_a_door_is_published_where_it_listens() -> None:
-    uri = load([ROOT / "examples" / "compose"]).connections["door"].broker_uri
+@pytest.mark.parametrize("door", ["door", "rsio-door"])
+def test_a_door_is_published_where_it_listens(door: str) -> None:
+    uri = load([ROOT / "examples" / "compose"]).connections[door].broker_uri
     assert any(port.endswith(f":{uri.port}") for port in SERVICES["connectivity"]["ports"])
 
 

@@ -210,7 +210,7 @@ def test_the_example_connections_lead_to_the_brokers_that_were_found(tmp_path: P
 
 def test_doors_need_no_broker_and_are_there_where_they_are_wanted(tmp_path: Path) -> None:
     folder = connections_at(found_at(4711, "rabbitmq"), tmp_path / "doors", with_doors=True)
-    assert {file.name for file in folder.iterdir()} == {"back-end.yaml", "door.yaml"}
+    assert {file.name for file in folder.iterdir()} == {"back-end.yaml", "door.yaml", "rsio-door.yaml"}
 
 
 @pytest.mark.parametrize(

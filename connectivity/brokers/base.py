@@ -42,6 +42,8 @@ class Delivery:
     `name` is what the broker calls the delivery, the same when it comes again (None: nothing names it); `redelivered` is
     the broker's own mark. `address` is the concrete address it arrived on. `reader` is the address of who has sent it and
     reads the answers, where the link tells when that one has gone (`Sign.GONE`).
+
+    A door may tell of a peer before that one has said anything: by a delivery without octets.
     """
 
     envelope: Envelope
@@ -78,16 +80,27 @@ def nobody_asks(_address: str, _sign: Sign) -> None:
     """What links tell whom before anybody wants to know."""
 
 
+class Parting(Enum):
+    """Why nothing follows a message."""
+
+    DONE = "all is said"
+    MALFORMED = "what was heard breaks the protocol"
+    UNFIT = "what was heard is of a kind that is not taken here"
+
+
 class Outgoing(msgspec.Struct, frozen=True):
     """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers.
 
-    Messages with the same `order` stay in their order also where one address is several queues.
+    Messages with the same `order` stay in their order also where one address is several queues. Behind a message with a
+    `parting` a door lets go of the peer, and says why as far as it has words for that; one without octets is not sent
+    there. To brokers it means nothing.
     """
 
     address: str
     envelope: Envelope
     qos: int = 1
     order: str | None = None
+    parting: Parting | None = None
 
 
 Done = Callable[[ConnectivityError | None], None]
@@ -203,6 +216,8 @@ class BrokerType:
     """Whether what arrives at the second address was asked for by the first, which is one of a source."""
     is_door: bool = False
     """Whether the service listens at the `uri` and its peers connect, so that no broker stands in between."""
+    is_stream: bool = False
+    """Whether its deliveries are pieces of streams of octets, one stream from each peer, and no messages."""
 
 
 FILLED_LATER = "its placeholders are filled for each message"

@@ -1,8 +1,11 @@
-"""The desk of reactive-streams-io: sessions of clients that subscribe to publishers, over brokers.
+"""The desk of reactive-streams-io: sessions of clients that subscribe to publishers, over brokers and through doors.
 
 A session stands for whoever reads one reply address. Each message of it is given to the session's endpoint, which decides
 what is said and what is wanted; what is wanted becomes subscriptions on the engine. Here messages find their sessions, and
 those that have none are turned away; the rest is in `connectivity.reactive_streams_io` (reactive-streams-io, brokers).
+
+At a door a session is a peer's socket. It begins when the door tells of the peer, or with the peer's hello, and there is
+only one: a second hello is a mistake there, and no client that has started anew (transports).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import cast
 import structlog
 
 from connectivity.arrivals import Arrival
-from connectivity.brokers.base import Sign
+from connectivity.brokers.base import Parting, Sign
 from connectivity.desks.base import Desk, Means, Saying
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
@@ -23,10 +26,12 @@ from connectivity.reactive_streams_io.opening import Opening
 from connectivity.reactive_streams_io.rooms import Key, Room
 from connectivity.reactive_streams_io.watching import Watching
 from connectivity.streamr.writing import Writing
+from connectivity.websocket.admission import FRAME, TEXT
 from mappings.errors import MappingError
 from mappings.reactive_streams_io import reasons
 from mappings.reactive_streams_io.frames import Goodbye, encode
 from mappings.reactive_streams_io.messages import SESSION, begins_session, envelope, is_parting, is_session
+from mappings.reactive_streams_io.mistakes import Mistake
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.signals import ErrorResponse, Headers, Spoken
 from spark_store.records import Change
@@ -67,7 +72,9 @@ class RsioDesk(Desk):
         counterpart = self._seat(room, key, line, counterpart, heard.route, arrival, spoken.request)
         if counterpart is not None:
             counterpart.line = line
-            room.see(key, counterpart, counterpart.hear(arrival.delivery))
+            is_text = arrival.delivery.envelope.header(FRAME) == TEXT
+            events = counterpart.reject(Mistake.TEXT) if is_text else counterpart.hear(arrival.delivery)
+            room.see(key, counterpart, events)
         return None
 
     def _seat(
@@ -81,9 +88,12 @@ class RsioDesk(Desk):
         octets: bytes,
     ) -> Counterpart | None:
         """Whose message this is; None for one that is turned away."""
-        if not begins_session(octets):
-            if known is None and not is_parting(octets):
-                self._turn_away(reasons.NO_SESSION, route, line, key)
+        if known is not None and route.is_door:
+            return known
+        if not _begins(octets, route):
+            # What still comes of a stream that has ended was on its way already.
+            if known is None and not route.is_stream and not is_parting(octets):
+                self._turn_away(reasons.NO_SESSION, route, line, key, Parting.MALFORMED)
             return known
         if route.source.qos == 0 and not room.options.allows_unreliable:
             self._turn_away(UNRELIABLE, route, line, key)
@@ -93,11 +103,11 @@ class RsioDesk(Desk):
             return None
         return room.begin(key, line, arrival.received.subjects)
 
-    def _turn_away(self, reason: str, route: Route, line: Line, key: Key) -> None:
+    def _turn_away(self, reason: str, route: Route, line: Line, key: Key, parting: Parting = Parting.DONE) -> None:
         """Say goodbye to somebody who has no session."""
         route.meter.inbound("refused")
         log.info("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
-        line.post([envelope(encode(Goodbye(reason)), key[1])])
+        line.post([envelope(encode(Goodbye(reason)), key[1])], parting=parting)
 
     def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Ended) -> None:
         """A message that could not be taken is missing from its session, which ends."""
@@ -165,6 +175,11 @@ class RsioDesk(Desk):
         if name is None:
             return (resolved.address, None), Line(route, resolved)
         return (resolved.address, str(name)), Line(route, resolved, f"{resolved.address}#{name}")
+
+
+def _begins(octets: bytes, route: Route) -> bool:
+    """Whether there is a session from now on: with a hello, or since a door tells of somebody who has said nothing yet."""
+    return not octets if route.is_stream else begins_session(octets) or (route.is_door and not octets)
 
 
 DESK = RsioDesk

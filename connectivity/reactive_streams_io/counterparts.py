@@ -5,6 +5,8 @@ The endpoint decides what is said; here it is given messages and the time, and w
 At most `WINDOW` messages wait for the broker; what comes of the engine meanwhile waits with the engine. Frames of one tick
 leave together. A message that the broker refuses leaves a gap: who numbers messages and can resume finds it and goes on,
 everybody else is told that it is over.
+
+At a door the client is a peer with a socket of its own: with the last word of its connection the door lets go of it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from connectivity.arrivals import digest
-from connectivity.brokers.base import Delivery
+from connectivity.brokers.base import Delivery, Parting
 from connectivity.errors import ConnectivityError
 from connectivity.lines import Line
 from connectivity.reactive_streams_io.offers import Offers, nobody
@@ -26,11 +28,15 @@ from mappings.reactive_streams_io.endpoint import Endpoint, State
 from mappings.reactive_streams_io.events import Cancelled, Closed, Event, Interrupted, Requested, Subscribed
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.messages import envelope
+from mappings.reactive_streams_io.mistakes import Mistake
 
 log = structlog.get_logger(__name__)
 
 WINDOW = 64
 """Messages of one client that the broker has not confirmed."""
+
+WINDOW_OF_A_PEER = 8
+"""The same at a door, which confirms what the socket has room for."""
 
 REMEMBERED = 64
 """Messages of one client that are known when the broker brings them again."""
@@ -61,6 +67,9 @@ class Counterpart:
         self._opening = opening
         self._name = name
         self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
+        self._window = WINDOW_OF_A_PEER if line.route.is_door else WINDOW
+        self._parting: Parting | None = None
+        """Why the client's connection is over, where that is still to be told to the door."""
         self._is_flushing = self._is_woken = self._is_gone = False
         offers.wake = self.wake
 
@@ -76,12 +85,18 @@ class Counterpart:
 
     def hear(self, delivery: Delivery) -> Sequence[Event]:
         """Take a message; the events that are not about streams."""
+        if self.line.route.is_door:
+            return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
         known = (delivery.name, digest(delivery))
         self._heard[known] = None
         self._heard.move_to_end(known)
         if len(self._heard) > REMEMBERED:
             self._heard.popitem(last=False)
         return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
+
+    def reject(self, mistake: Mistake) -> Sequence[Event]:
+        """A message has come that holds no frames."""
+        return self._react(self.endpoint.reject(mistake), Parting.UNFIT)
 
     def tick(self) -> Sequence[Event]:
         """Look whether something is due."""
@@ -107,8 +122,8 @@ class Counterpart:
         self.offers = offers
         offers.wake = self.wake
 
-    def _react(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Carry out what the client wants of streams; the other events."""
+    def _react(self, events: Sequence[Event], fault: Parting = Parting.MALFORMED) -> Sequence[Event]:
+        """Carry out what the client wants of streams; the other events. `fault`: what it is if the client is at fault."""
         others: list[Event] = []
         for event in events:
             match event:
@@ -120,6 +135,9 @@ class Counterpart:
                     self.offers.cancel(stream)
                 case Closed() | Interrupted():
                     self._end(event)
+                    if self.line.route.is_door:
+                        is_fault = isinstance(event, Closed) and event.is_fault
+                        self._parting = fault if is_fault else Parting.DONE
                     others.append(event)
                 case _:
                     others.append(event)
@@ -169,19 +187,28 @@ class Counterpart:
             return
         self._is_flushing = True
         try:
-            while self.unconfirmed < WINDOW and (octets := self.endpoint.take()):
-                self.unconfirmed += 1
+            while self.unconfirmed < self._window and (octets := self.endpoint.take()):
                 elements, self.offers.elements = self.offers.elements, 0
-                self.line.post([envelope(octets, self._name)], self._confirmed, elements=elements)
+                self._post(octets, elements)
                 self.offers.taken()
+            if self._parting is not None and self.endpoint.is_spent:
+                # The last word was said before, or cannot be said.
+                self._post(b"")
         finally:
             self._is_flushing = False
+
+    def _post(self, octets: bytes, elements: int = 0) -> None:
+        parting: Parting | None = None
+        if self.endpoint.is_spent:
+            parting, self._parting = self._parting, None
+        self.unconfirmed += 1
+        self.line.post([envelope(octets, self._name)], self._confirmed, elements=elements, parting=parting)
 
     def _confirmed(self, error: ConnectivityError | None) -> None:
         self.unconfirmed -= 1
         if error is not None and self.endpoint.state is State.OPEN and not self._is_found:
             self.part(GAP)
-        elif self.unconfirmed == WINDOW - 1:
+        elif self.unconfirmed == self._window - 1:
             self.wake()
 
     @property

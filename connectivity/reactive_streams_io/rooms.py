@@ -65,14 +65,16 @@ class Room:
         return self._counterparts.get(key)
 
     def begin(self, key: Key, line: Line, subjects: tuple[str, ...]) -> Counterpart:
-        """A client says hello. What it had before is over."""
+        """A client says hello, or is there. What it had before is over."""
         self.forget(key)
+        route = line.route
         endpoint = Endpoint(
             Role.SERVER,
             self._clock(),
             limits=self.options.limits,
             extensions=self.options.extensions,
-            has_messages=True,
+            has_messages=not route.is_stream,
+            is_connected=route.is_door,
             subject="\0".join(sorted(subjects)),
             resumables=self._resumables,
         )

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from connectivity.brokers import BrokerType, broker_names, load_broker
 from connectivity.errors import Problem
 from connectivity.hosts import refusal
-from connectivity.mapper import as_written, condition
+from connectivity.mapper import DEFAULT_MAPPER, as_written, condition
 from connectivity.model import Connection, MappingDefinition, PublicKeyCredentials, ResponseType, Source, Target
 from connectivity.rules import (
     DIVERT_TO,
@@ -191,6 +191,23 @@ def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
                 yield from _check_bare_mapper(f"{path}[{index}]", name, list(connection.mapping_definitions))
     for name, definition in connection.mapping_definitions.items():
         yield from _check_definition(json_path("mappingDefinitions", name), definition)
+    if (broker := _broker(connection)) is not None and broker.is_stream:
+        yield from _check_stream_readers(connection)
+
+
+def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
+    """Where deliveries are pieces of a stream, they are read by mappers that put up with that."""
+    readers = [name for name in mapper_names() if (codec := _codec(name)) is not None and codec.reads_streams]
+    expected = f"a mapper that reads a stream of octets: {', '.join(readers)}"
+    for number, source in enumerate(connection.sources):
+        path = f"sources[{number}].payloadMapping"
+        if not source.payload_mapping:
+            yield Problem(path, f"nothing, which means {DEFAULT_MAPPER}", expected, code=MAPPER_INVALID)
+        for index, name in enumerate(source.payload_mapping):
+            definition = connection.mapping_definitions.get(name)
+            codec = _codec(definition.mapping_engine if definition is not None else name)
+            if codec is not None and not codec.reads_streams:
+                yield Problem(f"{path}[{index}]", show(name), expected, code=MAPPER_INVALID)
 
 
 def _check_bare_mapper(path: str, name: str, definitions: Sequence[str]) -> Iterator[Problem]:
@@ -288,13 +305,14 @@ def _key_problem(path: str) -> Problem:
 
 
 def check_hosts(connection: Connection) -> Iterator[Problem]:
-    if not _is_door(connection):
+    # The `uri` of a door is where the service listens, and not whom it talks to.
+    if (broker := _broker(connection)) is None or not broker.is_door:
         yield from _check_host("uri", connection.broker_uri.host)
 
 
-def _is_door(connection: Connection) -> bool:
-    """Whether the `uri` is where the service listens, and not whom it talks to."""
-    return connection.connection_type in broker_names() and load_broker(connection.connection_type).is_door
+def _broker(connection: Connection) -> BrokerType | None:
+    """The connection's type; None for one that nobody knows."""
+    return load_broker(connection.connection_type) if connection.connection_type in broker_names() else None
 
 
 def _check_host(path: str, host: str) -> Iterator[Problem]:

@@ -23,6 +23,7 @@ from mappings.streamr.versions import CONTROL, HEADER, MESSAGE, message_version
 
 USER = "websocket.user"
 FRAME = "websocket.frame"
+TEXT, BINARY = "text", "binary"
 ACCESS_TOKEN = "access_token"
 
 _OWN = "websocket."

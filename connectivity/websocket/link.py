@@ -15,15 +15,21 @@ import structlog
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.frames import CloseCode
 
-from connectivity.brokers.base import Done, Outgoing
+from connectivity.brokers.base import Done, Outgoing, Parting
 from connectivity.doors.lifetime import Bounds
 from connectivity.doors.link import REPLY_TO, DoorLink
-from connectivity.websocket.admission import FRAME, Admitted, Asked, Refused, Rules, admit
+from connectivity.websocket.admission import BINARY, FRAME, TEXT, Admitted, Asked, Refused, Rules, admit
 from connectivity.websocket.peer import Peer, is_utf8
 from mappings.content_types import parse_content_type
 from mappings.envelope import Envelope
 
 log = structlog.get_logger(__name__)
+
+_CODES = {
+    Parting.DONE: CloseCode.NORMAL_CLOSURE,
+    Parting.MALFORMED: CloseCode.PROTOCOL_ERROR,
+    Parting.UNFIT: CloseCode.UNSUPPORTED_DATA,
+}
 
 
 class WebSocketLink(DoorLink[Peer]):
@@ -68,8 +74,8 @@ class WebSocketLink(DoorLink[Peer]):
 
     def entered(self, peer: Peer) -> None:
         own = {REPLY_TO: peer.id}
-        peer.text_headers |= own | {FRAME: "text"}
-        peer.binary_headers |= own | {FRAME: "binary"}
+        peer.text_headers |= own | {FRAME: TEXT}
+        peer.binary_headers |= own | {FRAME: BINARY}
         self._at[peer.path].add(peer)
         super().entered(peer)
 
@@ -96,7 +102,10 @@ class WebSocketLink(DoorLink[Peer]):
             return
         payload, is_text = message.envelope.payload, is_text_message(message.envelope)
         if (peer := self.peers.get(message.address)) is not None:
-            peer.send(peer.encode(payload, is_text=is_text), done)
+            if message.parting is not None:
+                peer.part(payload, is_text=is_text, code=_CODES[message.parting], done=done)
+            else:
+                peer.send(peer.encode(payload, is_text=is_text), done)
         elif message.address.startswith("/"):
             self._tell_all(message.address, payload, is_text=is_text)
             done(None)

@@ -19,6 +19,7 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
+from connectivity.brokers.base import Done
 from connectivity.doors.sockets import Keeper, Socket, common_name
 from connectivity.websocket.admission import Admitted, Asked, Refused
 
@@ -169,6 +170,16 @@ class Peer(Socket):
         if self.is_plain:
             return _head(opcode, len(payload)) + payload
         return bytes(Frame(opcode, payload).serialize(mask=False, extensions=self._engine.extensions))
+
+    def part(self, payload: bytes, *, is_text: bool, code: CloseCode, done: Done) -> None:
+        """Say the last word, unless it is empty, and goodbye."""
+        if payload:
+            self.send(self.encode(payload, is_text=is_text), done)
+        else:
+            done(None)
+        self._unread = b""
+        self._messages.clear()
+        self.close(code, "")
 
     @property
     def is_plain(self) -> bool:

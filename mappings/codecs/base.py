@@ -50,6 +50,15 @@ class Codec(ABC):
     reads_empty: ClassVar[bool] = False
     """Whether a payload without bytes means something."""
 
+    reads_streams: ClassVar[bool] = False
+    """Whether it reads a stream of octets, in whatever pieces they come."""
+
+    subprotocol: ClassVar[str | None] = None
+    """Its name among the subprotocols of WebSockets. A peer that has agreed on it is told of before it has said anything."""
+
+    alpn: ClassVar[str | None] = None
+    """Its name among the protocols that the ends of a TLS connection agree on."""
+
     answers: ClassVar[Answers] = Answers.ALL
 
     most_results: ClassVar[int | None] = None

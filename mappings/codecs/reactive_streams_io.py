@@ -17,7 +17,7 @@ from mappings.envelope import Envelope
 from mappings.errors import EncodeError, Fault
 from mappings.reactive_streams_io import reasons
 from mappings.reactive_streams_io.frames import Goodbye, encode
-from mappings.reactive_streams_io.messages import envelope
+from mappings.reactive_streams_io.messages import ALPN, SUBPROTOCOL, envelope
 from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
 from mappings.signals import ErrorResponse, Inbound, Outbound, Spoken
 
@@ -34,6 +34,9 @@ class ReactiveStreamsIoCodec(Codec):
     terminal_needs_request = False
     options = OPTIONS
     reads_empty = True
+    reads_streams = True
+    subprotocol = SUBPROTOCOL
+    alpn = ALPN
     terms: RsioOptions = RsioOptions()
 
     def configured(self, options: Mapping[str, Any]) -> Self:

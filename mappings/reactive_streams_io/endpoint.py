@@ -77,8 +77,10 @@ class Role(Enum):
 class Endpoint:
     """One end of a connection.
 
-    `has_messages` tells a transport of messages, each one or more whole frames, from a stream of octets. `resumables` makes
-    a server grant tokens to `subject`, a `ticket` makes a client go on with a session that was interrupted.
+    `has_messages` tells a transport of messages, each one or more whole frames, from a stream of octets; `is_connected` says
+    that it has a beginning, at which the server speaks first, and an end that is noticed, as messages over a broker have
+    not. `resumables` makes a server grant tokens to `subject`, a `ticket` makes a client go on with a session that was
+    interrupted.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Endpoint:
         limits: Limits | None = None,
         extensions: Iterable[Extension] = tuple(Extension),
         has_messages: bool = False,
+        is_connected: bool | None = None,
         subject: str = "",
         resumables: Resumables | None = None,
         ticket: Ticket | None = None,
@@ -104,6 +107,7 @@ class Endpoint:
             ours -= {Extension.RESUME.value}
         self._ours = ours
         self._has_messages = has_messages
+        self._is_connected = not has_messages if is_connected is None else is_connected
         self._resumables = resumables
         self._ticket = ticket
         self._token: bytes | None = None
@@ -126,7 +130,7 @@ class Endpoint:
         self._hello_is_said = False
         self._has_said_goodbye = False
         self._may_resume = role is Role.SERVER
-        if role is Role.CLIENT or not has_messages:
+        if role is Role.CLIENT or self._is_connected:
             self._say_hello()
 
     def __repr__(self) -> str:
@@ -138,6 +142,11 @@ class Endpoint:
     def is_closed(self) -> bool:
         """Whether the transport is to be closed, once `take` gives nothing any more."""
         return self.state is State.CLOSED
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the connection is over and `take` gives nothing any more."""
+        return self.is_closed and not self._control
 
     def receive(self, octets: bytes, now: float) -> list[Event]:
         """What came: any octets of a stream, or one message. What is wrong with it ends the connection, as an event."""
@@ -156,7 +165,13 @@ class Endpoint:
             if self._control_octets + self.session.said_octets > self._limits.backlog:
                 raise broken(Mistake.UNREAD, f"{self._control_octets + self.session.said_octets} octets wait")
         except ProtocolError as error:
-            self._part(error.fault.message)
+            self._part(error.fault.message, is_fault=True)
+        return self.take_events()
+
+    def reject(self, mistake: Mistake) -> list[Event]:
+        """The transport has brought what holds no frames."""
+        if self.state is not State.CLOSED:
+            self._part(broken(mistake).fault.message, is_fault=True)
         return self.take_events()
 
     def take(self) -> bytes:
@@ -212,7 +227,7 @@ class Endpoint:
         """When to call `tick`, or None where nothing is waited for."""
         limits = self._limits
         if self.state is State.OPENING:
-            answers = self._has_messages and self.role is Role.SERVER
+            answers = not self._is_connected and self.role is Role.SERVER
             return None if answers else self._begun + limits.hello_wait
         if self.state is State.RESUMING:
             return self._begun + limits.hello_wait
@@ -223,7 +238,7 @@ class Endpoint:
         if Extension.KEEPALIVE.value in self.in_force:
             ping = max(self._heard, self._pinged) + limits.silence_before_ping
             return min(ping, self._heard + limits.silence_before_loss)
-        since = self._heard if self._has_messages else self._cut
+        since = self._cut if self._is_connected else self._heard
         return None if since is None else since + limits.idle
 
     def take_events(self) -> list[Event]:
@@ -285,7 +300,7 @@ class Endpoint:
 
     def expires(self) -> float | None:
         """When the session is over for want of frames; None where a loss is noticed."""
-        return self._heard + self._limits.lifetime if self._has_messages else None
+        return None if self._is_connected else self._heard + self._limits.lifetime
 
     def yield_session(self, now: float) -> None:  # noqa: ARG002
         """The session goes on over another connection: part from the peer of this one, and leave the streams alone."""
@@ -485,7 +500,7 @@ class Endpoint:
         if self._resumables is not None:
             if self.state is not State.OPEN or not self._resumables.is_kept(self.session):
                 return False
-            since = self._heard if self._has_messages else now
+            since = now if self._is_connected else self._heard
             self._resumables.lose(self.session, since + self._limits.lifetime)
         elif self.ticket() is None:
             return False
@@ -503,7 +518,7 @@ class Endpoint:
 
     def _late(self, now: float) -> None:
         if self.state is State.OPENING:
-            self._part(LATE_HELLO)
+            self._part(LATE_HELLO, is_fault=True)
         elif self.state is State.CLOSING:
             self._end("no goodbye in time")
         elif self.state is State.RESUMING:
@@ -551,20 +566,20 @@ class Endpoint:
         self._say(Goodbye(reasons.cut(reason, self._limits.text_sent)))
         self._has_said_goodbye = True
 
-    def _part(self, reason: str) -> None:
+    def _part(self, reason: str, *, is_fault: bool = False) -> None:
         """End the connection without waiting for the peer."""
         if self._control_octets > self._limits.backlog:
             self._control.clear()
             self._control_octets = 0
         self._say_goodbye(reason)
-        self._end(reason)
+        self._end(reason, is_fault=is_fault)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, *, is_fault: bool = False) -> None:
         self._void()
         self._events += self.session.end_all(reason)
         self._held.clear()
         self.state = State.CLOSED
-        self._events.append(Closed(reason))
+        self._events.append(Closed(reason, is_fault))
 
 
 _HELD_FRAME = 64

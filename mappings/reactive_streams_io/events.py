@@ -86,9 +86,13 @@ class NotResumed(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The connection is over, and with it all streams that could not be carried on."""
+    """The connection is over, and with it all streams that could not be carried on.
+
+    `is_fault`: because the peer has broken the protocol.
+    """
 
     reason: str
+    is_fault: bool = False
 
 
 StreamEvent: TypeAlias = Subscribed | Requested | Cancelled | Accepted | Arrived | Completed | Failed

@@ -11,6 +11,12 @@ from mappings.reactive_streams_io.frames import CODES, ClientHello, Goodbye, Seq
 
 CONTENT_TYPE = "application/vnd.rsio.v0"
 
+SUBPROTOCOL = "rsio.v0"
+"""What it is called among the subprotocols of a WebSocket."""
+
+ALPN = "rsio/0"
+"""What it is called among the protocols that the ends of a TLS connection agree on."""
+
 SESSION = "rsio-session"
 """The header by which clients at one address are told apart: 16 to 64 hexadecimal digits, chosen anew at each start."""
 

@@ -47,6 +47,7 @@ class Mistake(Enum):
     NO_ELEMENT_SIZE = ("an element before the onSubscribe of its id", _F)
     PACKED_WITHOUT_SIZE = ("a packed frame in a stream without an element size", _F)
     PACKED_NOTHING = ("a packed frame without elements", _F)
+    TEXT = ("a text message where binary ones are expected", _F)
     CUT_FRAME = ("a message that ends inside a frame", _F)
     NO_SEQUENCE_NUMBER = ("a message without its sequence number", _F)
     SEQUENCE_GAP = ("sequence gap", _F)

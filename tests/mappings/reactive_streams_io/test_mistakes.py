@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mappings.reactive_streams_io.endpoint import Role
-from mappings.reactive_streams_io.events import Failed
+from mappings.reactive_streams_io.events import Closed, Failed
 from mappings.reactive_streams_io.frames import (
     Extension,
     OnNext,
@@ -87,10 +87,22 @@ ROWS = {
 
 
 def test_every_row_of_the_table_has_its_example() -> None:
-    assert set(ROWS) == set(Mistake)
+    assert set(ROWS) == set(Mistake) - {Mistake.TEXT}
 
 
-@pytest.mark.parametrize("mistake", Mistake, ids=lambda mistake: mistake.name.lower())
+def test_what_holds_no_octets_ends_the_connection_like_octets_that_are_wrong() -> None:
+    party = Party(has_messages=True, is_connected=True)
+    party.hears("01 00 00")
+    party.react(party.endpoint.reject(Mistake.TEXT))
+    assert party.endpoint.is_closed
+    assert not party.endpoint.is_spent
+    assert is_goodbye(party.says(), f"protocol error: {Mistake.TEXT.condition}")
+    assert party.endpoint.is_spent
+    assert party.events[-1] == Closed(f"protocol error: {Mistake.TEXT.condition}", is_fault=True)
+    assert party.endpoint.reject(Mistake.TEXT) == []
+
+
+@pytest.mark.parametrize("mistake", ROWS, ids=lambda mistake: mistake.name.lower())
 def test_a_mistake_has_its_consequence(mistake: Mistake) -> None:
     row = ROWS[mistake]
     options = dict(row.options)

@@ -1,0 +1,164 @@
+"""A service whose only way in is a TCP door: all of it in this process, the callers bare sockets that speak in octets."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from connectivity.lifecycle import Status
+from connectivity.model import Connection
+from connectivity.supervisor import Supervisor
+from connectivity.tcp.link import TcpLink
+from mappings.reactive_streams_io.frames import Frame
+from tests.brokers import free_port
+from tests.connectivity.brokers.doors import PATIENCE
+from tests.connectivity.quay import Quay, definition, octets
+from tests.connectivity.running import AT_ONCE
+from tests.connectivity.site import NOW, OWNER
+from tests.helpers import wait_until
+
+SERVER_HELLO = "02 00 03 01 02 03"
+MARK = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 30 7f 00"
+"""A subscribe to nothing at all, as number 127."""
+MARKED = "81 7f 00 86 7f"
+
+
+def document(port: int, **more: Any) -> dict[str, Any]:
+    """A connection that listens at a port."""
+    return {
+        "id": "landing",
+        "connectionType": "tcp",
+        "connectionStatus": "open",
+        "uri": f"tcp://127.0.0.1:{port}",
+        "mappingDefinitions": definition(),
+        "sources": [{"addresses": ["rsio"], "authorizationContext": [OWNER], "payloadMapping": ["rsio"]}],
+        **more,
+    }
+
+
+class Caller:
+    """A client: what it sends and what it has heard, as octets."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def at(cls, port: int, **options: Any) -> Self:
+        return cls(*await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, **options), PATIENCE))
+
+    def say(self, *said: str | bytes | Frame) -> None:
+        self.writer.write(octets(*said))
+
+    async def say_slowly(self, said: str | bytes) -> None:
+        """One octet at a time."""
+        for octet in octets(said):
+            self.writer.write(bytes([octet]))
+            await self.writer.drain()
+            await asyncio.sleep(0)
+
+    async def take(self, number: int) -> bytes:
+        return await asyncio.wait_for(self.reader.readexactly(number), PATIENCE)
+
+    async def hears(self, expected: str | bytes) -> None:
+        """The next octets are these."""
+        wanted = octets(expected)
+        found = await self.take(len(wanted))
+        assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
+
+    async def hears_nothing_more(self) -> None:
+        """Whatever was said before has led to nothing else: what is asked for now is answered next."""
+        self.say(MARK)
+        await self.hears(MARKED)
+
+    async def rest(self) -> bytes:
+        """Everything until the other side ends it."""
+        return await asyncio.wait_for(self.reader.read(), PATIENCE)
+
+    async def goodbye(self, reason: str = "") -> str:
+        """The next octets are a goodbye with a reason that begins so, and then the other side ends it; the reason."""
+        said = await self.rest()
+        assert said[:1] == b"\x03", said.hex(" ")
+        position = 2 if said[1] < 0x80 else 3
+        found = said[position:].decode()
+        assert len(found.encode()) == (said[1] & 0x7F) + (said[2] << 7 if position == 3 else 0)
+        assert found.startswith(reason), found
+        return found
+
+    async def leave(self) -> None:
+        self.writer.transport.abort()
+        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
+
+
+class Landing:
+    """A service with one door for streams. The site's clock is that of the sessions."""
+
+    def __init__(self, quay: Quay, **more: Any) -> None:
+        self.quay = quay
+        self.port = free_port()
+        self.connection = Connection.model_validate(document(self.port, **more))
+        self.supervisor = Supervisor(
+            self.connection,
+            quay.dispatcher,
+            quay.store,
+            quay.monitor,
+            pauses=AT_ONCE,
+            max_payload=1 << 16,
+            now=lambda: NOW,
+        )
+        self._callers: list[Caller] = []
+
+    @property
+    def link(self) -> TcpLink:
+        found = self.supervisor.clients[0].link
+        assert isinstance(found, TcpLink)
+        return found
+
+    async def open(self) -> None:
+        self.supervisor.open()
+        await wait_until(lambda: self.supervisor.status is Status.OPEN, PATIENCE)
+
+    async def caller(self, **options: Any) -> Caller:
+        """Somebody who has connected, and has heard nothing yet."""
+        made = await Caller.at(self.port, **options)
+        self._callers.append(made)
+        return made
+
+    async def greeted(self, hello: str = "01 00 00", **options: Any) -> Caller:
+        """Somebody with whom the hellos are done."""
+        made = await self.caller(**options)
+        made.say(hello)
+        await made.hears(SERVER_HELLO)
+        return made
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock of the sessions, and do what is due then."""
+        self.quay.clock.advance(seconds)
+        self.quay.dispatcher.desks.sweep()
+
+    async def close(self) -> None:
+        await self.supervisor.close()
+        for caller in self._callers:
+            await caller.leave()
+        await self.quay.close()
+
+
+@asynccontextmanager
+async def landing(quay: Quay | None = None, **more: Any) -> AsyncIterator[Landing]:
+    made = Landing(quay or Quay(), **more)
+    try:
+        await made.open()
+        yield made
+    finally:
+        await made.close()
+
+
+def trusting(authority: Any, *alpn: str) -> ssl.SSLContext:
+    """A client's TLS that trusts an authority."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
