@@ -106,7 +106,10 @@ class Room:
             match event:
                 case Resumed(session):
                     self._offers.pop(counterpart.offers.session.key, None)
-                    counterpart.take_over(self._offers[session])
+                    offers = self._offers[session]
+                    # Whoever had it until now is told so.
+                    offers.wake()
+                    counterpart.take_over(offers)
                 case Interrupted():
                     self._drop(key, counterpart)
                 case Closed():

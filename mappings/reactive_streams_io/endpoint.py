@@ -3,12 +3,14 @@
     state      hello       frames of streams   goodbye               malformed   late
     OPENING    OPEN        –                   CLOSED, one back      CLOSED      CLOSED, goodbye
     RESUMING   –           held back           CLOSED, one back      CLOSED      interrupted
+    RESUMED    malformed   to the session      CLOSED, one back      CLOSED      OPEN
     OPEN       malformed   to the session      CLOSED, one back      CLOSED      ping; then interrupted or CLOSED
     CLOSING    –           dropped             CLOSED                CLOSED      CLOSED
     CLOSED     nothing is read any more; what `take` still gives is sent, then the transport is closed
 
-A client is RESUMING between its `resume` and the answer. CLOSING is an end of ours that waits for the peer's goodbye. After
-a malformed frame there is nothing to wait for. `late` is what `tick` finds when nothing came in time.
+A client is RESUMING between its `resume` and the answer. It is RESUMED, and silent, until the next token has come: its first
+frame makes the last one void. CLOSING is an end of ours that waits for the peer's goodbye. After a malformed frame there is
+nothing to wait for. `late` is what `tick` finds when nothing came in time.
 
 After the handshake both sides are alike: each may subscribe to the other. What they agree on lives in a `Session`, which can
 go on over another transport; this file has what belongs to one transport: the hellos, the extensions in force, keepalive,
@@ -20,7 +22,7 @@ the sequence numbers of messages, and parting (reactive-streams-io: handshake, e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from mappings.errors import EncodeError, Fault, ProtocolError
@@ -54,6 +56,7 @@ from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.mistakes import VERSION, Mistake, broken
 from mappings.reactive_streams_io.resumption import Resumables, Ticket
 from mappings.reactive_streams_io.session import Session
+from mappings.reactive_streams_io.speaking import Speaker
 
 LATE_HELLO = "protocol error: no hello in time"
 LOST = "the connection was lost"
@@ -62,6 +65,7 @@ LOST = "the connection was lost"
 class State(Enum):
     OPENING = "no hello yet"
     RESUMING = "asked to go on"
+    RESUMED = "waits for its token"
     OPEN = "open"
     CLOSING = "parting"
     CLOSED = "over"
@@ -74,7 +78,7 @@ class Role(Enum):
     SERVER = CODES[ServerHello]
 
 
-class Endpoint:
+class Endpoint(Speaker):
     """One end of a connection.
 
     `has_messages` tells a transport of messages, each one or more whole frames, from a stream of octets; `is_connected` says
@@ -130,6 +134,7 @@ class Endpoint:
         self._hello_is_said = False
         self._has_said_goodbye = False
         self._may_resume = role is Role.SERVER
+        self._is_unproven = False
         if role is Role.CLIENT or self._is_connected:
             self._say_hello()
 
@@ -229,7 +234,7 @@ class Endpoint:
         if self.state is State.OPENING:
             answers = not self._is_connected and self.role is Role.SERVER
             return None if answers else self._begun + limits.hello_wait
-        if self.state is State.RESUMING:
+        if self.state in (State.RESUMING, State.RESUMED):
             return self._begun + limits.hello_wait
         if self.state is State.CLOSING:
             return self._begun + limits.goodbye_wait
@@ -246,49 +251,13 @@ class Endpoint:
         events, self._events = self._events, []
         return events
 
-    # Streams; see `Session` for what these raise.
-
-    def accept(self, stream: int, element_size: int = 0) -> bool:
-        """Begin a stream that the peer asked for. False, as for all of these, where it is over."""
-        return self.session.accept(stream, element_size)
-
-    def refuse(self, stream: int, error: str) -> bool:
-        """Answer a subscribe with an error. The stream begins, so that the peer knows which one, and fails."""
-        return self.session.end(stream, error)
-
-    def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
-        """Let elements wait for the transport: as many as `wanted` says at most."""
-        return self.session.offer(stream, elements)
-
-    def complete(self, stream: int) -> bool:
-        """End a stream behind all that was offered."""
-        return self.session.end(stream, None)
-
-    def fail(self, stream: int, error: str) -> bool:
-        """Fail a stream behind all that was offered."""
-        return self.session.end(stream, error)
-
-    def wanted(self, stream: int) -> int:
-        """How many elements of a stream may be offered now."""
-        return self.session.wanted(stream)
-
-    def waiting(self, stream: int) -> int:
-        """Octets of a stream that the transport has not taken yet."""
-        return self.session.waiting(stream)
+    # Streams.
 
     def subscribe(self, publisher: str, demand: int = 0) -> int:
         """Ask the peer for a stream. Raises EncodeError where the connection is over, too."""
         if self.state in (State.CLOSING, State.CLOSED):
             raise EncodeError(Fault(503, "rsio:connection.closed", f"found a connection that is {self.state.value}"))
         return self.session.subscribe(publisher, demand)
-
-    def request(self, stream: int, demand: int) -> bool:
-        """Ask for more of a stream."""
-        return self.session.request(stream, demand)
-
-    def cancel(self, stream: int) -> bool:
-        """Want no more of a stream. Nothing of it is told from now on."""
-        return self.session.cancel(stream)
 
     # Resuming.
 
@@ -300,7 +269,7 @@ class Endpoint:
 
     def expires(self) -> float | None:
         """When the session is over for want of frames; None where a loss is noticed."""
-        return None if self._is_connected else self._heard + self._limits.lifetime
+        return None if self._is_connected else self._heard + self._lifetime
 
     def yield_session(self, now: float) -> None:  # noqa: ARG002
         """The session goes on over another connection: part from the peer of this one, and leave the streams alone."""
@@ -343,6 +312,10 @@ class Endpoint:
 
     def _frame(self, frame: Frame, now: float) -> None:
         self._heard = now
+        if self._is_unproven and self._resumables is not None:
+            # The client has seen the answer to its resume.
+            self._is_unproven = False
+            self._resumables.used(self.session)
         if isinstance(frame, Goodbye):
             self._goodbye(frame.reason)
         elif self.state is State.CLOSING:
@@ -379,16 +352,15 @@ class Endpoint:
                 pass
             case ResumeAck(received):
                 self.session.acknowledge(received)
-            case ResumeGrant(token, _, window) if self.role is Role.CLIENT and self.state is State.OPEN:
-                self._token = token
-                self.session.window = min(window, self._limits.window)
+            case ResumeGrant() if self.role is Role.CLIENT and self.state in (State.OPEN, State.RESUMED):
+                self._granted(frame)
             case ResumeGrant() if self.state is State.RESUMING:
                 # It is for the session that would begin here. Whatever the answer, another grant follows it.
                 pass
             case Resume() if self._may_resume and not self.session.received and self._resumables is not None:
                 self._resume(frame, self._resumables, now)
             case ResumeOk(received) if self.state is State.RESUMING:
-                self._resumed(received)
+                self._resumed(received, now)
             case ResumeFail(reason) if self.state is State.RESUMING:
                 self._not_resumed(reason)
             case Seq():
@@ -425,8 +397,22 @@ class Endpoint:
 
     # Resuming.
 
-    def _grant(self, resumables: Resumables) -> ResumeGrant:
-        return ResumeGrant(resumables.grant(self), round(self._limits.lifetime * 1000), self._limits.window)
+    @property
+    def _lifetime(self) -> float:
+        """For how long a token counts: from the loss, or from the last frame where only the silence tells of a loss."""
+        limits = self._limits
+        is_found_late = not self._is_connected and Extension.KEEPALIVE.value in self.in_force
+        return limits.lifetime + (limits.silence_before_loss if is_found_late else 0.0)
+
+    def _grant(self, resumables: Resumables, former: bytes | None = None) -> ResumeGrant:
+        return ResumeGrant(resumables.grant(self, former), round(self._lifetime * 1000), self._limits.window)
+
+    def _granted(self, grant: ResumeGrant) -> None:
+        self._token, self._ticket = grant.token, None
+        self.session.window = min(grant.window, self._limits.window)
+        self.state = State.OPEN
+        # Said at once, so that the token before this one is void.
+        self._say(ResumeAck(self.session.acknowledge_all()))
 
     def _ask_to_go_on(self, ticket: Ticket, now: float) -> None:
         if Extension.RESUME.value not in self.in_force:
@@ -456,19 +442,20 @@ class Endpoint:
         self._say(ResumeOk(old.received))
         old.repeat(frame.received)
         self._events.append(Resumed(old.key))
-        self._afterwards.append(encode(self._grant(resumables)))
+        self._afterwards.append(encode(self._grant(resumables, frame.token)))
+        self._is_unproven = True
 
     def _refuse_to_resume(self, reason: str, resumables: Resumables) -> None:
         self._say(ResumeFail(reason))
         self._say(self._grant(resumables))
 
-    def _resumed(self, received: int) -> None:
+    def _resumed(self, received: int, now: float) -> None:
         if not self.session.can_repeat(received):
             raise broken(Mistake.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.session.sent} were sent")
         self.session.repeat(received)
         self._held.clear()
-        self._ticket = None
-        self.state = State.OPEN
+        self._begun = now
+        self.state = State.RESUMED
         self._events.append(Resumed(self.session.key))
 
     def _not_resumed(self, reason: str) -> None:
@@ -501,7 +488,7 @@ class Endpoint:
             if self.state is not State.OPEN or not self._resumables.is_kept(self.session):
                 return False
             since = now if self._is_connected else self._heard
-            self._resumables.lose(self.session, since + self._limits.lifetime)
+            self._resumables.lose(self.session, since + self._lifetime)
         elif self.ticket() is None:
             return False
         self._control.clear()
@@ -523,6 +510,8 @@ class Endpoint:
             self._end("no goodbye in time")
         elif self.state is State.RESUMING:
             self._interrupt(now, "no answer in time")
+        elif self.state is State.RESUMED:
+            self.state = State.OPEN
         elif Extension.KEEPALIVE.value in self.in_force and now < self._heard + self._limits.silence_before_loss:
             self._pinged = now
             self._say(Ping(b""))
@@ -536,6 +525,8 @@ class Endpoint:
         return self._has_messages and self._hello_is_sent and Extension.SEQUENCE.value in self.in_force
 
     def _next_frame(self) -> bytes | None:
+        if self.state is State.RESUMED:
+            return None
         if self._control:
             frame = self._control.popleft()
             self._control_octets -= len(frame)

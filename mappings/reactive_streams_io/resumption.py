@@ -1,10 +1,13 @@
 """Sessions that can be resumed: whose session a token names, and for how long (reactive-streams-io, resume).
 
 A server has one `Resumables` for all its connections. Each session has one token at a time, 128 random bits that count
-once and for one subject alone. While its transport is there a session is only known here; once it is lost, it is kept for
-its lifetime, within bounds in number and octets. What is given up, `expire` tells with the fate of its streams.
+once and for one subject alone. Since the answer to it may be lost on its way, a token is used when the client has shown that
+the answer has come: with the first frame behind its `resume`. Until then it may be presented again, and the session goes on
+over the newest transport.
 
-Over a broker nobody says that a transport is lost: there the lifetime counts from the last frame that came.
+While its transport is there a session is only known here; once it is lost, it is kept for its lifetime, within bounds in
+number and octets. What is given up, `expire` tells with the fate of its streams. Over a broker nobody says that a transport
+is lost: there the lifetime counts from the last frame that came.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class _Kept:
     holder: Holder
     session: Session
     token: bytes
+    former: bytes | None
     until: float | None = None
 
 
@@ -87,17 +91,27 @@ class Resumables:
     def __repr__(self) -> str:
         return f"<Resumables {len(self._by_token)} tokens, {len(self._lost)} lost>"
 
-    def grant(self, holder: Holder) -> bytes:
-        """A token for the session of a connection; the one before is void."""
+    def grant(self, holder: Holder, former: bytes | None = None) -> bytes:
+        """A token for the session of a connection. Those before are void, but for the `former` one until it is `used`."""
         self.void(holder.session)
-        kept = _Kept(holder, holder.session, self._tokens())
+        kept = _Kept(holder, holder.session, self._tokens(), former)
         self._by_token[kept.token] = self._by_session[kept.session.key] = kept
+        if former is not None:
+            self._by_token[former] = kept
         return kept.token
+
+    def used(self, session: Session) -> None:
+        """The client has the answer to its resume: the token that it has presented is void."""
+        kept = self._by_session.get(session.key)
+        if kept is not None and kept.former is not None:
+            del self._by_token[kept.former]
+            kept.former = None
 
     def void(self, session: Session) -> None:
         """The session cannot be resumed any more, or not by its token."""
-        if (kept := self._by_session.pop(session.key, None)) is not None:
-            del self._by_token[kept.token]
+        if (kept := self._by_session.get(session.key)) is not None:
+            self.used(session)
+            del self._by_session[session.key], self._by_token[kept.token]
             self._lost.pop(session.key, None)
 
     def is_kept(self, session: Session) -> bool:

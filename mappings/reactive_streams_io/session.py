@@ -312,8 +312,10 @@ class Session:
 
     def acknowledgement(self) -> int | None:
         """What is to be acknowledged to the peer now, if it is time for that."""
-        if self.received - self._acknowledged < max(1, self.window // 4):
-            return None
+        return None if self.received - self._acknowledged < max(1, self.window // 4) else self.acknowledge_all()
+
+    def acknowledge_all(self) -> int:
+        """How many frames the peer is told of now."""
         self._acknowledged = self.received
         return self.received
 

@@ -12,7 +12,16 @@ from typing import Any, Self
 
 from connectivity.brokers.base import Outcome
 from mappings.reactive_streams_io.decoder import Decoder
-from mappings.reactive_streams_io.frames import CORE, Frame, ServerHello, Subscribe, encode
+from mappings.reactive_streams_io.frames import (
+    CORE,
+    Frame,
+    Goodbye,
+    OnNext,
+    ResumeGrant,
+    ServerHello,
+    Subscribe,
+    encode,
+)
 from mappings.reactive_streams_io.limits import Limits
 from tests.connectivity.site import LAMP, OWNER, Site, creation, pause, turn, until
 
@@ -51,6 +60,11 @@ def octets(*said: str | bytes | Frame) -> bytes:
 
 def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> Subscribe:
     return Subscribe(publisher, subscriber, demand)
+
+
+def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
+    """What subscribes to a test publisher."""
+    return octets(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
 class Quay(Site):
@@ -116,6 +130,24 @@ class Quay(Site):
 
     def all_settled(self, number: int) -> bool:
         return [outcome for _, outcome in self.outcomes] == [Outcome.SETTLED] * number
+
+
+def goodbye(frames: Sequence[Frame]) -> str:
+    """The reason that was said last."""
+    last = frames[-1]
+    assert isinstance(last, Goodbye), frames
+    return last.reason
+
+
+def elements(frames: Sequence[Frame]) -> list[bytes]:
+    """What came one by one."""
+    return [frame.element for frame in frames if isinstance(frame, OnNext)]
+
+
+def granted(frames: Sequence[Frame]) -> bytes:
+    """The token that was granted last."""
+    *_, grant = (frame for frame in frames if isinstance(frame, ResumeGrant))
+    return grant.token
 
 
 def revisions(elements: Sequence[bytes]) -> list[int]:

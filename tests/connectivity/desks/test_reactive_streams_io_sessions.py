@@ -1,4 +1,4 @@
-"""Sessions of reactive-streams-io at their desk: whose they are, how they begin, end, are cut, and go on.
+"""Sessions of reactive-streams-io at their desk: whose they are, how they begin and end.
 
 Case numbers are those of the cases for reactive-streams-io.
 """
@@ -14,39 +14,18 @@ from connectivity.brokers.base import Sign
 from connectivity.errors import PublishFailed
 from mappings.reactive_streams_io.frames import (
     ClientHello,
-    Frame,
     Goodbye,
     OnError,
-    OnNext,
     Request,
-    Resume,
-    ResumeFail,
-    ResumeGrant,
-    ResumeOk,
     Seq,
 )
-from tests.connectivity.quay import HELLO, HISTORY, H, Quay, octets, source, subscribe
+from tests.connectivity.quay import HELLO, HISTORY, H, Quay, elements, goodbye, octets, source, subscribe, trial
 from tests.connectivity.site import pause, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
 SERVER = "02 00 03 01 02 03"
 TOKEN = "5ab1e0c47f2d9913a6c8004e71b3d52f"
-
-
-def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
-    return octets(subscribe(f"tck/{parameters}", subscriber, demand))
-
-
-def goodbye(frames: list[Frame]) -> str:
-    """The reason that was said last."""
-    last = frames[-1]
-    assert isinstance(last, Goodbye), frames
-    return last.reason
-
-
-def elements(frames: list[Frame]) -> list[bytes]:
-    return [frame.element for frame in frames if isinstance(frame, OnNext)]
 
 
 async def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -> None:
@@ -280,91 +259,6 @@ async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
     quay.link.refuses = None
     await until(lambda: isinstance(quay.frames("a")[-1], Goodbye))
     assert goodbye(quay.frames("a")).startswith("503 ")
-
-
-# resuming
-
-
-def granted(frames: list[Frame]) -> bytes:
-    """The token that was granted last."""
-    *_, grant = (frame for frame in frames if isinstance(frame, ResumeGrant))
-    return grant.token
-
-
-async def test_case_r02_a_session_goes_on_at_another_address_without_a_gap() -> None:
-    quay = await Quay.filled(revisions=3)
-    quay.say("a", "01 00 01 01", subscribe(HISTORY, 1, 1))
-    await quay.framed("a", 4)
-    token = granted(quay.frames("a"))
-    quay.say("a", Request(1, 2))
-    await quay.framed("a", 7)
-    quay.say("b", "01 00 01 01")
-    quay.say("b", Resume(token, 2, 3))
-    frames = await quay.framed("b", 7)
-    assert frames[2] == ResumeOk(2)
-    assert len(elements(frames)) == 2
-    assert isinstance(frames[-1], ResumeGrant)
-    assert frames[-1].token != token
-    quay.dispatcher.sweep()
-    assert goodbye(await quay.framed("a", 8)) == "resumed elsewhere"
-
-
-async def test_who_has_gone_comes_back_at_another_address_and_goes_on() -> None:
-    quay = await Quay.filled(revisions=3)
-    quay.say("a", "01 00 01 01", subscribe(HISTORY, 1, 1))
-    token = granted(await quay.framed("a", 4))
-    quay.dispatcher.reader("site", "a", Sign.GONE)
-    quay.say("b", "01 00 01 01")
-    quay.say("b", Resume(token, 2, 2))
-    quay.say("b", Request(1, 2))
-    await until(lambda: len(elements(quay.frames("b"))) == 2)
-    await quay.framed("a", 4)
-
-
-async def test_a_stream_goes_on_with_the_session_that_took_it_over() -> None:
-    quay = await Quay.filled()
-    quay.say("a", "01 00 01 01", trial("range?n=3"))
-    await quay.framed("a", 3)
-    quay.say("b", "01 00 01 01")
-    quay.say("b", Resume(granted(quay.frames("a")), 1, 2))
-    await until(lambda: ResumeOk(1) in quay.frames("b"))
-    quay.say("b", Request(1, 3))
-    await until(lambda: elements(quay.frames("b")) == [b"1", b"2", b"3"])
-    assert elements(quay.frames("a")) == []
-    assert list(quay.streams) == []
-
-
-@pytest.mark.parametrize("how", ["unknown", "used", "another subject", "after a goodbye", "too late"])
-async def test_cases_r04_to_r06_and_r09_a_token_counts_once_for_one_and_for_a_while(how: str) -> None:
-    quay = await Quay.filled(source("in", "acme:x"), source("in2", "acme:y"))
-    quay.say("a", "01 00 01 01", trial("range?n=3"))
-    token = granted(await quay.framed("a", 3))
-    match how:
-        case "unknown":
-            token = bytes(16)
-        case "used":
-            quay.say("b", "01 00 01 01")
-            quay.say("b", Resume(token, 1, 2))
-        case "after a goodbye":
-            quay.say("a", "03 00")
-        case "too late":
-            quay.clock.advance(61)
-    by = 1 if how == "another subject" else 0
-    quay.say("c", "01 00 01 01", source=by)
-    quay.say("c", Resume(token, 1, 2), source=by)
-    await until(lambda: any(isinstance(frame, ResumeFail) for frame in quay.frames("c")))
-    quay.say("c", trial("range?n=1", 1, 1), source=by)
-    await until(lambda: elements(quay.frames("c")) == [b"1"])
-
-
-async def test_what_nobody_comes_back_for_is_let_go() -> None:
-    quay = await Quay.filled()
-    quay.say("a", "01 00 02 01 02", trial("never"))
-    await quay.framed("a", 3)
-    for _ in range(3):
-        quay.clock.advance(91)
-        quay.dispatcher.sweep()
-    assert list(quay.streams) == []
 
 
 # whatever comes

@@ -149,8 +149,71 @@ def test_case_r06_a_token_counts_once() -> None:
     lost(server, old)
     party, said = resume(server, token, 3, 1)
     assert not is_refused(said)
+    server.hears(party, "12 01 01")
     lost(server, party)
     assert is_refused(resume(server, token, 3, 1)[1])
+
+
+def test_case_r06_a_token_whose_answer_was_lost_counts_again() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    parties = []
+    for is_noticed in (True, False, True):
+        party, said = resume(server, token, 3, 1)
+        assert said.startswith(octets("a2 01 82 01 01 33 82 01 01 34 a0"))
+        if is_noticed:
+            lost(server, party)
+        parties.append(party)
+    assert is_goodbye(parties[1].says(), "resumed elsewhere")
+    assert is_refused(resume(server, token, 3, 1, subject="eve")[1])
+    for each in parties:
+        assert not each.cancelled
+
+
+def test_the_token_that_was_granted_last_counts_before_it_was_acknowledged() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    party, said = resume(server, token, 3, 1)
+    lost(server, party)
+    assert not is_refused(resume(server, granted(said), 5, 1)[1])
+    assert is_refused(resume(server, token, 5, 1)[1])
+
+
+def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has_it() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    client, party = reconnect(server, old)
+    answered = server.hears(party, client.hears("02 00 01 01"))
+    first, *_ = frames(answered)
+    assert isinstance(first, ResumeGrant)
+    answered = answered.removeprefix(encode(first))
+    grant = answered.index(b"\xa0\x10")
+    before = client.endpoint.ticket()
+    client.endpoint.request(stream, 5)
+    assert client.hears(answered[:grant]) == b""
+    assert client.elements(stream) == [b"3", b"4"]
+    after = client.endpoint.ticket()
+    assert before is not None
+    assert after is not None
+    assert after.token == before.token
+    assert client.hears(answered[grant:]) == octets("a4 05 12 01 05")
+    granted_last = client.endpoint.ticket()
+    assert granted_last is not None
+    assert granted_last.token == granted(answered[grant:])
+
+
+def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    client, _ = reconnect(server, old)
+    assert client.hears("02 00 01 01")
+    assert client.hears("a2 01") == b""
+    client.endpoint.request(stream, 5)
+    assert client.waits(9) == b""
+    assert client.waits(2) == octets("12 01 05")
+    assert client.endpoint.state is State.OPEN
 
 
 def test_a_token_does_not_resume_its_own_connection() -> None:
@@ -207,7 +270,7 @@ def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
     # A server cannot tell, and takes both frames in one piece.
     answered = server.hears(party, octets("01 00 01 01") + asked)
     again = client.hears(answered)
-    assert again == octets("12 01 05")
+    assert again == octets("a4 05 12 01 05")
     client.hears(server.hears(party, again))
     assert client.elements(stream) == [str(number).encode() for number in range(3, 10)]
     assert client.told(Completed) == [Completed(stream)]
@@ -428,15 +491,34 @@ def test_lost_sessions_are_bounded_in_octets() -> None:
     assert len(server.resumables.expire(server.clock.now())) == 2
 
 
-def test_over_messages_the_lifetime_counts_from_the_last_frame() -> None:
-    for silence, refused in ((59, False), (61, True)):
+@pytest.mark.parametrize(("hello", "lifetime"), [(HELLO, 60), ("01 00 02 01 02", 150)], ids=["", "keepalive"])
+@pytest.mark.parametrize("late", [False, True])
+def test_over_messages_the_lifetime_counts_from_the_last_frame(hello: str, lifetime: int, late: bool) -> None:
+    server = Server()
+    old = server.connect(has_messages=True)
+    said = server.hears(old, hello)
+    (grant,) = frames(said[6:])
+    assert isinstance(grant, ResumeGrant)
+    assert grant.lifetime == lifetime * 1000
+    old.waits(lifetime + 1 if late else lifetime - 1)
+    gone = server.resumables.expire(server.clock.now())
+    assert len(gone) == (late and lifetime > 90)
+    party = server.connect(has_messages=True)
+    server.hears(party, hello)
+    assert is_refused(server.hears(party, encode(Resume(grant.token, 0, 1)))) is late
+
+
+def test_where_a_loss_is_noticed_the_lifetime_of_messages_counts_from_it_too() -> None:
+    for late in (False, True):
         server = Server()
-        old = server.connect(has_messages=True)
-        token = granted(server.hears(old, HELLO)[6:])
-        server.clock.advance(silence)
-        party = server.connect(has_messages=True)
-        server.hears(party, HELLO)
-        assert is_refused(server.hears(party, encode(Resume(token, 0, 1)))) is refused
+        old = server.connect(has_messages=True, is_connected=True)
+        token = granted(server.hears(old, "01 00 02 01 02"))
+        server.clock.advance(70)
+        lost(server, old)
+        server.clock.advance(61 if late else 59)
+        party = server.connect(has_messages=True, is_connected=True)
+        server.hears(party, "01 00 02 01 02")
+        assert is_refused(server.hears(party, encode(Resume(token, 0, 1)))) is late
 
 
 def test_what_the_old_transport_still_brings_is_nobodys_business_any_more() -> None:

@@ -52,6 +52,21 @@ def test_a_new_token_voids_the_one_before(resumables: Resumables) -> None:
     assert not resumables.is_kept(connection.session)
 
 
+def test_the_token_before_counts_until_the_last_one_is_known_to_have_come(resumables: Resumables) -> None:
+    connection = Connection()
+    first = resumables.grant(connection)
+    second = resumables.grant(connection, first)
+    assert resumables.claim(first, "ada", 0) is resumables.claim(second, "ada", 0) is connection
+    resumables.used(connection.session)
+    resumables.used(connection.session)
+    assert resumables.claim(first, "ada", 0) is None
+    assert resumables.claim(second, "ada", 0) is connection
+    third = resumables.grant(connection, second)
+    resumables.void(connection.session)
+    assert [resumables.claim(token, "ada", 0) for token in (second, third)] == [None, None]
+    resumables.used(connection.session)
+
+
 def test_a_lost_session_is_kept_for_its_lifetime(resumables: Resumables) -> None:
     connection = Connection()
     token = resumables.grant(connection)
