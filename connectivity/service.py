@@ -1,8 +1,9 @@
 """The composition root: builds everything from the settings, joins it, and runs it until a signal says stop.
 
 Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: take
-no more deliveries, let answers reach their brokers, close; at most ten seconds. Exit codes: 0 stopped as asked, 1 the
-journal cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+leave of sessions, take no more deliveries, let answers reach their brokers, close; at most ten seconds. Exit codes: 0
+stopped as asked, 1 the journal cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4
+the API's port is in use.
 """
 
 from __future__ import annotations

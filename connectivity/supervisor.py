@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_PARTING = 5 / 6
+"""How much of the time is for sessions that do not say goodbye. What is on its way goes out meanwhile."""
+
 
 class Supervisor:
     """Keeps one connection."""
@@ -249,14 +252,20 @@ class Supervisor:
             client.open()
 
     async def close(self, drain: float = 0.0) -> None:
-        """Stop taking deliveries, give the answers on their way `drain` seconds, leave the broker."""
+        """Take leave of sessions, stop taking deliveries, let the answers on their way go out, all this within `drain`
+        seconds; then leave the broker."""
         if self._opening is not None:
             self._opening.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
+        links = [client.link for client in self.clients if client.link is not None]
+        if drain and links:
+            # What is said in answer to a goodbye comes in like anything else.
+            started = time.monotonic()
+            await self._wait(self._dispatcher.desks.part(self.connection.id), links, drain * _PARTING)
+            drain -= time.monotonic() - started
         for client in self.clients:
             client.stop_taking()
-        links = [client.link for client in self.clients if client.link is not None]
         stopping = self._dispatcher.cursors.stop(self.connection.id)
         if drain and links:
             # What is confirmed now is not sent again later. A broker that is silent gets half of the time.

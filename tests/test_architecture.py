@@ -36,6 +36,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "mappings.resolution",
             "mappings.separators",
+            "mappings.unheard",
             "mappings.formats",
             "mappings.selection",
             "mappings.content_types",

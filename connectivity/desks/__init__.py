@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,10 @@ class Desks:
         """See `Desk.reader`."""
         for desk in self._desks.values():
             desk.reader(connection_id, address, sign)
+
+    async def part(self, connection_id: str) -> None:
+        """See `Desk.part`."""
+        await asyncio.gather(*(desk.part(connection_id) for desk in self._desks.values()))
 
     def sweep(self) -> None:
         """See `Desk.sweep`."""

@@ -100,5 +100,11 @@ class Desk(ABC):
     def reader(self, connection_id: str, address: str, sign: Sign) -> None:  # noqa: B027
         """What is to be seen of those who read at an address."""
 
+    async def part(self, connection_id: str) -> None:  # noqa: B027
+        """A connection is about to be closed: take leave of its sessions, and return when they have answered.
+
+        Deliveries still come; whoever calls this waits only as long as he has time.
+        """
+
     async def close(self) -> None:  # noqa: B027
         """The service ends: make durable what goes on when it is there again."""

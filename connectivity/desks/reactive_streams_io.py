@@ -10,6 +10,7 @@ only one: a second hello is a mistake there, and no client that has started anew
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import structlog
@@ -95,6 +96,11 @@ class RsioDesk(Desk):
             if known is None and not route.is_stream and not is_parting(octets):
                 self._turn_away(reasons.NO_SESSION, route, line, key, Parting.MALFORMED)
             return known
+        if room.is_parting:
+            # Whoever says hello to the end begins nothing, and has nothing any more.
+            room.forget(key)
+            self._turn_away(reasons.SHUTDOWN, route, line, key)
+            return None
         if route.source.qos == 0 and not room.options.allows_unreliable:
             self._turn_away(UNRELIABLE, route, line, key)
             return None
@@ -133,15 +139,23 @@ class RsioDesk(Desk):
             room.sweep()
 
     def reader(self, connection_id: str, address: str, sign: Sign) -> None:
-        # What a broker refuses is known by the message that is refused.
-        if sign is Sign.GONE:
-            for (connection, _), room in self._rooms.items():
-                if connection == connection_id:
-                    room.leave(address)
+        for room in self._of(connection_id):
+            if sign is Sign.HEARD:
+                room.heard(address)
+            elif sign is Sign.UNHEARD:
+                room.unheard(address)
+            else:
+                room.leave(address)
+
+    async def part(self, connection_id: str) -> None:
+        await asyncio.gather(*(room.part(reasons.SHUTDOWN) for room in self._of(connection_id)))
 
     def close_connection(self, connection_id: str) -> None:
         for key in [key for key in self._rooms if key[0] == connection_id]:
             self._rooms.pop(key).close()
+
+    def _of(self, connection_id: str) -> list[Room]:
+        return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
 
     def _room(self, route: Route) -> Room:
         key = (route.connection_id, route.mapper.name)

@@ -206,12 +206,12 @@ class Counterpart:
 
     def _confirmed(self, error: ConnectivityError | None) -> None:
         self.unconfirmed -= 1
-        if error is not None and self.endpoint.state is State.OPEN and not self._is_found:
+        if error is not None and self.endpoint.state is State.OPEN and not self.finds_gaps:
             self.part(GAP)
         elif self.unconfirmed == self._window - 1:
             self.wake()
 
     @property
-    def _is_found(self) -> bool:
-        """Whether the client finds a gap by itself and can go on."""
+    def finds_gaps(self) -> bool:
+        """Whether the client finds by itself that a message is missing, and can go on."""
         return {Extension.SEQUENCE.value, Extension.RESUME.value} <= self.endpoint.in_force

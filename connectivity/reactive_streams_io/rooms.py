@@ -7,19 +7,21 @@ can be resumed are kept here while nobody is there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from connectivity.lines import Line
-from connectivity.reactive_streams_io.counterparts import Counterpart
+from connectivity.reactive_streams_io.counterparts import GAP, Counterpart
 from connectivity.reactive_streams_io.offers import Offers
 from connectivity.reactive_streams_io.opening import Opening
 from connectivity.reactive_streams_io.watching import Watching
 from connectivity.streams import Streams
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
 from mappings.reactive_streams_io.events import Closed, Event, Interrupted, Resumed
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.reactive_streams_io.resumption import Resumables
+from mappings.unheard import Unheard
 
 MOST_SESSIONS = 10_000
 """Clients of one connection."""
@@ -51,6 +53,10 @@ class Room:
         self._counterparts: dict[Key, Counterpart] = {}
         self._at: dict[str, set[Key]] = {}
         """By address: the keys of those who are answered there."""
+        self._unheard: dict[str, Unheard] = {}
+        """By address: what nobody received there."""
+        self._parted: asyncio.Future[None] | None = None
+        """Set once it is time to part: resolved when nobody is left."""
         self._offers: dict[int, Offers] = {}
         """By the keys of their sessions: those of clients that are there, and of those that may come back."""
 
@@ -60,6 +66,10 @@ class Room:
     @property
     def is_full(self) -> bool:
         return len(self._counterparts) >= MOST_SESSIONS
+
+    @property
+    def is_parting(self) -> bool:
+        return self._parted is not None
 
     def find(self, key: Key) -> Counterpart | None:
         return self._counterparts.get(key)
@@ -100,6 +110,24 @@ class Room:
             counterpart = self._counterparts[key]
             self.see(key, counterpart, counterpart.lose())
 
+    def heard(self, address: str) -> None:
+        """Somebody reads at this address."""
+        self._unheard.pop(address, None)
+
+    def unheard(self, address: str) -> None:
+        """A message for this address was received by nobody: those end who would not find what is missing by themselves.
+
+        The others may come back, until it is certain that nobody reads there any more.
+        """
+        for key in list(self._at.get(address, ())):
+            counterpart = self._counterparts[key]
+            if counterpart.endpoint.state is State.CLOSING:
+                self.see(key, counterpart, counterpart.lose())
+            elif not counterpart.finds_gaps:
+                self.see(key, counterpart, counterpart.part(GAP))
+        if address in self._at and self._unheard.setdefault(address, Unheard()).note(self._clock()):
+            self.leave(address)
+
     def see(self, key: Key, counterpart: Counterpart, events: Sequence[Event]) -> None:
         """What has become of a client's connection."""
         for event in events:
@@ -125,6 +153,14 @@ class Room:
             if (offers := self._offers.pop(session.key, None)) is not None:
                 offers.stop()
 
+    async def part(self, reason: str) -> None:
+        """Let nobody in any more, say goodbye to all who are there, and wait for theirs."""
+        self._parted = asyncio.get_running_loop().create_future()
+        for key, counterpart in list(self._counterparts.items()):
+            self.see(key, counterpart, counterpart.part(reason))
+        if self._counterparts:
+            await self._parted
+
     def close(self) -> None:
         """The connection is closed: all sessions end without a word."""
         for key in list(self._counterparts):
@@ -140,3 +176,6 @@ class Room:
             keys.discard(key)
             if not keys:
                 del self._at[key[0]]
+                self._unheard.pop(key[0], None)
+        if self._parted is not None and not self._counterparts and not self._parted.done():
+            self._parted.set_result(None)

@@ -23,10 +23,7 @@ from mappings.streamr import faults
 from mappings.streamr.faults import About
 from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of
 from mappings.streamr.requests import Publish, Request, Subscribe, Unsubscribe
-
-UNHEARD_SENDS = 3
-UNHEARD_SECONDS = 30.0
-"""So many sends in a row, over so long a time, that nobody received: then nobody is there."""
+from mappings.unheard import Unheard
 
 Spot: TypeAlias = tuple[str, int]
 """A stream and one of its partitions."""
@@ -119,8 +116,7 @@ class Session:
     owners: frozenset[str]
     seen: float
     subscriptions: dict[Spot, _Subscription] = field(default_factory=dict)
-    unheard: int = 0
-    unheard_since: float = 0.0
+    unheard: Unheard = field(default_factory=Unheard)
 
 
 class Sessions:
@@ -256,18 +252,14 @@ class Sessions:
     def heard(self, address: str) -> None:
         """Something that was sent was received."""
         if (session := self._sessions.get(address)) is not None:
-            session.unheard = 0
+            session.unheard.clear()
 
     def unheard(self, address: str, now: float) -> list[Effect]:
         """Something was sent, and the broker says that nobody received it. End the session if that goes on."""
         session = self._sessions.get(address)
-        if session is None:
+        if session is None or not session.unheard.note(now):
             return []
-        if not session.unheard:
-            session.unheard_since = now
-        session.unheard += 1
-        is_gone = session.unheard >= UNHEARD_SENDS and now - session.unheard_since >= UNHEARD_SECONDS
-        return self.end(address, End.UNHEARD) if is_gone else []
+        return self.end(address, End.UNHEARD)
 
     def recheck(self, streams: Container[str], may_read: Callable[[str, frozenset[str]], bool]) -> list[Effect]:
         """After a change of policies: end what of these streams is followed by somebody who may not read it any longer.

@@ -12,6 +12,8 @@ from connectivity import cursors
 from connectivity.client import Pauses
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.lifecycle import Status
+from mappings.reactive_streams_io.frames import Goodbye, encode
+from tests.connectivity import quay
 from tests.connectivity.running import Running, numbered
 from tests.connectivity.site import Site, document, pause, source, streaming, target, turn, until
 
@@ -238,6 +240,24 @@ async def test_closing_waits_for_what_all_links_have_on_their_way() -> None:
     assert running.broker.links == []
     assert (running.supervisor.status, running.supervisor.status_details) == (Status.CLOSED, "closed")
     assert set(running.correlations()) == set(map(str, running.site.values()))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_closing_takes_leave_of_sessions_before_no_more_is_taken(answers: bool) -> None:
+    running = Running(quay.source(), mappingDefinitions=quay.definition())
+    running.supervisor.open()
+    await running.open_again()
+    running.send(bytes.fromhex("01 00 00"), reply_to="client")
+    await until(lambda: len(running.broker.sent_to("client")) == 1)
+    closing = asyncio.create_task(running.supervisor.close(60 if answers else 0.1))
+    await until(lambda: len(running.broker.sent_to("client")) == 2)
+    assert running.broker.sent_to("client")[1].payload == encode(Goodbye("shutdown"))
+    if answers:
+        assert not closing.done()
+        running.send(bytes.fromhex("03 00"), reply_to="client")
+    await asyncio.wait_for(closing, 30)
+    assert running.supervisor.status is Status.CLOSED
+    assert running.unsettled() == 0
 
 
 async def test_closing_waits_as_long_as_one_link_lives() -> None:

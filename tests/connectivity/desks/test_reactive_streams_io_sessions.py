@@ -5,6 +5,7 @@ Case numbers are those of the cases for reactive-streams-io.
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -203,6 +204,30 @@ async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> No
     assert list(quay.streams) == []
 
 
+@pytest.mark.parametrize("answer", ["03 00", "12 01 01 03 02 6f 6b", "gone", H])
+async def test_case_g02_who_is_there_when_the_service_stops_is_told_and_waited_for(answer: str) -> None:
+    quay = await Quay.filled()
+    for address in ("a", "b"):
+        quay.say(address, H, trial("never"))
+        await quay.framed(address, 2)
+    parting = asyncio.create_task(quay.dispatcher.desks.part("site"))
+    for address in ("a", "b"):
+        assert goodbye(await quay.framed(address, 3)) == "shutdown"
+    assert list(quay.streams) == []
+    quay.say("a", "03 00")
+    quay.say("c", H, trial("never"))
+    assert goodbye(await quay.framed("c", 1)) == "shutdown"
+    assert not parting.done()
+    if answer == "gone":
+        quay.dispatcher.reader("site", "b", Sign.GONE)
+    else:
+        quay.say("b", answer)
+    await asyncio.wait_for(parting, 30)
+    await quay.framed("a", 3)
+    await quay.framed("b", 4 if answer == H else 3)
+    await asyncio.wait_for(quay.dispatcher.desks.part("elsewhere"), 30)
+
+
 async def test_a_closed_connection_has_no_sessions() -> None:
     quay = await Quay.filled()
     quay.say("a", H, trial("never"))
@@ -219,8 +244,7 @@ async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
     quay.say("b", H, trial("never"))
     await quay.framed("b", 2)
     published = len(quay.link.published)
-    for sign in (Sign.HEARD, Sign.UNHEARD):
-        quay.dispatcher.reader("site", "a", sign)
+    quay.dispatcher.reader("site", "a", Sign.HEARD)
     quay.dispatcher.reader("elsewhere", "a", Sign.GONE)
     assert len(list(quay.streams)) == 3
     quay.dispatcher.reader("site", "a", Sign.GONE)
@@ -231,6 +255,53 @@ async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
     await until(lambda: len(quay.link.published) > published)
     assert octets(Goodbye("protocol error: no session")) in quay.messages("a")[-1]
     assert repr(quay.desks).count("1 clients") == 1
+
+
+FINDS_GAPS = "01 00 02 01 03"
+"""The hello of a client that numbers messages, and resumes."""
+
+
+@pytest.mark.parametrize(
+    ("signs", "goes_on"),
+    [
+        pytest.param((Sign.UNHEARD, Sign.UNHEARD), True, id="twice"),
+        pytest.param((Sign.UNHEARD, Sign.HEARD, Sign.UNHEARD, Sign.UNHEARD), True, id="heard in between"),
+        pytest.param((Sign.UNHEARD, Sign.UNHEARD, Sign.UNHEARD), False, id="three times"),
+        pytest.param((Sign.REFUSED,), False, id="refused"),
+        pytest.param((Sign.GONE,), False, id="gone"),
+    ],
+)
+async def test_where_nobody_reads_any_more_a_session_waits_for_its_client(
+    signs: tuple[Sign, ...], goes_on: bool
+) -> None:
+    quay = await Quay.filled()
+    quay.say("a", FINDS_GAPS, trial("range?n=1"))
+    await until(lambda: list(quay.streams) != [])
+    for sign in signs:
+        quay.dispatcher.reader("site", "a", sign)
+        quay.clock.advance(16)
+    quay.say("a", Seq(1), Request(1, 1))
+    if goes_on:
+        await until(lambda: elements(quay.frames("a")) == [b"1"])
+    else:
+        await until(lambda: quay.frames("a")[-1] == Goodbye("protocol error: no session"))
+        assert len(list(quay.streams)) == 1
+        quay.clock.advance(61)
+        quay.dispatcher.sweep()
+        assert list(quay.streams) == []
+
+
+@pytest.mark.parametrize("hello", [H, "01 00 01 01", "01 00 01 03"], ids=["", "resume", "sequence"])
+async def test_a_message_that_nobody_received_ends_a_session_that_would_not_miss_it(hello: str) -> None:
+    quay = await Quay.filled()
+    quay.say("a", hello, trial("never"))
+    await until(lambda: list(quay.streams) != [])
+    quay.dispatcher.reader("site", "a", Sign.UNHEARD)
+    await until(lambda: isinstance(quay.frames("a")[-1], Goodbye))
+    assert goodbye(quay.frames("a")).startswith("503 rsio:message.lost")
+    assert list(quay.streams) == []
+    quay.dispatcher.reader("site", "a", Sign.UNHEARD)
+    assert repr(quay.desks).count(" 0 clients") == 1
 
 
 async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> None:
