@@ -44,6 +44,7 @@ ALL = {
     "doorbells.yaml",
     "gateways.json",
     "onboarding.yaml",
+    "readers.yaml",
     "sensors.yaml",
     "streams.yaml",
 }

@@ -1,0 +1,281 @@
+"""A client of reactive-streams-io: it reads what it asked for at its own pace, and goes on where it was when a link is lost.
+
+    python -m examples.rsio_client 'things/acme.plant:pump-7/history?from=-3'
+    python -m examples.rsio_client 'things/acme.plant:pump-7/history?follow=true' --at tcp://127.0.0.1:8767
+
+What to say is decided by an `Endpoint` of `mappings.reactive_streams_io`, which knows no sockets; `rsio_links` carries its
+octets. A `Client` keeps one link after the other under its streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from examples.rsio_links import Link, connector
+from mappings.reactive_streams_io import names, reasons
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import (
+    Arrived,
+    Closed,
+    Completed,
+    Event,
+    Failed,
+    NotResumed,
+    Subscribed,
+)
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.resumption import Ticket
+
+WINDOW = 64
+"""Elements that are on their way at most. More are asked for when half of them have been taken."""
+
+CLOSED = "503 The client is closed."
+NOTHING_HERE = "404 rsio:publisher.notfound There is no such publisher here."
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+
+OFFSET = 5
+"""Where it stands in a message of a stream."""
+
+
+class Ended(RuntimeError):
+    """A stream ended early. `status` is like that of HTTP."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.status = reasons.read(reason).status
+
+
+class Lost(Ended):
+    """The session is over, and with it all of its streams. A stream can be asked for once more."""
+
+
+class Client:
+    """A conversation with the service. `connect` makes a link: the first one, and another one when that is lost.
+
+        async with Client(connector("tcp://127.0.0.1:8767")) as client:
+            async for element in client.follow("things/acme.plant:pump-7/history?follow=true"):
+                ...
+
+    A session that is lost with its link is resumed on the next one, and its streams notice nothing. Raises OSError if the
+    first link cannot be made.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Link]], limits: Limits | None = None) -> None:
+        self._connect, self._limits = connect, limits
+        self._endpoint: Endpoint
+        self._coming: dict[int, asyncio.Queue[bytes | Ended | None]] = {}
+        self._linked, self._woken = asyncio.Event(), asyncio.Event()
+        self._is_leaving = False
+        self._keeping: asyncio.Task[None]
+
+    async def __aenter__(self) -> Self:
+        link = await self._connect()
+        self._begin(link)
+        self._keeping = asyncio.create_task(self._keep(link))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Say goodbye, and wait for the answer for a few seconds."""
+        self._is_leaving = True
+        self._end_all()
+        if self._linked.is_set():
+            self._react(self._endpoint.close(time.monotonic()))
+            self._woken.set()
+        else:
+            self._keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._keeping
+
+    # What the service brings.
+
+    async def subscribe(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
+        """The elements of a publisher, in order, as they are taken. Raises Ended."""
+        await self._linked.wait()
+        if self._is_leaving:
+            raise Ended(CLOSED)
+        stream = self._endpoint.subscribe(publisher, window)
+        coming = self._coming[stream] = asyncio.Queue()
+        self._woken.set()
+        taken = 0
+        try:
+            while isinstance(element := await coming.get(), bytes):
+                yield element
+                taken += 1
+                # A number belongs to its session. If that is over, what has come may still be taken, and no more asked for.
+                if 2 * taken >= window and self._coming.get(stream) is coming:
+                    self._endpoint.request(stream, taken)
+                    self._woken.set()
+                    taken = 0
+            if element is not None:
+                raise element
+        finally:
+            if self._coming.get(stream) is coming:
+                del self._coming[stream]
+                self._endpoint.cancel(stream)
+                self._woken.set()
+
+    async def follow(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
+        """The same across sessions: where one cannot be resumed, the publisher is asked for what is behind the last element.
+
+        Raises Ended, and Lost where nobody can know what was missed: `after` says of which publishers.
+        """
+        rest: str | None = publisher
+        is_known = False
+        while rest is not None:
+            try:
+                async with aclosing(self.subscribe(rest, window)) as elements:
+                    async for element in elements:
+                        yield element
+                        rest, is_known = after(publisher, element)
+                return
+            except Lost:
+                if not is_known:
+                    raise
+
+    # The conversation.
+
+    async def _keep(self, link: Link) -> None:
+        """Keep a link under the streams until we leave."""
+        try:
+            await self._converse(link)
+            while not self._is_leaving:
+                ticket = self._endpoint.ticket()
+                link = await self._next_link()
+                self._begin(link, ticket)
+                await self._converse(link)
+        finally:
+            self._is_leaving = True
+            self._end_all()
+            self._linked.set()
+
+    def _begin(self, link: Link, ticket: Ticket | None = None) -> None:
+        now = time.monotonic()
+        self._endpoint = Endpoint(Role.CLIENT, now, limits=self._limits, has_messages=link.has_messages, ticket=ticket)
+        self._linked.set()
+
+    def _end_all(self) -> None:
+        for coming in self._coming.values():
+            coming.put_nowait(Ended(CLOSED))
+        self._coming.clear()
+
+    async def _next_link(self) -> Link:
+        pause = FIRST_PAUSE
+        while True:
+            await asyncio.sleep(pause)
+            with suppress(OSError):
+                return await self._connect()
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _converse(self, link: Link) -> None:
+        """Until the link is lost, or nothing more is to be said."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._listen(link))
+                tasks.create_task(self._speak(link))
+        except* OSError:
+            pass
+        finally:
+            self._linked.clear()
+            await link.close()
+        self._react(self._endpoint.lose(time.monotonic()))
+
+    async def _listen(self, link: Link) -> None:
+        while True:
+            octets = await link.receive()
+            self._react(self._endpoint.receive(octets, time.monotonic()))
+            self._woken.set()
+
+    async def _speak(self, link: Link) -> None:
+        """Say what there is to say, and look at the clock when it is time. Raises ConnectionResetError at the end."""
+        while True:
+            while octets := self._endpoint.take():
+                await link.send(octets)
+            if self._endpoint.is_closed:
+                raise ConnectionResetError("nothing more is to be said")
+            due = self._endpoint.due
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if due is None else due - time.monotonic()):
+                    await self._woken.wait()
+            self._woken.clear()
+            self._react(self._endpoint.tick(time.monotonic()))
+
+    def _react(self, events: Sequence[Event]) -> None:
+        ends = {event.reason for event in events if isinstance(event, Closed | NotResumed)}
+        for event in events:
+            match event:
+                case Arrived(stream, elements) if stream in self._coming:
+                    for element in elements:
+                        self._coming[stream].put_nowait(element)
+                case Completed(stream) if stream in self._coming:
+                    self._coming.pop(stream).put_nowait(None)
+                case Failed(stream, reason) if stream in self._coming:
+                    self._coming.pop(stream).put_nowait(Lost(reason) if reason in ends else Ended(reason))
+                case Subscribed(stream):
+                    self._endpoint.refuse(stream, NOTHING_HERE)
+        if self._endpoint.is_closed:
+            self._linked.clear()
+
+
+def after(publisher: str, element: bytes) -> tuple[str | None, bool]:
+    """What to ask for behind an element, None if it was the last one; and whether that can be known.
+
+    It can where elements say where they stand, and the publisher can begin anywhere: histories, streams.
+    """
+    name = names.parse(publisher)
+    match name:
+        case names.History(projection=None, fields=None, before=None, encoding="json"):
+            behind = json.loads(element)["revision"] + 1
+            last = name.to_revision
+            rest: names.Name = replace(name, from_revision=behind, after=None)
+        case names.Stream(encoding="json"):
+            behind, last = json.loads(element)[OFFSET] + 1, name.to_offset
+            rest = replace(name, all=False, last=None, since=None, from_offset=behind)
+        case _:
+            return publisher, False
+    return (None if last is not None and 0 < last < behind else names.write(rest)), True
+
+
+async def run(chosen: argparse.Namespace) -> None:
+    async with Client(connector(chosen.at, beginning=chosen.topic, ca=chosen.ca)) as client:
+        left = chosen.count
+        async with aclosing(client.follow(chosen.publisher, chosen.window)) as elements:
+            async for element in elements:
+                print(element.hex() if chosen.hex else element.decode(), flush=True)
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Read what a publisher brings.")
+    parser.add_argument("publisher", help="such as things/acme.plant:pump-7/history?from=-3")
+    parser.add_argument("--at", default="mqtt://127.0.0.1:1883", help="mqtt://, tcp:// or ssl:// with host and port")
+    parser.add_argument("--topic", default="rsio", help="what topics at the broker begin with")
+    parser.add_argument("--ca", metavar="FILE", help="whom to trust at ssl://")
+    parser.add_argument("--window", type=int, default=WINDOW, metavar="N", help="elements on their way at most")
+    parser.add_argument("--count", type=int, metavar="N", help="end after N elements")
+    parser.add_argument("--hex", action="store_true", help="print octets, not text")
+    try:
+        asyncio.run(run(parser.parse_args(words)))
+    except (Ended, OSError, ValueError) as error:
+        raise SystemExit(f"refused: {error}") from None
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""The example client of reactive-streams-io: at its own pace, each element once and in order, wherever its link breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing, suppress
+
+import pytest
+
+from examples.rsio_client import Client, Ended, Lost, after
+from examples.rsio_links import connector
+from mappings.errors import DecodeError
+from mappings.reactive_streams_io.events import Interrupted, Requested, Resumed, Subscribed
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.resumption import Resumables
+from tests.clock import Clock
+from tests.helpers import wait_until
+from tests.mappings.reactive_streams_io.conversation import Feed, Party
+
+PATIENCE = 60.0
+HISTORY = "things/acme.site:lamp/history"
+
+
+class Door:
+    """Serves the test publishers at a socket. `lengths` says behind how many octets of its own each link is cut."""
+
+    def __init__(self, lengths: Iterable[int] = (), *, remembers: bool = True) -> None:
+        self.parties: list[Party] = []
+        self._lengths = iter(lengths)
+        self._remembers = remembers
+        self._resumables = Resumables()
+        self._feeds: dict[int, Feed] = {}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Door:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks)
+
+    @property
+    def uri(self) -> str:
+        assert self._server is not None
+        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def client(self, limits: Limits | None = None) -> Client:
+        return Client(connector(self.uri), limits)
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.append(writer)
+        party = Party(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
+        if self._remembers:
+            # What is read goes on with its session.
+            party.feeds = self._feeds
+        self.parties.append(party)
+        with suppress(OSError):
+            await self._converse(party, reader, writer)
+        party.react(party.endpoint.lose(party.clock.now()))
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def _converse(self, party: Party, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left = next(self._lengths, 1 << 30)
+        said = party.says()
+        while True:
+            writer.write(said[:left])
+            await writer.drain()
+            left -= len(said)
+            if left <= 0 or party.endpoint.is_closed:
+                return
+            heard = await reader.read(1 << 16)
+            if not heard:
+                return
+            said = party.hears(heard)
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    async with Door() as made:
+        yield made
+
+
+async def taken(elements: AsyncGenerator[bytes, None], number: int = 1 << 30) -> list[bytes]:
+    """So many elements at most; all of them, if the stream ends before."""
+    found = list[bytes]()
+    async with aclosing(elements):
+        async with asyncio.timeout(PATIENCE):
+            async for element in elements:
+                found.append(element)
+                if len(found) == number:
+                    break
+    return found
+
+
+def numbers(last: int) -> list[bytes]:
+    return [str(number).encode() for number in range(1, last + 1)]
+
+
+async def test_a_publisher_is_read_to_its_end(door: Door) -> None:
+    async with door.client() as client:
+        assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert await taken(client.subscribe("tck/fixed?n=3&size=2")) == [b"\0\1", b"\0\2", b"\0\3"]
+        assert await taken(client.subscribe("tck/big?bytes=200000")) == [b"x" * 200_000]
+
+
+async def test_no_more_is_asked_for_than_is_taken(door: Door) -> None:
+    async with door.client() as client:
+        elements = client.subscribe("tck/range?n=500", 8)
+        assert [await anext(elements) for _ in range(100)] == numbers(100)
+        (party,) = door.parties
+        (asked,) = party.told(Subscribed)
+        assert asked.demand == 8
+        # The last one that was taken is asked for again when the next one is wanted.
+        assert 8 + sum(event.demand for event in party.told(Requested)) in range(100, 100 + 8)
+        await elements.aclose()
+        await wait_until(lambda: party.cancelled == [asked.stream], PATIENCE)
+
+
+async def test_streams_do_not_wait_for_each_other(door: Door) -> None:
+    async with door.client() as client:
+        slow = client.subscribe("tck/range?n=9", 2)
+        assert await anext(slow) == b"1"
+        assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert await taken(slow) == numbers(9)[1:]
+
+
+async def test_a_refusal_says_why(door: Door) -> None:
+    async with door.client() as client:
+        with pytest.raises(Ended, match="nope") as refused:
+            await taken(client.subscribe("nope"))
+        with pytest.raises(Ended) as failed:
+            await taken(client.subscribe("tck/fail?after=3"))
+    assert (refused.value.status, failed.value.status) == (404, 500)
+
+
+async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() -> None:
+    choose = random.Random(10)
+    lengths = (choose.randrange(800, 1600) for _ in range(30))
+    async with Door(lengths) as door, door.client() as client:
+        texts, octets = await asyncio.gather(
+            taken(client.subscribe("tck/range?n=2000", 16)), taken(client.subscribe("tck/fixed?n=2000&size=4", 50))
+        )
+    assert texts == numbers(2000)
+    assert octets == [number.to_bytes(4, "big") for number in range(1, 2001)]
+    assert sum(len(party.told(Resumed)) for party in door.parties) >= 10
+
+
+async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_begins() -> None:
+    async with Door(remembers=False) as door, door.client() as client:
+        never = client.subscribe("tck/never")
+        waiting = asyncio.ensure_future(anext(never))
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+        door.cut()
+        with pytest.raises(Lost, match="token"):
+            await asyncio.wait_for(waiting, PATIENCE)
+        assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
+
+
+async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
+    async with door.client() as client:
+        never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+    with pytest.raises(Ended):
+        await asyncio.wait_for(never, PATIENCE)
+    (party,) = door.parties
+    await wait_until(lambda: party.endpoint.is_closed, PATIENCE)
+    assert party.told(Interrupted) == []
+    with pytest.raises(Ended, match="closed"):
+        await taken(client.subscribe("tck/range?n=5"))
+
+
+async def test_who_leaves_without_a_link_waits_for_none() -> None:
+    async with Door() as door:
+        client = door.client()
+        await client.__aenter__()
+    async with asyncio.timeout(PATIENCE):
+        await client.close()
+
+
+async def test_where_nobody_listens_the_first_link_cannot_be_made() -> None:
+    async with Door() as door:
+        uri = door.uri
+    with pytest.raises(ConnectionRefusedError):
+        await Client(connector(uri)).__aenter__()
+
+
+@pytest.mark.parametrize("uri", ["mqtt://127.0.0.1", "tcp://:1", "http://127.0.0.1:80", "127.0.0.1:1883"])
+def test_a_place_that_cannot_be_is_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match="expected mqtt://, tcp:// or ssl://"):
+        connector(uri)
+
+
+EVENT = json.dumps({"revision": 7}).encode()
+MESSAGE = json.dumps([28, "tanks", 0, 1, 0, 7, 6, 27, "{}"]).encode()
+
+
+@pytest.mark.parametrize(
+    ("publisher", "element", "rest"),
+    [
+        (HISTORY, EVENT, f"{HISTORY}?from=8"),
+        (f"{HISTORY}?from=-3&follow=true", EVENT, f"{HISTORY}?from=8&follow=true"),
+        (f"{HISTORY}?from-ts=2030-01-15T07:30:00Z", EVENT, f"{HISTORY}?from=8"),
+        (f"{HISTORY}?to=9&filter=gt(attributes/n,1)", EVENT, f"{HISTORY}?from=8&to=9&filter=gt(attributes/n,1)"),
+        (f"{HISTORY}?to=7", EVENT, None),
+        (f"{HISTORY}?to=-2", EVENT, f"{HISTORY}?from=8&to=-2"),
+        ("policies/acme.site:lamp/history", EVENT, "policies/acme.site:lamp/history?from=8"),
+        ("streams/tanks/0?resend_last=5", MESSAGE, "streams/tanks/0?resend_from=8"),
+        ("streams/tanks/0?resend_from=2&resend_to=9", MESSAGE, "streams/tanks/0?resend_from=8&resend_to=9"),
+        ("streams/tanks/0?resend_from=2&resend_to=7", MESSAGE, None),
+    ],
+)
+def test_what_is_behind_an_element_can_be_asked_for(publisher: str, element: bytes, rest: str | None) -> None:
+    assert after(publisher, element) == (rest, True)
+
+
+@pytest.mark.parametrize(
+    "publisher",
+    [
+        "things/acme.site:lamp/events",
+        "things/search",
+        f"{HISTORY}?to-ts=2030-01-15T07:30:00Z",
+        f"{HISTORY}?fields=value",
+        f"{HISTORY}?project=/attributes/n&pack=f64",
+    ],
+)
+def test_what_is_behind_an_element_is_not_guessed(publisher: str) -> None:
+    assert after(publisher, EVENT)[1] is False
+
+
+def test_what_is_no_publisher_has_nothing_behind_it() -> None:
+    with pytest.raises(DecodeError):
+        after("things/acme.site:lamp/past", EVENT)
