@@ -56,7 +56,7 @@ def _case(base: dict[str, Any], case: dict[str, Any]) -> Case:
     document = copy.deepcopy(base)
     for path, value in case.get("set", {}).items():
         holder, name = _place(document, path)
-        holder[name] = value
+        holder[name] = copy.deepcopy(value)
     for path in case.get("drop", []):
         holder, name = _place(document, path)
         del holder[name]

@@ -1,8 +1,9 @@
 """The rules about a connection that go beyond the shape of single fields, in the order in which they are checked.
 
 Each check takes the connection and yields problems; `CHECKS` is their order, as the connection model of Eclipse Ditto has
-it: numbers of sources and targets, topics and templates, payload mappings, acknowledgement labels, certificates, hosts,
-tunnel, response diversion. What only one connection type asks for follows from its broker's file.
+it: numbers of sources and targets, topics and templates, payload mappings and what these ask of sources, acknowledgement
+labels, certificates, hosts, tunnel, response diversion. What only one connection type asks for follows from its broker's
+file.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ _PROPERTY = "a property such as attributes/load, or one of the signal such as to
 
 _CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
 _FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IGNORECASE)
+
+_NAMED_BY_MESSAGE = re.compile(r"\{\{\s*header:reply-to\s*\}\}")
 
 _LONGEST_NAME, _MOST_NAMES = 60, 20
 """Of the mappings that a document defines: how much of a name a problem shows, and of how many."""
@@ -208,6 +211,41 @@ def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
             codec = _codec(definition.mapping_engine if definition is not None else name)
             if codec is not None and not codec.reads_streams:
                 yield Problem(f"{path}[{index}]", show(name), expected, code=MAPPER_INVALID)
+
+
+def check_conversations(connection: Connection) -> Iterator[Problem]:
+    """Whether clients that converse with a source can be answered, and are heard."""
+    for index, source in enumerate(connection.sources):
+        for name in dict.fromkeys(source.payload_mapping):
+            if (codec := _used(connection, name)) is not None and codec.has_sessions:
+                path = json_path("sources", index)
+                yield from _check_answers(path, name, source, connection.connection_type)
+                if (option := codec.reliable_unless) is not None and source.qos == 0:
+                    expected = f"at least 1, since no message to {name} may be lost; or {option}: true in its options"
+                    yield Problem(f"{path}.qos", "0", expected)
+
+
+def _check_answers(path: str, name: str, source: Source, connection_type: str) -> Iterator[Problem]:
+    """An address that comes with a message has to come somehow."""
+    reply = source.reply_target
+    if not reply.enabled:
+        expected = f"true, since clients of {name} hear what they want by the reply-target"
+        yield Problem(f"{path}.replyTarget.enabled", "false", expected)
+        return
+    is_in_message = _NAMED_BY_MESSAGE.fullmatch(reply.address) and "reply-to" not in source.header_mapping
+    if is_in_message and connection_type in broker_names() and not load_broker(connection_type).has_headers:
+        expected = f"another address, such as one made of source:address: {connection_type} has no headers"
+        yield Problem(f"{path}.replyTarget.address", show(reply.address), expected)
+
+
+def _used(connection: Connection, name: str) -> Codec | None:
+    """The codec of this name in a connection, with its options; None where either cannot be used."""
+    definition = connection.mapping_definitions.get(name)
+    codec = _codec(definition.mapping_engine if definition is not None else name)
+    try:
+        return codec if codec is None or definition is None else codec.configured(definition.options)
+    except OptionsRefused:
+        return None
 
 
 def _check_bare_mapper(path: str, name: str, definitions: Sequence[str]) -> Iterator[Problem]:
@@ -392,6 +430,7 @@ CHECKS: tuple[Callable[[Connection], Iterator[Problem]], ...] = (
     check_topics,
     check_templates,
     check_payload_mappings,
+    check_conversations,
     check_labels,
     check_certificates,
     check_hosts,

@@ -72,7 +72,12 @@ class Codec(ABC):
 
     has_sessions: ClassVar[bool] = False
     """Whether what is sent to its clients depends on what they have said: then targets, which nobody speaks at, have no use
-    for it."""
+    for it, and sources have none without a reply-target."""
+
+    @property
+    def reliable_unless(self) -> str | None:
+        """The option that would let it be used where messages may be lost (`qos` 0); None where it can be used there."""
+        return None
 
     terms: Any = None
     """What a definition says that concerns the sessions of its clients: their desk goes by it."""

@@ -37,12 +37,17 @@ class ReactiveStreamsIoCodec(Codec):
     reads_streams = True
     subprotocol = SUBPROTOCOL
     alpn = ALPN
+    has_sessions = True
     terms: RsioOptions = RsioOptions()
 
     def configured(self, options: Mapping[str, Any]) -> Self:
         made = copy.copy(self)
         made.terms = read_rsio(options)
         return made
+
+    @property
+    def reliable_unless(self) -> str | None:
+        return None if self.terms.allows_unreliable else "allowUnreliable"
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """The message as it is."""
