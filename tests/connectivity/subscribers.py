@@ -1,0 +1,575 @@
+"""Subscribers of one lamp over each wire protocol, and on the engine itself: what they ask for, and what they are told.
+
+    pier = await Pier.filled(revisions=10)
+    subscriber = await pier.subscriber("ReactiveStreamsIO").subscribe(demand=3)
+    await subscriber.request(2)
+    subscriber.elements
+
+They are alike, so that the rules of reactive streams are told once for all of them. A client of Streamr says no demand: what
+the broker has confirmed is asked for again, so the messages to it are held back until `request`, and its first demand is
+the window of its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Self
+
+import pytest
+
+from connectivity.brokers.base import Done, Outgoing
+from connectivity.feeds import NOTHING, Feed
+from connectivity.history import HistoryFeed
+from connectivity.lanes import Ended, Posting
+from connectivity.streamr import live, resending
+from connectivity.streams import Peer
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.frames import (
+    CORE,
+    Frame,
+    Goodbye,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnSubscribe,
+    ServerHello,
+    encode,
+)
+from mappings.reactive_streams_io.frames import Cancel as CancelFrame
+from mappings.reactive_streams_io.frames import Request as RequestFrame
+from mappings.reactive_streams_io.frames import Subscribe as SubscribeFrame
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.reasons import read
+from mappings.signals import (
+    Cancel,
+    Complete,
+    Created,
+    DeskQuery,
+    Ending,
+    Failed,
+    FollowQuery,
+    HistoryQuery,
+    Kind,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
+from mappings.streamr.access import fingerprint
+from mappings.streamr.frames import FrameType
+from spark_store.errors import HistoryUnavailable
+from tests.connectivity.site import (
+    OWNER,
+    ConfirmingLink,
+    Site,
+    command,
+    pause,
+    policy,
+    streaming,
+    turn,
+    until,
+)
+
+STRANGER = "acme:stranger"
+UNBOUNDED = 2**63 - 1
+_KEY, _OTHER_KEY = "K", "O"
+_STATUSES = {Ending.NOT_FOUND: 404, Ending.IDLE: 408}
+
+
+class Wanted(NamedTuple):
+    """What somebody subscribes to: the history of a thing from a revision on, or what happens from now on."""
+
+    entity: EntityId
+    first: int | None
+    follow: bool
+
+
+class Sign(Enum):
+    BEGUN = "onSubscribe"
+    ELEMENT = "onNext"
+    COMPLETE = "onComplete"
+    FAILED = "onError"
+
+
+class Told(NamedTuple):
+    """What a subscriber was told: `number` is the revision of an element, the status of a failure."""
+
+    sign: Sign
+    number: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.sign.value} {self.number}"
+
+
+BEGUN, COMPLETE = Told(Sign.BEGUN), Told(Sign.COMPLETE)
+
+
+def elements(*revisions: int) -> list[Told]:
+    return [Told(Sign.ELEMENT, revision) for revision in revisions]
+
+
+class HoldingLink(ConfirmingLink):
+    """Confirms at once, except what goes to addresses in `held`. `heard`, by address, is called within `publish`."""
+
+    def __init__(self) -> None:
+        super().__init__(window=10_000)
+        self.by_address: defaultdict[str, list[Outgoing]] = defaultdict(list)
+        self.held: dict[str, list[Done]] = {}
+        self.heard: dict[str, Callable[[], None]] = {}
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        self.published.append(message)
+        self.by_address[message.address].append(message)
+        if (held := self.held.get(message.address)) is not None:
+            held.append(done)
+        else:
+            done(None)
+        if (heard := self.heard.get(message.address)) is not None:
+            heard()
+
+    def confirm_at(self, address: str) -> None:
+        """Confirm what is held back of an address, and is known to be so."""
+        ready, self.held[address] = self.held[address], []
+        for done in ready:
+            done(None)
+
+
+class Pier(Site):
+    """A lamp, and sources at which its owner and a stranger speak each wire protocol."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        streamr = {"streams": {}, "authKeys": {"pump": fingerprint(_KEY), "nobody": fingerprint(_OTHER_KEY)}}
+        super().__init__(
+            *(
+                {
+                    "addresses": [f"{protocol}/{subject}"],
+                    "authorizationContext": [subject],
+                    "payloadMapping": [protocol],
+                    "replyTarget": {"address": "{{ header:reply-to }}"},
+                }
+                for protocol in ("Ditto", "Streamr", "ReactiveStreamsIO")
+                for subject in (OWNER, STRANGER)
+            ),
+            {"addresses": ["owner"], "authorizationContext": [OWNER], "replyTarget": {"address": "owner"}},
+            id=f"pier-{secrets.token_hex(4)}",
+            mappingDefinitions={
+                "Streamr": {"mappingEngine": "Streamr", "options": streamr},
+                "ReactiveStreamsIO": {"mappingEngine": "ReactiveStreamsIO", "options": {}},
+            },
+        )
+        self.patch = patch
+        self.holding = self.link = HoldingLink()
+        self.outbox.attach(self.holding)
+        self._subscribers = 0
+
+    @classmethod
+    async def filled(cls, patch: pytest.MonkeyPatch, revisions: int = 10) -> Self:
+        """With a lamp of so many revisions."""
+        pier = cls(patch)
+        terms = policy(OWNER)
+        terms["entries"]["PUMP"] = {
+            "subjects": {"streamr:pump": {"type": "test"}},
+            "resources": {"thing:/": {"grant": ["READ"], "revoke": []}},
+        }
+        await pier.change(command("create", value={"_policy": terms}))
+        await pier.grow(revisions - 1)
+        return pier
+
+    async def change(self, *commands: bytes) -> None:
+        """Commands of the owner, carried out."""
+        before = len(self.outcomes)
+        self.deliver(*commands, source=-1)
+        await until(lambda: len(self.outcomes) == before + len(commands))
+        assert {json.loads(each.envelope.payload)["status"] // 100 for each in self.holding.by_address["owner"]} == {2}
+
+    async def grow(self, number: int) -> None:
+        """So many further revisions."""
+        if number:
+            await self.change(*(turn(each) for each in range(number)))
+
+    def pass_time(self, seconds: int) -> None:
+        """Move the clock a second at a time, and do each second what the service does."""
+        for _ in range(seconds):
+            self.clock.advance(1)
+            self.streams.sweep()
+            self.dispatcher.sweep()
+
+    def fail_behind(self, revision: int) -> None:
+        """From now on, nothing behind this revision can be read."""
+        pages = self.store.page
+
+        async def page(range: Any, position: int, limit: int, max_bytes: int) -> Any:
+            if position >= revision:
+                raise HistoryUnavailable("a file is gone")
+            return await pages(range, position, min(limit, revision - position), max_bytes)
+
+        self.patch.setattr(self.store, "page", page)
+
+    def hold_next_page(self, gate: asyncio.Event) -> None:
+        """Whoever reads next waits for the gate; everybody else does not."""
+        pages = self.store.page
+
+        async def page(*wanted: Any) -> Any:
+            self.patch.setattr(self.store, "page", pages)
+            await gate.wait()
+            return await pages(*wanted)
+
+        self.patch.setattr(self.store, "page", page)
+
+    def subscriber(self, protocol: str, beside: Subscriber | None = None, subject: str = OWNER) -> Subscriber:
+        """Somebody new, at an address of his own, or in the session of somebody else."""
+        self._subscribers += 1
+        address = beside.address if beside is not None else f"{protocol}-{self._subscribers}"
+        return PROTOCOLS[protocol](self, address, self._subscribers, subject)
+
+
+class Subscriber(ABC):
+    """One subscription of one who speaks a wire protocol."""
+
+    protocol: ClassVar[str]
+    says_demand: ClassVar[bool] = True
+    """Whether a client of the protocol says how many elements it wants."""
+    needs_request: ClassVar[bool] = False
+    """Whether no end is told before the first request."""
+    begins_refused: ClassVar[bool] = True
+    """Whether a subscription begins even where it fails at once, or is complete."""
+    answers_late: ClassVar[bool] = False
+    """Whether a request that comes too late is answered with a failure of its own."""
+
+    def __init__(self, pier: Pier, address: str, number: int, subject: str) -> None:
+        """`number` is what the subscription is called, on the wire too where its client has a name for it."""
+        self.pier = pier
+        self.address = address
+        self.number = number
+        self.subject = subject
+
+    def __repr__(self) -> str:
+        return f"<{self.protocol} subscriber at {self.address}, told {self.told[-5:]}>"
+
+    async def subscribe(
+        self, demand: int = 0, *, first: int | None = None, thing: str = "lamp-7", follow: bool = False
+    ) -> Self:
+        """To the history of a lamp, from this revision on, or to what happens from now on."""
+        self._subscribe(demand, Wanted(EntityId(EntityType.THING, "acme.site", thing), first, follow))
+        await pause()
+        return self
+
+    async def request(self, demand: int) -> None:
+        self.ask(demand)
+        await pause()
+
+    async def cancel(self) -> None:
+        self._cancel()
+        await pause()
+
+    async def confirmed(self) -> None:
+        """The broker has everything that was sent to it."""
+        await pause()
+
+    async def exhausted(self) -> None:
+        """Ask until there is no more."""
+        while not self.is_over:
+            await self.request(3)
+
+    async def has(self, number: int) -> None:
+        """Wait for so many elements."""
+        await until(lambda: len(self.elements) >= number)
+
+    async def ended(self) -> None:
+        """Wait for the end."""
+        await until(lambda: self.is_over)
+        await pause()
+
+    async def heard(self, *told: Told) -> None:
+        """Wait for exactly this, from the beginning."""
+        await until(lambda: len(self.told) >= len(told))
+        await pause()
+        assert self.told == list(told), f"{self.told} is not {list(told)}"
+
+    def upon_each(self, heard: Callable[[], None]) -> None:
+        """Call this within the call that brings something, from now on, before whatever else is done then."""
+        former = self.pier.holding.heard.get(self.address)
+
+        def both() -> None:
+            heard()
+            if former is not None:
+                former()
+
+        self.pier.holding.heard[self.address] = both
+
+    def request_one_upon_each(self) -> None:
+        """From now on, ask for one element more as soon as one comes, within the very call that brings it."""
+        seen = 0
+
+        def heard() -> None:
+            nonlocal seen
+            new, seen = len(self.elements) - seen, len(self.elements)
+            for _ in range(new):
+                self.ask(1)
+
+        self.upon_each(heard)
+
+    @property
+    def is_over(self) -> bool:
+        return any(told.sign in (Sign.COMPLETE, Sign.FAILED) for told in self.told)
+
+    @property
+    def orders(self) -> set[str | None]:
+        """What keeps the order of its messages on the way, each of them."""
+        return {each.order for each in self.pier.holding.by_address[self.address]}
+
+    @property
+    @abstractmethod
+    def told(self) -> list[Told]:
+        """What it was told so far."""
+
+    @property
+    def elements(self) -> list[int]:
+        """The revisions that it was told of so far."""
+        return [told.number for told in self.told if told.sign is Sign.ELEMENT]
+
+    @property
+    def signs(self) -> list[Sign]:
+        """What it was told so far, each kind once in a row."""
+        signs = [told.sign for told in self.told]
+        return [sign for at, sign in enumerate(signs) if at == 0 or signs[at - 1] is not sign]
+
+    @abstractmethod
+    def _subscribe(self, demand: int, wanted: Wanted) -> None: ...
+
+    @abstractmethod
+    def ask(self, demand: int) -> None:
+        """Request, and wait for nothing."""
+
+    @abstractmethod
+    def _cancel(self) -> None: ...
+
+    def _say(self, payload: bytes) -> None:
+        """One message of this client."""
+        source = next(
+            index
+            for index, source in enumerate(self.pier.connection.sources)
+            if source.addresses == (f"{self.protocol}/{self.subject}",)
+        )
+        self.pier.deliver(payload, source=source, reply_to=self.address)
+
+    @property
+    def _payloads(self) -> list[bytes]:
+        return [each.envelope.payload for each in self.pier.holding.by_address[self.address]]
+
+
+class Engine(Subscriber):
+    """The engine, asked by hand."""
+
+    protocol = "engine"
+    answers_late = True
+
+    def __init__(self, pier: Pier, address: str, number: int, subject: str) -> None:
+        super().__init__(pier, address, number, subject)
+        self.connection_id = pier.connection.id
+        self.terminal_needs_request = False
+        self._peer = Peer(self, (subject,), address, has_session=True)
+        self._kind = Kind.HISTORY
+        self._told: list[Told] = []
+
+    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting:
+        match signal:
+            case Created():
+                self._told.append(BEGUN)
+            case Next():
+                self._told += elements(*(event.revision for event in signal.elements))
+            case Complete():
+                self._told.append(COMPLETE)
+            case Failed(reason=Fault(status)):
+                self._told.append(Told(Sign.FAILED, status))
+            case Failed():
+                self._told.append(Told(Sign.FAILED, _STATUSES.get(signal.reason, 400)))  # type: ignore[call-overload]
+        posting = Posting(1, ended)
+        posting.take()
+        posting.confirm(None)
+        if (heard := self.pier.holding.heard.get(self.address)) is not None:
+            heard()
+        return posting
+
+    @property
+    def told(self) -> list[Told]:
+        return list(self._told)
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        self._kind = Kind.LIVE if wanted.follow else Kind.HISTORY
+        query = FollowQuery(wanted.entity) if wanted.follow else HistoryQuery(wanted.entity, wanted.first or 0)
+
+        def found() -> Feed | Fault:
+            feed = self.pier.streams.open_feed(Subscribe(self._kind, query, {}), (self.subject,))
+            return NOTHING if isinstance(feed, HistoryFeed) and feed.is_empty else feed
+
+        asked = DeskQuery(found, wanted.entity)
+        self.pier.streams.subscribe(Subscribe(self._kind, asked, {}, str(self.number), demand), self._peer)
+
+    def ask(self, demand: int) -> None:
+        self.pier.streams.request(Request(self._kind, str(self.number), demand, {}), self._peer)
+
+    def _cancel(self) -> None:
+        self.pier.streams.cancel(Cancel(self._kind, str(self.number), {}), self._peer)
+
+
+class Ditto(Subscriber):
+    """Streaming subscriptions of the Ditto protocol. There are none to what happens from now on."""
+
+    protocol = "Ditto"
+    needs_request = True
+    answers_late = True
+
+    @property
+    def told(self) -> list[Told]:
+        return [
+            _ditto(message["topic"].rpartition("/")[2], message["value"])
+            for message in map(json.loads, self._payloads)
+            if message["headers"]["correlation-id"] == str(self.number)
+        ]
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        assert not wanted.follow
+        query = {"fromHistoricalRevision": wanted.first or 0}
+        name = wanted.entity.name
+        self._say(streaming("subscribeForPersistedEvents", query, name=name, **self._headers))
+        if demand:
+            self.ask(demand)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"reply_to": self.address, "correlation_id": str(self.number)}
+
+    def ask(self, demand: int) -> None:
+        value = {"subscriptionId": self._id, "demand": demand}
+        self._say(streaming("request", value, **self._headers))
+
+    def _cancel(self) -> None:
+        self._say(streaming("cancel", {"subscriptionId": self._id}, **self._headers))
+
+    @property
+    def _id(self) -> str:
+        messages = map(json.loads, self._payloads)
+        (created,) = [
+            message
+            for message in messages
+            if message["topic"].endswith("/created") and message["headers"]["correlation-id"] == str(self.number)
+        ]
+        return str(created["value"]["subscriptionId"])
+
+
+def _ditto(action: str, value: dict[str, Any]) -> Told:
+    match action:
+        case "created":
+            return BEGUN
+        case "next":
+            return Told(Sign.ELEMENT, value["item"]["revision"])
+        case "complete":
+            return COMPLETE
+        case _:
+            return Told(Sign.FAILED, (value.get("error") or value)["status"])
+
+
+class Streamr(Subscriber):
+    """Resends and subscriptions of Streamr: the events of the lamp as messages of a stream."""
+
+    protocol = "Streamr"
+    says_demand = False
+    begins_refused = False
+
+    @property
+    def told(self) -> list[Told]:
+        frames = [frame for frame in map(json.loads, self._payloads) if self._is_ours(frame)]
+        return [each for frame in frames for each in _streamr(FrameType(frame[1]), frame[3])]
+
+    def _is_ours(self, frame: list[Any]) -> bool:
+        """A frame of a resend names its `sub`; what is followed belongs to the session."""
+        sub = frame[2] or frame[3].get("sub", "") if isinstance(frame[3], dict) else frame[2]
+        return sub in ("", str(self.number))
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        self.pier.holding.held.setdefault(self.address, [])
+        self.pier.patch.setattr(live if wanted.follow else resending, "WINDOW", demand)
+        key = _KEY if self.subject == OWNER else _OTHER_KEY
+        request: dict[str, Any] = {"type": "subscribe", "stream": f"things/{wanted.entity}", "authKey": key}
+        if not wanted.follow:
+            request |= {"type": "resend", "sub": str(self.number), "resend_from": wanted.first or 0}
+        self._leave = {"type": "unsubscribe", "stream": request["stream"]} if wanted.follow else {"type": "disconnect"}
+        self._say(json.dumps(request).encode())
+
+    def ask(self, demand: int) -> None:
+        self.pier.holding.confirm_at(self.address)
+
+    async def confirmed(self) -> None:
+        self.pier.holding.confirm_at(self.address)
+        await super().confirmed()
+
+    def _cancel(self) -> None:
+        """Leave: a resend ends with its session alone."""
+        self._say(json.dumps(self._leave).encode())
+
+
+def _streamr(type: FrameType, payload: Any) -> list[Told]:
+    match type:
+        case FrameType.SUBSCRIBED | FrameType.RESENDING:
+            return [BEGUN]
+        case FrameType.BROADCAST | FrameType.UNICAST:
+            return elements(payload[5])
+        case FrameType.RESENT | FrameType.NO_RESEND:
+            return [COMPLETE]
+        case FrameType.UNSUBSCRIBED:
+            return []
+        case FrameType.ERROR:
+            return [Told(Sign.FAILED, payload["status"])]
+
+
+class Rsio(Subscriber):
+    """Streams of reactive-streams-io."""
+
+    protocol = "ReactiveStreamsIO"
+
+    @property
+    def told(self) -> list[Told]:
+        told: list[Told] = []
+        for frame in self._frames:
+            match frame:
+                case OnSubscribe(self.number):
+                    told.append(BEGUN)
+                case OnNext(self.number, element):
+                    told += elements(json.loads(element)["revision"])
+                case OnComplete(self.number):
+                    told.append(COMPLETE)
+                case OnError(self.number, error):
+                    told.append(Told(Sign.FAILED, read(error).status))
+                case Goodbye(reason):
+                    raise AssertionError(f"a goodbye: {reason}")
+        return told
+
+    @property
+    def _frames(self) -> list[Frame]:
+        decoder = Decoder(Limits(), CORE | {0x02}, 0x02, {})
+        return [frame for payload in self._payloads for frame in decoder.feed(payload)]
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        query = "" if wanted.first is None else f"?from={wanted.first}"
+        publisher = f"things/{wanted.entity}/{'events' if wanted.follow else 'history'}{query}"
+        asked = encode(SubscribeFrame(publisher, self.number, demand))
+        is_greeted = any(isinstance(frame, ServerHello) for frame in self._frames)
+        self._say(asked if is_greeted else bytes.fromhex("01 00 00") + asked)
+
+    def ask(self, demand: int) -> None:
+        self._say(encode(RequestFrame(self.number, demand)))
+
+    def _cancel(self) -> None:
+        self._say(encode(CancelFrame(self.number)))
+
+
+PROTOCOLS: dict[str, type[Subscriber]] = {each.protocol: each for each in (Engine, Ditto, Streamr, Rsio)}
