@@ -67,6 +67,7 @@ from mappings.streamr.access import fingerprint
 from mappings.streamr.frames import FrameType
 from spark_store.errors import HistoryUnavailable
 from tests.connectivity.site import (
+    LAMP,
     OWNER,
     ConfirmingLink,
     Site,
@@ -352,6 +353,10 @@ class Subscriber(ABC):
     @abstractmethod
     def _cancel(self) -> None: ...
 
+    @abstractmethod
+    def meddle(self, other: Subscriber) -> None:
+        """Request of another one's subscription, and cancel it, as if it were one's own."""
+
     def _say(self, payload: bytes) -> None:
         """One message of this client."""
         source = next(
@@ -390,8 +395,8 @@ class Engine(Subscriber):
                 self._told.append(COMPLETE)
             case Failed(reason=Fault(status)):
                 self._told.append(Told(Sign.FAILED, status))
-            case Failed():
-                self._told.append(Told(Sign.FAILED, _STATUSES.get(signal.reason, 400)))  # type: ignore[call-overload]
+            case Failed(reason=Ending() as ending):
+                self._told.append(Told(Sign.FAILED, _STATUSES.get(ending, 400)))
         posting = Posting(1, ended)
         posting.take()
         posting.confirm(None)
@@ -419,6 +424,11 @@ class Engine(Subscriber):
 
     def _cancel(self) -> None:
         self.pier.streams.cancel(Cancel(self._kind, str(self.number), {}), self._peer)
+
+    def meddle(self, other: Subscriber) -> None:
+        for peer in (self._peer, Peer(self, (self.subject,), other.address)):
+            self.pier.streams.request(Request(self._kind, str(other.number), 3, {}), peer)
+            self.pier.streams.cancel(Cancel(self._kind, str(other.number), {}), peer)
 
 
 class Ditto(Subscriber):
@@ -449,14 +459,24 @@ class Ditto(Subscriber):
         return {"reply_to": self.address, "correlation_id": str(self.number)}
 
     def ask(self, demand: int) -> None:
-        value = {"subscriptionId": self._id, "demand": demand}
-        self._say(streaming("request", value, **self._headers))
+        self._ask(self.id, demand)
 
     def _cancel(self) -> None:
-        self._say(streaming("cancel", {"subscriptionId": self._id}, **self._headers))
+        self._leave(self.id)
+
+    def meddle(self, other: Subscriber) -> None:
+        assert isinstance(other, Ditto)
+        self._ask(other.id, 3)
+        self._leave(other.id)
+
+    def _ask(self, id: str, demand: int) -> None:
+        self._say(streaming("request", {"subscriptionId": id, "demand": demand}, **self._headers))
+
+    def _leave(self, id: str) -> None:
+        self._say(streaming("cancel", {"subscriptionId": id}, **self._headers))
 
     @property
-    def _id(self) -> str:
+    def id(self) -> str:
         messages = map(json.loads, self._payloads)
         (created,) = [
             message
@@ -516,6 +536,13 @@ class Streamr(Subscriber):
         """Leave: a resend ends with its session alone."""
         self._say(json.dumps(self._leave).encode())
 
+    def meddle(self, other: Subscriber) -> None:
+        """A session is known by its address, so there is no way to name another one's."""
+        self.pier.holding.held.setdefault(self.address, [])
+        for request in ({"type": "unsubscribe"}, {"type": "resend", "sub": str(other.number), "resend_all": True}):
+            self._say(json.dumps({"stream": f"things/{LAMP}", "authKey": _OTHER_KEY, **request}).encode())
+        self._say(b'{"type":"disconnect"}')
+
 
 def _streamr(type: FrameType, payload: Any) -> list[Told]:
     match type:
@@ -570,6 +597,9 @@ class Rsio(Subscriber):
 
     def _cancel(self) -> None:
         self._say(encode(CancelFrame(self.number)))
+
+    def meddle(self, other: Subscriber) -> None:
+        self._say(bytes.fromhex("01 00 00") + encode(RequestFrame(other.number, 3)) + encode(CancelFrame(other.number)))
 
 
 PROTOCOLS: dict[str, type[Subscriber]] = {each.protocol: each for each in (Engine, Ditto, Streamr, Rsio)}

@@ -46,6 +46,7 @@ RULES = {
     "2.03": "the end needs no answer, and one does no harm",
     "2.09": "completion with a request before it and without",
     "2.10": "failure with a request before it and without",
+    "3.01": "a subscription is its subscriber's alone",
     "3.02": "a request from within a signal",
     "3.03": "no recursion without bound",
     "3.04": "a request holds nobody up",
@@ -292,6 +293,19 @@ async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: Pier, pr
 
 
 # What a subscription must do.
+
+
+@over_all
+async def test_spec_3_01_nobody_else_requests_and_cancels(pier: Pier, protocol: str) -> None:
+    subscriber = await pier.subscriber(protocol).subscribe(demand=3)
+    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    stranger = pier.subscriber(protocol, subject=STRANGER)
+    stranger.meddle(subscriber)
+    await pause()
+    await stranger.confirmed()
+    assert stranger.elements == []
+    await subscriber.request(3)
+    await subscriber.heard(BEGUN, *elements(*range(1, 7)))
 
 
 @over_all

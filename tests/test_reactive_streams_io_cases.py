@@ -1,0 +1,108 @@
+"""Each case of reactive-streams-io is a test with its number in its name, or in the parameters of a test of several.
+
+The names are read, so nothing has to be entered here when a test is written, moved or renamed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PROTOCOL = "mappings.reactive_streams_io"
+
+COUNTS = {"H": 12, "V": 13, "D": 22, "I": 5, "F": 8, "P": 12, "G": 6, "W": 6, "B": 12, "R": 14, "K": 2, "N": 13}
+"""How many cases there are of each group: handshake, varints and framing, demand, ids used again, fixed sizes, splitting,
+goodbye, both directions, brokers, resume, keepalive, names."""
+
+VOID = {
+    "W05": "more is requested before the last element has come, so nobody finds out whether one too many is refused"
+}
+
+CASES = [*(f"{group}{number:02}" for group, count in COUNTS.items() for number in range(1, count + 1)), "N02A"]
+
+_CASE = re.compile(r"([A-Za-z])(\d\d)([Aa]?)")
+_PARAMETER = re.compile(r"([A-Z]\d\d[Aa]?|[a-z]\d\d)\b")
+
+
+def cases_of(test: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Which cases a test is of: those in its name, where a range means those of its parameters if they are named there."""
+    words = test.name.removeprefix("test_").split("_")
+    if words[0] not in ("case", "cases"):
+        return set()
+    parameters = set(_parameters(test))
+    found: set[str] = set()
+    last, is_range = "", False
+    for word in words[1:]:
+        if word in ("to", "and"):
+            is_range = word == "to"
+        elif _CASE.fullmatch(word):
+            case = word.upper()
+            found |= _between(last, case) if is_range and not parameters else {case}
+            last, is_range = case, False
+        else:
+            break
+    return found | parameters
+
+
+def _parameters(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for decorator in test.decorator_list:
+        for node in ast.walk(decorator):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and (said := _PARAMETER.match(node.value))
+            ):
+                yield said[1].upper()
+
+
+def _between(first: str, last: str) -> set[str]:
+    return {f"{first[0]}{number:02}" for number in range(int(first[1:3]), int(last[1:3]) + 1)}
+
+
+@cache
+def covered() -> dict[str, list[str]]:
+    """The tests of each case. Those of Streamr have numbers of their own."""
+    tests: dict[str, list[str]] = {}
+    for file in sorted(TESTS.rglob("test_*.py")):
+        text = file.read_text(encoding="utf-8")
+        if PROTOCOL not in text or "streamr" in file.name or file == Path(__file__):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for case in cases_of(node):
+                    tests.setdefault(case, []).append(f"{file.relative_to(TESTS)}::{node.name}")
+    return tests
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_case_is_a_test(case: str) -> None:
+    assert (case in covered()) is (case not in VOID)
+
+
+def test_there_are_no_others() -> None:
+    assert covered().keys() <= set(CASES)
+
+
+@pytest.mark.parametrize(
+    ("code", "cases"),
+    [
+        ("def test_case_d05_an_empty_one_is_complete(): ...", {"D05"}),
+        ("async def test_case_n02a_to_the_newest(): ...", {"N02A"}),
+        ("def test_cases_d11_to_d13_and_g01_what_crosses(): ...", {"D11", "D12", "D13", "G01"}),
+        (
+            "@mark('x', [param('a b', id='N01'), ('V02', 'D')])\ndef test_cases_n01_to_n09_a(): ...",
+            {"N01", "N09", "V02"},
+        ),
+        ("def test_d05_and_others(): ...", set()),
+    ],
+)
+def test_names_say_which_cases_a_test_is_of(code: str, cases: set[str]) -> None:
+    (test,) = ast.parse(code).body
+    assert isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef)
+    assert cases_of(test) == cases
