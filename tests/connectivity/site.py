@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from connectivity.aggregating import open_search
 from connectivity.arrivals import Arrival, read
-from connectivity.brokers.base import Delivery, Outcome
+from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
 from connectivity.desks import Means, open_desks
 from connectivity.dispatch import Dispatcher
 from connectivity.errors import ConnectivityError
@@ -401,6 +402,32 @@ class ConfirmingLink(Link):
         super().publish(message, done)
         if self.confirms:
             self.confirm(error=self.refuses)
+
+
+class HoldingLink(ConfirmingLink):
+    """Confirms at once, except what goes to addresses in `held`. `heard`, by address, is called within `publish`."""
+
+    def __init__(self) -> None:
+        super().__init__(window=10_000)
+        self.by_address: defaultdict[str, list[Outgoing]] = defaultdict(list)
+        self.held: dict[str, list[Done]] = {}
+        self.heard: dict[str, Callable[[], None]] = {}
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        self.published.append(message)
+        self.by_address[message.address].append(message)
+        if (held := self.held.get(message.address)) is not None:
+            held.append(done)
+        else:
+            done(None)
+        if (heard := self.heard.get(message.address)) is not None:
+            heard()
+
+    def confirm_at(self, address: str) -> None:
+        """Confirm what is held back of an address, and is known to be so."""
+        ready, self.held[address] = self.held[address], []
+        for done in ready:
+            done(None)
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -16,14 +16,12 @@ import asyncio
 import json
 import secrets
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pytest
 
-from connectivity.brokers.base import Done, Outgoing
 from connectivity.feeds import NOTHING, Feed
 from connectivity.history import HistoryFeed
 from connectivity.lanes import Ended, Posting
@@ -69,7 +67,7 @@ from spark_store.errors import HistoryUnavailable
 from tests.connectivity.site import (
     LAMP,
     OWNER,
-    ConfirmingLink,
+    HoldingLink,
     Site,
     command,
     pause,
@@ -115,32 +113,6 @@ BEGUN, COMPLETE = Told(Sign.BEGUN), Told(Sign.COMPLETE)
 
 def elements(*revisions: int) -> list[Told]:
     return [Told(Sign.ELEMENT, revision) for revision in revisions]
-
-
-class HoldingLink(ConfirmingLink):
-    """Confirms at once, except what goes to addresses in `held`. `heard`, by address, is called within `publish`."""
-
-    def __init__(self) -> None:
-        super().__init__(window=10_000)
-        self.by_address: defaultdict[str, list[Outgoing]] = defaultdict(list)
-        self.held: dict[str, list[Done]] = {}
-        self.heard: dict[str, Callable[[], None]] = {}
-
-    def publish(self, message: Outgoing, done: Done) -> None:
-        self.published.append(message)
-        self.by_address[message.address].append(message)
-        if (held := self.held.get(message.address)) is not None:
-            held.append(done)
-        else:
-            done(None)
-        if (heard := self.heard.get(message.address)) is not None:
-            heard()
-
-    def confirm_at(self, address: str) -> None:
-        """Confirm what is held back of an address, and is known to be so."""
-        ready, self.held[address] = self.held[address], []
-        for done in ready:
-            done(None)
 
 
 class Pier(Site):
