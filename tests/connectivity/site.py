@@ -425,8 +425,13 @@ class HoldingLink(ConfirmingLink):
 
     def confirm_at(self, address: str) -> None:
         """Confirm what is held back of an address, and is known to be so."""
-        ready, self.held[address] = self.held[address], []
+        ready, self.held[address] = self.held.get(address, []), []
         for done in ready:
+            done(None)
+
+    def hold_no_more(self, address: str) -> None:
+        """Confirm what is held back of an address, and whatever follows at once."""
+        for done in self.held.pop(address, ()):
             done(None)
 
 

@@ -244,7 +244,7 @@ class Subscriber(ABC):
         await pause()
 
     async def confirmed(self) -> None:
-        """The broker has everything that was sent to it."""
+        """The broker confirms everything that is sent to it, from now on and of before."""
         await pause()
 
     async def exhausted(self) -> None:
@@ -501,7 +501,7 @@ class Streamr(Subscriber):
         self.pier.holding.confirm_at(self.address)
 
     async def confirmed(self) -> None:
-        self.pier.holding.confirm_at(self.address)
+        self.pier.holding.hold_no_more(self.address)
         await super().confirmed()
 
     def _cancel(self) -> None:
