@@ -163,6 +163,13 @@ def mappers_of(connection: Connection, payload_mapping: Sequence[str], host: Scr
     return [Mapper(name, definitions.get(name), host) for name in payload_mapping or (DEFAULT_MAPPER,)]
 
 
+def codecs_of(connection: Connection, payload_mapping: Sequence[str]) -> list[Codec]:
+    """The wire protocols behind these mappers, as they are without a definition's options."""
+    definitions = connection.mapping_definitions
+    names = payload_mapping or (DEFAULT_MAPPER,)
+    return [load_codec(definitions[name].mapping_engine if name in definitions else name) for name in names]
+
+
 def _conditions(texts: Iterable[str]) -> list[Template]:
     return [parse(condition(text)) for text in texts]
 

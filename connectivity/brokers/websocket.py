@@ -117,6 +117,9 @@ Messages have no names, so that the same command sent twice is carried out twice
         Fault("a version of the Streamr protocol that is not spoken", "HTTP 400"),
         Fault("more peers than `maxPeers`", "HTTP 503"),
         Fault("no WebSocket client, such as a browser's address line", "HTTP 426"),
+        Fault("a subprotocol that is not spoken at the path", "none is agreed on"),
+        Fault("a message that breaks the wire protocol, where that has sessions", "goodbye in its words, then 1002"),
+        Fault("a text where the wire protocol takes octets", "goodbye in its words, then 1003"),
         Fault("a message larger than `limits.payload`", "the error `connectivity:message.toolarge`"),
         Fault("a message larger than `maxFrame`", "the socket is closed with 1009"),
         Fault("a text that is no UTF-8", "the socket is closed with 1007"),
@@ -128,6 +131,13 @@ Messages have no names, so that the same command sent twice is carried out twice
         Fault("the connection is closed, or the service stops", "sockets are closed with 1001"),
     ),
     notes=(
+        Note(
+            "Subprotocols",
+            """\
+A peer may offer the subprotocol `rsio.v0` where a source speaks [reactive-streams-io](reactive-streams-io.md). Once that is
+agreed on the service says its hello, and does not wait for long for the peer's. Without a subprotocol the peer speaks first.
+""",
+        ),
         Note(
             "Trying it out",
             """\

@@ -9,7 +9,7 @@ import ssl
 
 from connectivity.brokers.base import Examination
 from connectivity.doors.listening import look_at_port, serve, tls_context
-from connectivity.mapper import mappers_of
+from connectivity.mapper import codecs_of
 from connectivity.model import Connection
 from connectivity.tcp.link import TcpLink
 from connectivity.tcp.options import Options
@@ -33,8 +33,8 @@ def context_of(connection: Connection) -> ssl.SSLContext | None:
     """Where the door trusts certificates, nobody is let in without one. Raises ConnectionRefused."""
     context = tls_context(connection, is_certificate_needed=True)
     if context is not None:
-        mappers = mappers_of(connection, connection.sources[0].payload_mapping)
-        context.set_alpn_protocols([mapper.codec.alpn for mapper in mappers if mapper.codec.alpn is not None])
+        codecs = codecs_of(connection, connection.sources[0].payload_mapping)
+        context.set_alpn_protocols([codec.alpn for codec in codecs if codec.alpn is not None])
     return context
 
 

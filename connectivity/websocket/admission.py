@@ -11,7 +11,7 @@ without what belongs to the socket itself, and the door's own, which no request 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from http import HTTPStatus
 from typing import NamedTuple
@@ -60,6 +60,8 @@ class Rules:
     max_peers: int
     wants_certificate: bool = False
     """Whether a certificate that one of the trusted ones has signed opens the door, too."""
+    subprotocols: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Path → the wire protocols that are spoken there and have a name among subprotocols."""
 
 
 class Asked(NamedTuple):
@@ -71,10 +73,14 @@ class Asked(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """Somebody is let in: at this path, with these headers for each of its messages."""
+    """Somebody is let in: at this path, with these headers for each of its messages.
+
+    On one of these subprotocols the two sides may agree, and need not.
+    """
 
     path: str
     headers: Mapping[str, str]
+    subprotocols: frozenset[str] = frozenset()
 
 
 class Refused(NamedTuple):
@@ -121,7 +127,7 @@ def admit(asked: Asked, rules: Rules, peers: int) -> Admitted | Refused:
         return Refused(HTTPStatus.BAD_REQUEST, error.fault.message)
     if {CONTROL, MESSAGE} <= dict(members).keys():
         kept[HEADER] = str(version)
-    return Admitted(path, kept)
+    return Admitted(path, kept, rules.subprotocols.get(path, frozenset()))
 
 
 def _text(raw: str) -> str:

@@ -78,6 +78,9 @@ class WebSocketLink(DoorLink[Peer]):
         peer.binary_headers |= own | {FRAME: BINARY}
         self._at[peer.path].add(peer)
         super().entered(peer)
+        if peer.subprotocol is not None:
+            # What the two will speak is settled: whoever speaks it here may begin.
+            self.took(peer, b"", is_text=False)
 
     def gone(self, peer: Peer) -> None:
         at = self._at[peer.path]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
@@ -11,6 +12,7 @@ from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFact
 from connectivity.brokers.base import Examination
 from connectivity.doors.lifetime import Bounds
 from connectivity.doors.listening import look_at_port, serve, tls_context
+from connectivity.mapper import codecs_of
 from connectivity.model import Connection
 from connectivity.rules import has_expression
 from connectivity.websocket.admission import Rules
@@ -57,7 +59,19 @@ def rules_of(connection: Connection, options: Options) -> Rules:
         read_origins(options.origins),
         options.max_peers,
         wants_certificate=connection.ca is not None,
+        subprotocols=subprotocols_of(connection),
     )
+
+
+def subprotocols_of(connection: Connection) -> Mapping[str, frozenset[str]]:
+    """By path, what is spoken there and has such a name."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for source in connection.sources:
+        for codec in codecs_of(connection, source.payload_mapping):
+            if codec.subprotocol is not None:
+                for path in source.addresses:
+                    found[path].add(codec.subprotocol)
+    return {path: frozenset(names) for path, names in found.items()}
 
 
 def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:

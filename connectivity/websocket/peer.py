@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
@@ -18,6 +19,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN, SEND_EOF
 from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from connectivity.brokers.base import Done
 from connectivity.doors.sockets import Keeper, Socket, common_name
@@ -59,7 +61,14 @@ class Peer(Socket):
         self.text_headers: dict[str, str] = {}
         self.binary_headers: dict[str, str] = {}
         self._door = door
-        self._engine = ServerProtocol(extensions=door.extensions or None, max_size=door.max_frame, logger=_log)
+        self._engine = ServerProtocol(
+            extensions=door.extensions or None,
+            # The library makes a method of its own of whatever function it is given.
+            select_subprotocol=lambda _engine, offered: self._agree(offered),
+            max_size=door.max_frame,
+            logger=_log,
+        )
+        self._subprotocols: frozenset[str] = frozenset()
         self._messages: deque[tuple[bytes, bool]] = deque()
         self._fragments: bytearray | None = None
         self._is_text = False
@@ -68,6 +77,11 @@ class Peer(Socket):
     def __repr__(self) -> str:
         state = self._engine.state.name.lower()
         return f"<Peer {self.id[:11]}… at {self.path or '?'}, {state}, {self.unsettled} unsettled>"
+
+    @property
+    def subprotocol(self) -> str | None:
+        """The wire protocol that both sides have agreed on, where they have."""
+        return self._engine.subprotocol
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,6 +144,7 @@ class Peer(Socket):
             if decided.status is HTTPStatus.UNAUTHORIZED:
                 response.headers["WWW-Authenticate"] = "Bearer"
         else:
+            self._subprotocols = decided.subprotocols
             response = self._engine.accept(request)
         self._engine.send_response(response)
         self._flush()
@@ -140,6 +155,10 @@ class Peer(Socket):
             self.path = decided.path
             self.text_headers, self.binary_headers = dict(decided.headers), dict(decided.headers)
             self._door.entered(self)
+
+    def _agree(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+        """The first of the offered ones that is spoken where the peer is let in."""
+        return next((each for each in offered if each in self._subprotocols), None)
 
     def _frame(self, frame: Frame) -> None:
         """Put the parts of a message together; a text is UTF-8."""

@@ -46,8 +46,12 @@ class House:
             proxy=None,
             open_timeout=PATIENCE,
         )
-        self._clients.append(made)
+        self.keep(made)
         return made
+
+    def keep(self, client: ClientConnection) -> None:
+        """Close this client with the house."""
+        self._clients.append(client)
 
     async def close(self) -> None:
         await self.supervisor.close()

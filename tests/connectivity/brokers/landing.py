@@ -74,8 +74,10 @@ class Caller:
         await self.hears(MARKED)
 
     async def rest(self) -> bytes:
-        """Everything until the other side ends it."""
-        return await asyncio.wait_for(self.reader.read(), PATIENCE)
+        """Everything until the other side ends it; then this side does."""
+        said = await asyncio.wait_for(self.reader.read(), PATIENCE)
+        self.writer.close()
+        return said
 
     async def goodbye(self, reason: str = "") -> str:
         """The next octets are a goodbye with a reason that begins so, and then the other side ends it; the reason."""
@@ -139,9 +141,10 @@ class Landing:
         self.quay.dispatcher.desks.sweep()
 
     async def close(self) -> None:
-        await self.supervisor.close()
+        # Who is still there would be waited for.
         for caller in self._callers:
             await caller.leave()
+        await self.supervisor.close()
         await self.quay.close()
 
 

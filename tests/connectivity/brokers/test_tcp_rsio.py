@@ -1,4 +1,4 @@
-"""reactive-streams-io through a TCP door: hellos, streams and goodbyes over real sockets, octet for octet.
+"""reactive-streams-io through a TCP door: hellos, frames, streams and goodbyes over real sockets, octet for octet.
 
 Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are octets as they travel. What is sent in
 one piece is sent one octet at a time, too: the same is heard.
@@ -7,13 +7,75 @@ one piece is sent one octet at a time, too: the same is heard.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import NamedTuple, cast
 
 import pytest
 
-from tests.connectivity.brokers.landing import SERVER_HELLO, Landing, landing
+from connectivity.desks.reactive_streams_io import RsioDesk
+from connectivity.reactive_streams_io.counterparts import Counterpart
+from mappings.reactive_streams_io.frames import Ping, Subscribe
+from tests.connectivity.brokers.doors import PATIENCE
+from tests.connectivity.brokers.landing import SERVER_HELLO, Caller, Landing, landing
 from tests.connectivity.quay import H
+from tests.helpers import wait_until
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
+"""A subscribe to tck/range; the last digit of its name, an id and a demand follow."""
+NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
+MOST = "ff ff ff ff ff ff ff ff 7f"
+
+
+class Case(NamedTuple):
+    """What a client says, and what it hears: exactly these octets, then the answer to a mark, or a goodbye that begins so.
+
+    `hello`: said before and answered by the server's; None: nothing was said.
+    """
+
+    said: str
+    heard: str = ""
+    goodbye: str | None = None
+    hello: str | None = H
+
+
+CASES = {
+    "h01": Case(H, SERVER_HELLO, hello=None),
+    "h03": Case("01 00 02 03 a8 46", SERVER_HELLO, hello=None),
+    "h03 only what is known": Case("a8 00", goodbye="protocol error", hello="01 00 02 03 a8 46"),
+    "h04": Case("01 00 02 03 03", SERVER_HELLO, hello=None),
+    "h04 once is enough": Case("a8 00", goodbye="protocol error", hello="01 00 02 03 03"),
+    "h05": Case("01 01 00", SERVER_HELLO, "unsupported version 1", hello=None),
+    "h07 and h08": Case(f"{H} {RANGE} 31 01 01", f"{SERVER_HELLO} 81 01 00 82 01 01 31 86 01", hello=None),
+    "h09": Case("12 05 0a", SERVER_HELLO, "protocol error", hello=None),
+    "h10": Case(H, goodbye="protocol error"),
+    "h11": Case("02 00 00", SERVER_HELLO, "protocol error", hello=None),
+    "h12": Case("01 00 41" + " 09" * 65, SERVER_HELLO, "protocol error", hello=None),
+    "h12 before the ids are read": Case("01 00 41", SERVER_HELLO, "protocol error", hello=None),
+    "v01": Case(f"{NEVER} ac 02 00 12 ac 02 80 01", "81 ac 02 00"),
+    "v02": Case("12 05 8a 00", goodbye="protocol error"),
+    "v03": Case("12 05 80 80 80 80 80 80 80 80 80 01", goodbye="protocol error"),
+    "v04": Case(f"{RANGE} 32 01 {MOST}", "81 01 00 82 01 01 31 82 01 01 32 86 01"),
+    "v05": Case("13 80 80 80 80 10", goodbye="protocol error"),
+    "v07": Case("55", goodbye="protocol error"),
+    "v08": Case("00", goodbye="protocol error"),
+    "v09": Case("a8 00", goodbye="protocol error"),
+    "v10": Case("7b 22 74 79 70 65 22", goodbye="protocol error"),
+    "v11": Case("11 ff ff ff ff 07", goodbye="protocol error"),
+    "v12": Case("11 02 c3 28 01 00", goodbye="protocol error"),
+    "v13": Case(f"{NEVER} 01 00 12 01 01 13 01", "81 01 00"),
+    "d01": Case(f"{RANGE} 33 01 02", "81 01 00 82 01 01 31 82 01 01 32"),
+    "d02": Case(f"{RANGE} 33 01 02 12 01 05", "81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 86 01"),
+    "d03": Case(f"{RANGE} 33 01 00", "81 01 00"),
+    "d04": Case(f"{RANGE} 33 01 00 12 01 01 12 01 01", "81 01 00 82 01 01 31 82 01 01 32"),
+    "d05": Case(f"{RANGE} 30 01 00", "81 01 00 86 01"),
+    "d11": Case(f"{RANGE} 33 01 00 13 01 12 01 03", "81 01 00"),
+    "d12": Case("13 09 12 09 01"),
+    "d13": Case(f"{RANGE} 33 01 00 {RANGE} 33 01 00", "81 01 00"),
+    "d16": Case(f"{RANGE} 33 01 00 12 01 {MOST} 12 01 {MOST}", "81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 86 01"),
+    "i02": Case(f"{NEVER} 01 00 13 01 {RANGE} 31 01 01", "81 01 00 81 01 00 82 01 01 31 86 01"),
+    "g06": Case("03 02 c3 28", goodbye="protocol error"),
+    "k01": Case("a8 02 ab cd", "a9 02 ab cd", hello="01 00 01 02"),
+    "k02": Case("a8 41" + " 07" * 65, goodbye="protocol error", hello="01 00 01 02"),
+}
 
 
 @pytest.fixture
@@ -22,13 +84,185 @@ async def there() -> AsyncIterator[Landing]:
         yield made
 
 
-async def test_the_complete_exchange_of_the_specification(there: Landing) -> None:
+async def began(there: Landing, case: Case) -> Caller:
+    return await there.caller() if case.hello is None else await there.greeted(case.hello)
+
+
+async def ends_as_said(caller: Caller, case: Case) -> None:
+    await caller.hears(case.heard)
+    if case.goodbye is None:
+        await caller.hears_nothing_more()
+    else:
+        await caller.goodbye(case.goodbye)
+
+
+@pytest.mark.parametrize("number", CASES)
+async def test_cases_h_v_d_i_g_and_k_are_heard_as_the_specification_says(there: Landing, number: str) -> None:
+    """In one piece, and one octet at a time."""
+    case = CASES[number]
+    whole, slow = await began(there, case), await began(there, case)
+    whole.say(case.said)
+    await ends_as_said(whole, case)
+    await slow.say_slowly(case.said)
+    await ends_as_said(slow, case)
+
+
+async def test_case_d14_another_subscribe_with_an_id_in_use_is_the_end(there: Landing) -> None:
+    caller = await there.greeted()
+    caller.say(f"{RANGE} 33 01 00")
+    await caller.hears("81 01 00")
+    caller.say(f"{RANGE} 34 01 00")
+    await caller.goodbye("protocol error")
+
+
+async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_id_again(there: Landing) -> None:
     caller = await there.caller()
     caller.say(H, f"{RANGE} 33 01 02")
-    await caller.hears(SERVER_HELLO)
-    await caller.hears("81 01 00 82 01 01 31 82 01 01 32")
+    await caller.hears(f"{SERVER_HELLO} 81 01 00 82 01 01 31 82 01 01 32")
     caller.say("12 01 05")
     await caller.hears("82 01 01 33 86 01")
+    caller.say(f"{RANGE} 31 01 01")
+    await caller.hears("81 01 00 82 01 01 31 86 01")
     caller.say("03 00")
     assert await caller.goodbye() == "ok"
+    assert list(there.quay.streams) == []
+
+
+async def test_case_h02_the_service_speaks_first_and_does_not_wait_for_ever(there: Landing) -> None:
+    silent = await there.caller()
+    await silent.hears(SERVER_HELLO)
+    there.pass_time(9)
+    await there.greeted()
+    there.pass_time(2)
+    await silent.goodbye("protocol error: no hello in time")
+
+
+async def test_case_v06_a_frame_that_its_connection_cuts_never_was(there: Landing) -> None:
+    caller = await there.greeted()
+    caller.say(f"{RANGE} 33 01 00 12 01")
+    await caller.hears("81 01 00")
+    await caller.leave()
+    await is_empty(there)
+
+
+async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: Landing) -> None:
+    caller = await there.greeted()
+    caller.say(f"{RANGE} 33 01 00")
+    await caller.hears("81 01 00")
+    caller.say("03 04 64 6f 6e 65")
+    await caller.goodbye("ok")
+    assert list(there.quay.streams) == []
+    await is_empty(there)
+
+
+async def test_case_g03_goodbyes_that_cross_answer_each_other(there: Landing) -> None:
+    caller = await there.greeted()
+    counterpart_of(there).part("ok")
+    caller.say("03 00")
+    assert await caller.goodbye() == "ok"
+
+
+async def test_case_g04_behind_a_goodbye_nothing_counts(there: Landing) -> None:
+    caller = await there.greeted()
+    caller.say(f"03 01 78 {NEVER} 01 00")
+    assert await caller.goodbye() == "ok"
+    assert list(there.quay.streams) == []
+
+
+async def test_case_g05_behind_the_goodbye_of_the_service_only_the_answer_counts(there: Landing) -> None:
+    caller = await there.greeted()
+    caller.say(f"{RANGE} 33 01 00")
+    await caller.hears("81 01 00")
+    counterpart_of(there).part("ok")
+    await caller.hears("03 02 6f 6b")
+    caller.say("12 01 01 03 00")
+    assert await caller.rest() == b""
+    await is_empty(there)
+
+
+async def test_a_goodbye_of_the_service_that_nobody_answers_is_the_end_after_five_seconds(there: Landing) -> None:
+    caller = await there.greeted()
+    counterpart_of(there).part("ok")
+    await caller.hears("03 02 6f 6b")
+    there.pass_time(4)
+    assert len(there.link.peers) == 1
+    there.pass_time(2)
+    assert await caller.rest() == b""
+
+
+async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: Landing) -> None:
+    caller = await there.greeted()
+    caller.say(*(Subscribe("tck/never", number, 1) for number in (1, 2, 3)))
+    await caller.hears("81 01 00 81 02 00 81 03 00")
+    assert len(list(there.quay.streams)) == 3
+    await caller.leave()
+    await wait_until(lambda: not list(there.quay.streams), PATIENCE)
+    await is_empty(there)
+
+
+async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: Landing) -> None:
+    caller = await there.greeted("01 00 01 02")
+    there.pass_time(31)
+    await caller.hears("a8 00")
+    caller.say("a9 00")
+    await caller.hears_nothing_more()
+    there.pass_time(91)
+    assert (await caller.goodbye("idle")) == "idle"
+    await is_empty(there)
+
+
+async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_word(there: Landing) -> None:
+    """Its session waits for it: a goodbye would be its end."""
+    caller = await there.greeted("01 00 02 01 02")
+    grant = await caller.take(2 + 16 + 5)
+    assert grant[0] == 0xA0
+    there.pass_time(91)
+    assert await caller.rest() == b""
+
+
+async def test_a_large_frame_in_many_pieces_is_read_whole(there: Landing) -> None:
+    caller = await there.greeted("01 00 01 02")
+    caller.say(Subscribe("x" * 500_000, 1, 0), Ping(b"on"))
+    await caller.hears("a9 02 6f 6e 81 01 00 87 01")
+    assert b"400 rsio:publisher.invalid" in await caller.take(60)
+
+
+async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
+    caller = await there.greeted()
+    caller.say(Subscribe("tck/fixed?n=200000&size=4", 1, 2**63 - 1))
+    await caller.hears("81 01 04")
+    found, wanted = bytearray(), 0
+    while wanted < 200_000:
+        code = (await caller.take(2))[0]
+        if code == 0x82:
+            count = 1
+        else:
+            assert code == 0x83
+            count, shift = 0, 0
+            while True:
+                [octet] = await caller.take(1)
+                count |= (octet & 0x7F) << shift
+                shift += 7
+                if octet < 0x80:
+                    break
+        found += await caller.take(4 * count)
+        wanted += count
+    assert found == b"".join(number.to_bytes(4, "big") for number in range(1, 200_001))
+    await caller.hears("86 01")
+
+
+def counterpart_of(there: Landing) -> Counterpart:
+    """The only client that is there."""
+    desk = cast(RsioDesk, there.quay.dispatcher.desks.of("reactive_streams_io"))
+    [room] = desk._rooms.values()
+    [counterpart] = room._counterparts.values()
+    return counterpart
+
+
+async def is_empty(there: Landing) -> None:
+    """Nobody is there, and nothing of anybody is kept."""
+    desk = cast(RsioDesk, there.quay.dispatcher.desks.of("reactive_streams_io"))
+    await wait_until(lambda: not there.link.peers and not there.link._sockets, PATIENCE)
+    await wait_until(lambda: all(not room._counterparts and not room._at for room in desk._rooms.values()), PATIENCE)
+    assert all(not room._offers for room in desk._rooms.values())
     assert list(there.quay.streams) == []
