@@ -114,6 +114,7 @@ class Socket(asyncio.Protocol, ABC):
         self._transport.set_write_buffer_limits(HIGH_WATER)
         self._keeper.made(self)
         if self._keeper.is_overrun:
+            self._keeper.turned_away("there are as many sockets as there may be")
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it ended, it is gone

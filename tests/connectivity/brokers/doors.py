@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Delivery, Outgoing
+from connectivity.doors.lifetime import Times
+from connectivity.doors.link import DoorLink
 from connectivity.errors import ConnectivityError
 from connectivity.model import Connection
 from connectivity.websocket.link import WebSocketLink
@@ -35,6 +38,34 @@ def key_of(certificate: trustme.LeafCert) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
+
+
+def own(certificate: trustme.LeafCert) -> dict[str, str]:
+    """The certificate that a door shows, as its document says it."""
+    return {"type": "client-cert", "cert": certificate.cert_chain_pems[0].bytes().decode(), "key": key_of(certificate)}
+
+
+def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ssl.SSLContext:
+    """A client's TLS that trusts an authority, and shows a certificate."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if shown is not None:
+        shown.configure_cert(context)
+    return context
+
+
+def let_pass(link: DoorLink[Any], seconds: float) -> None:
+    """Let so many seconds pass for what is known of all sockets, then look at them as the door does each second."""
+
+    def earlier(at: float | None) -> float | None:
+        return None if at is None else at - seconds
+
+    for peer in list(link._sockets):
+        times: Times = peer.times
+        times.made, times.heard, times.spoke = times.made - seconds, times.heard - seconds, times.spoke - seconds
+        times.pinged, times.closing, times.stuck = earlier(times.pinged), earlier(times.closing), earlier(times.stuck)
+    link._sweep.cancel()
+    link._look()
 
 
 def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: Any) -> Connection:

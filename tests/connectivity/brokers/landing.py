@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -156,12 +155,3 @@ async def landing(quay: Quay | None = None, **more: Any) -> AsyncIterator[Landin
         yield made
     finally:
         await made.close()
-
-
-def trusting(authority: Any, *alpn: str) -> ssl.SSLContext:
-    """A client's TLS that trusts an authority."""
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    if alpn:
-        context.set_alpn_protocols(list(alpn))
-    return context

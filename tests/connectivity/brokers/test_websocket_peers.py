@@ -20,11 +20,22 @@ from websockets.frames import CloseCode, Frame, Opcode
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Sign
 from connectivity.doors import link as link_module
-from connectivity.doors.lifetime import OPENING, Times
+from connectivity.doors.lifetime import OPENING
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.websocket.peer import Peer
 from tests.brokers import free_port
-from tests.connectivity.brokers.doors import PATIENCE, Doorway, door, key_of, opened, peer_of, token_entry
+from tests.connectivity.brokers.doors import (
+    PATIENCE,
+    Doorway,
+    door,
+    key_of,
+    let_pass,
+    opened,
+    own,
+    peer_of,
+    token_entry,
+    trusting,
+)
 from tests.helpers import wait_until
 
 
@@ -66,17 +77,7 @@ def peers_of(way: Doorway) -> list[Peer]:
 
 
 def later(way: Doorway, seconds: float) -> None:
-    """Let so many seconds pass for what is known of all sockets, then look at them as the door does each second."""
-
-    def earlier(at: float | None) -> float | None:
-        return None if at is None else at - seconds
-
-    for peer in peers_of(way):
-        times: Times = peer.times
-        times.made, times.heard, times.spoke = times.made - seconds, times.heard - seconds, times.spoke - seconds
-        times.pinged, times.closing, times.stuck = earlier(times.pinged), earlier(times.closing), earlier(times.stuck)
-    way.link._sweep.cancel()
-    way.link._look()
+    let_pass(way.link, seconds)
 
 
 # ── who is not let in ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -415,21 +416,9 @@ async def test_a_goodbye_that_nobody_answers_does_not_last_for_ever() -> None:
 # ── TLS, the port ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def own(certificate: trustme.LeafCert) -> dict[str, str]:
-    return {"type": "client-cert", "cert": certificate.cert_chain_pems[0].bytes().decode(), "key": key_of(certificate)}
-
-
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
     return trustme.CA()
-
-
-def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    if shown is not None:
-        shown.configure_cert(context)
-    return context
 
 
 def secure(authority: trustme.CA, **more: object) -> dict[str, object]:
