@@ -139,6 +139,12 @@ async def test_case_d09_what_somebody_may_not_read_is_not_found() -> None:
 # demand
 
 
+async def test_case_d15_a_stream_that_is_not_asked_for_does_not_hold_up_another_one() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H, trial("range?n=2", 1, 0), trial("range?n=2", 2, 2))
+    await quay.heard("a", f"{SERVER} 81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
+
+
 async def test_cases_d01_and_d02_no_more_than_was_asked_for() -> None:
     quay = await Quay.filled()
     quay.say("a", H, trial("range?n=3", 1, 2))

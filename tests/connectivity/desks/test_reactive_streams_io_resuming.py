@@ -9,8 +9,21 @@ from __future__ import annotations
 import pytest
 
 from connectivity.brokers.base import Sign
-from mappings.reactive_streams_io.frames import Request, Resume, ResumeFail, ResumeGrant, ResumeOk
-from tests.connectivity.quay import HISTORY, Quay, elements, goodbye, granted, source, subscribe, trial
+from mappings.reactive_streams_io.frames import (
+    OnComplete,
+    OnNext,
+    OnNextLastPart,
+    OnNextPart,
+    OnSubscribe,
+    Request,
+    Resume,
+    ResumeAck,
+    ResumeFail,
+    ResumeGrant,
+    ResumeOk,
+    ServerHello,
+)
+from tests.connectivity.quay import HISTORY, Quay, elements, goodbye, granted, octets, source, subscribe, trial
 from tests.connectivity.site import until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -18,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("sites")
 HELLO = "01 00 01 01"
 """The hello of a client that resumes."""
 
-SERVER = "02 00 03 01 02 03"
+PARTS = (OnNextPart, OnNextLastPart)
 
 
 async def test_case_r02_a_session_goes_on_at_another_address_without_a_gap() -> None:
@@ -135,3 +148,108 @@ async def test_a_session_can_be_gone_on_with_for_its_lifetime(hello: str, lifeti
     else:
         quay.say("b", Request(1, 1))
         await until(lambda: elements(quay.frames("b")) == [b"1"])
+
+
+async def refused(quay: Quay, address: str) -> None:
+    """What is said there says that a session cannot go on, and hands out another token."""
+    await until(lambda: any(isinstance(frame, ResumeFail) for frame in quay.frames(address)))
+    kinds = [type(frame) for frame in quay.frames(address)]
+    assert kinds == [ServerHello, ResumeGrant, ResumeFail, ResumeGrant]
+
+
+async def test_case_r01_a_client_that_resumes_is_granted_a_token() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO)
+    _, grant = await quay.framed("a", 2)
+    assert grant == ResumeGrant(granted([grant]), 60_000, 1024)
+    assert len(granted([grant])) == 16
+
+
+async def test_case_r03_what_the_service_never_got_is_said_again() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO)
+    token = granted(await quay.framed("a", 2))
+    quay.say("b", HELLO)
+    quay.say("b", Resume(token, 0, 1))
+    assert (await quay.framed("b", 4))[2] == ResumeOk(0)
+    quay.say("b", trial("range?n=1", 1, 1))
+    assert (await quay.framed("b", 7))[4:] == [OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
+
+
+async def test_case_r07_hello_and_resume_may_come_in_one_message() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO, trial("range?n=2"))
+    token = granted(await quay.framed("a", 3))
+    quay.say("b", HELLO, Resume(token, 1, 2))
+    quay.say("b", Request(1, 2))
+    await until(lambda: elements(quay.frames("b")) == [b"1", b"2"])
+
+
+async def test_case_r08_a_resume_after_another_frame_ends_the_session() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO, trial("never"))
+    token = granted(await quay.framed("a", 3))
+    quay.say("b", HELLO, trial("never"))
+    quay.say("b", Resume(token, 1, 2))
+    assert goodbye(await quay.framed("b", 4)).startswith("protocol error: a resume frame out of its place")
+    assert len(list(quay.streams)) == 1
+
+
+async def test_case_r10_more_than_the_window_is_lost_for_good() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO, trial("range?n=2000", 1, 1100))
+    await until(lambda: len(elements(quay.frames("a"))) == 1100)
+    token = granted(quay.frames("a"))
+    quay.say("b", HELLO)
+    quay.say("b", Resume(token, 76, 2))
+    await refused(quay, "b")
+    quay.dispatcher.sweep()
+    assert list(quay.streams) == []
+
+
+async def test_case_r11_what_was_acknowledged_is_forgotten() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO, trial("range?n=9", 1, 4))
+    token = granted(await quay.framed("a", 7))
+    quay.say("a", ResumeAck(3))
+    quay.say("b", HELLO)
+    quay.say("b", Resume(token, 2, 2))
+    await refused(quay, "b")
+
+
+async def test_case_r12_whoever_still_reads_the_old_address_is_told() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO, trial("range?n=9", 1, 4))
+    token = granted(await quay.framed("a", 7))
+    quay.say("b", HELLO)
+    quay.say("b", Resume(token, 5, 2))
+    assert goodbye(await quay.framed("a", 8)) == "resumed elsewhere"
+    quay.say("b", Request(1, 9))
+    await until(lambda: OnComplete(1) in quay.frames("b"))
+    quay.dispatcher.sweep()
+    assert repr(quay.desks).count(" 1 clients") == 1
+
+
+async def test_case_r13_elements_of_a_fixed_size_go_on_without_a_length() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO, trial("fixed?n=5&size=2", 1, 2))
+    await until(lambda: b"".join(quay.messages("a")).endswith(octets("83 01 02 00 01 00 02")))
+    token = granted(quay.frames("a"))
+    quay.say("b", HELLO)
+    quay.say("b", Resume(token, 1, 2))
+    quay.say("b", Request(1, 3))
+    ended = octets("83 01 03 00 03 00 04 00 05 86 01")
+    await until(lambda: b"".join(quay.messages("b")).endswith(ended))
+    assert octets("a2 01 83 01 02 00 01 00 02 a0 10") in b"".join(quay.messages("b"))
+
+
+async def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO, trial("big?bytes=200000", 1, 1))
+    await until(lambda: OnComplete(1) in quay.frames("a"))
+    token, sent = granted(quay.frames("a")), [frame for frame in quay.frames("a") if isinstance(frame, PARTS)]
+    quay.say("b", HELLO)
+    quay.say("b", Resume(token, 2, 2))
+    await until(lambda: OnComplete(1) in quay.frames("b"))
+    assert [frame for frame in quay.frames("b") if isinstance(frame, PARTS)] == sent[1:]
+    assert sum(len(frame.data) for frame in sent) == 200_000
