@@ -1,7 +1,9 @@
-"""A client of reactive-streams-io: it reads what it asked for at its own pace, and goes on where it was when a link is lost.
+"""A client of reactive-streams-io: it reads what it asked for at its own pace, brings what the service asks for, and goes on
+where it was when a link is lost.
 
     python -m examples.rsio_client 'things/acme.plant:pump-7/history?from=-3'
-    python -m examples.rsio_client 'things/acme.plant:pump-7/history?follow=true' --at tcp://127.0.0.1:8767
+    python -m examples.rsio_client 'things/acme.plant:pump-7/history?follow=true' --at tcp://127.0.0.1:8766
+    python -m examples.rsio_client ingest/reports --publish <commands.jsonl
 
 What to say is decided by an `Endpoint` of `mappings.reactive_streams_io`, which knows no sockets; `rsio_links` carries its
 octets. A `Client` keeps one link after the other under its streams.
@@ -12,23 +14,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from examples.rsio_links import Link, connector
 from mappings.reactive_streams_io import names, reasons
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
 from mappings.reactive_streams_io.events import (
     Arrived,
+    Cancelled,
     Closed,
     Completed,
     Event,
     Failed,
     NotResumed,
+    Requested,
     Subscribed,
 )
 from mappings.reactive_streams_io.limits import Limits
@@ -58,10 +65,20 @@ class Lost(Ended):
     """The session is over, and with it all of its streams. A stream can be asked for once more."""
 
 
+@dataclass
+class Bringing:
+    """What is brought under one name: `kept` may not be stored yet, `sent` of it have gone out in the stream that lives."""
+
+    stream: int | None = None
+    kept: deque[bytes] = field(default_factory=deque)
+    sent: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Client:
     """A conversation with the service. `connect` makes a link: the first one, and another one when that is lost.
 
-        async with Client(connector("tcp://127.0.0.1:8767")) as client:
+        async with Client(connector("tcp://127.0.0.1:8766")) as client:
             async for element in client.follow("things/acme.plant:pump-7/history?follow=true"):
                 ...
 
@@ -73,8 +90,9 @@ class Client:
         self._connect, self._limits = connect, limits
         self._endpoint: Endpoint
         self._coming: dict[int, asyncio.Queue[bytes | Ended | None]] = {}
+        self._bringing: dict[str, Bringing] = {}
         self._linked, self._woken = asyncio.Event(), asyncio.Event()
-        self._is_leaving = False
+        self._is_leaving = self._is_silent = False
         self._keeping: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
@@ -94,7 +112,7 @@ class Client:
         self._end_all()
         if self._linked.is_set():
             self._react(self._endpoint.close(time.monotonic()))
-            self._woken.set()
+            self._wake()
         else:
             self._keeping.cancel()
         with suppress(asyncio.CancelledError):
@@ -109,7 +127,7 @@ class Client:
             raise Ended(CLOSED)
         stream = self._endpoint.subscribe(publisher, window)
         coming = self._coming[stream] = asyncio.Queue()
-        self._woken.set()
+        self._wake()
         taken = 0
         try:
             while isinstance(element := await coming.get(), bytes):
@@ -118,7 +136,7 @@ class Client:
                 # A number belongs to its session. If that is over, what has come may still be taken, and no more asked for.
                 if 2 * taken >= window and self._coming.get(stream) is coming:
                     self._endpoint.request(stream, taken)
-                    self._woken.set()
+                    self._wake()
                     taken = 0
             if element is not None:
                 raise element
@@ -126,7 +144,7 @@ class Client:
             if self._coming.get(stream) is coming:
                 del self._coming[stream]
                 self._endpoint.cancel(stream)
-                self._woken.set()
+                self._wake()
 
     async def follow(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
         """The same across sessions: where one cannot be resumed, the publisher is asked for what is behind the last element.
@@ -145,6 +163,58 @@ class Client:
             except Lost:
                 if not is_known:
                     raise
+
+    # What the service asks for.
+
+    async def publish(self, publisher: str, elements: AsyncIterable[bytes]) -> None:
+        """Bring elements at the pace at which the service asks for them, until all of them are on their way.
+
+        It asks for more when it has stored what it got. What it has not asked for more behind comes again if a session is
+        lost, so an element may come twice: what must not be carried out twice has an idempotency key. Raises Ended.
+        """
+        bringing = self._bringing.setdefault(publisher, Bringing())
+        async for element in elements:
+            bringing.kept.append(element)
+            self._bring(bringing)
+            await self._until(lambda: bringing.sent == len(bringing.kept), bringing)
+        await self._until(lambda: self._is_away(bringing), bringing)
+
+    async def _until(self, condition: Callable[[], bool], bringing: Bringing) -> None:
+        while not condition():
+            if self._is_leaving:
+                raise Ended(CLOSED)
+            bringing.changed.clear()
+            await bringing.changed.wait()
+
+    def _is_away(self, bringing: Bringing) -> bool:
+        endpoint = self._endpoint
+        is_said = bringing.stream is not None and not endpoint.waiting(bringing.stream)
+        return is_said and bringing.sent == len(bringing.kept) and endpoint.state is State.OPEN and self._is_silent
+
+    def _bring(self, bringing: Bringing) -> None:
+        """Send what is wanted."""
+        if bringing.stream is not None:
+            end = bringing.sent + self._endpoint.wanted(bringing.stream)
+            if wanted := list(islice(bringing.kept, bringing.sent, end)):
+                self._endpoint.offer(bringing.stream, wanted)
+                bringing.sent += len(wanted)
+                self._wake()
+        bringing.changed.set()
+
+    def _asked_for(self, stream: int, publisher: str) -> None:
+        bringing = self._bringing.setdefault(publisher, Bringing())
+        if publisher.startswith("ingest/") and bringing.stream is None:
+            bringing.stream = stream
+            self._endpoint.accept(stream)
+            self._bring(bringing)
+        else:
+            self._endpoint.refuse(stream, NOTHING_HERE)
+
+    def _stored(self, bringing: Bringing, number: int) -> None:
+        for _ in range(min(number, bringing.sent)):
+            bringing.kept.popleft()
+            bringing.sent -= 1
+        self._bring(bringing)
 
     # The conversation.
 
@@ -165,12 +235,20 @@ class Client:
     def _begin(self, link: Link, ticket: Ticket | None = None) -> None:
         now = time.monotonic()
         self._endpoint = Endpoint(Role.CLIENT, now, limits=self._limits, has_messages=link.has_messages, ticket=ticket)
+        self._is_silent = False
         self._linked.set()
+
+    def _wake(self) -> None:
+        """There may be something to say."""
+        self._is_silent = False
+        self._woken.set()
 
     def _end_all(self) -> None:
         for coming in self._coming.values():
             coming.put_nowait(Ended(CLOSED))
         self._coming.clear()
+        for bringing in self._bringing.values():
+            bringing.changed.set()
 
     async def _next_link(self) -> Link:
         pause = FIRST_PAUSE
@@ -197,7 +275,7 @@ class Client:
         while True:
             octets = await link.receive()
             self._react(self._endpoint.receive(octets, time.monotonic()))
-            self._woken.set()
+            self._wake()
 
     async def _speak(self, link: Link) -> None:
         """Say what there is to say, and look at the clock when it is time. Raises ConnectionResetError at the end."""
@@ -206,6 +284,9 @@ class Client:
                 await link.send(octets)
             if self._endpoint.is_closed:
                 raise ConnectionResetError("nothing more is to be said")
+            self._is_silent = True
+            for bringing in self._bringing.values():
+                bringing.changed.set()
             due = self._endpoint.due
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if due is None else due - time.monotonic()):
@@ -224,8 +305,16 @@ class Client:
                     self._coming.pop(stream).put_nowait(None)
                 case Failed(stream, reason) if stream in self._coming:
                     self._coming.pop(stream).put_nowait(Lost(reason) if reason in ends else Ended(reason))
-                case Subscribed(stream):
-                    self._endpoint.refuse(stream, NOTHING_HERE)
+                case Subscribed(stream, publisher):
+                    self._asked_for(stream, publisher)
+                case Requested(stream, demand):
+                    for bringing in self._bringing.values():
+                        if bringing.stream == stream:
+                            self._stored(bringing, demand)
+                case Cancelled(stream):
+                    for bringing in self._bringing.values():
+                        if bringing.stream == stream:
+                            bringing.stream, bringing.sent = None, 0
         if self._endpoint.is_closed:
             self._linked.clear()
 
@@ -249,8 +338,18 @@ def after(publisher: str, element: bytes) -> tuple[str | None, bool]:
     return (None if last is not None and 0 < last < behind else names.write(rest)), True
 
 
+async def lines() -> AsyncGenerator[bytes, None]:
+    """Those of the standard input."""
+    while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+        if line := line.strip():
+            yield line
+
+
 async def run(chosen: argparse.Namespace) -> None:
     async with Client(connector(chosen.at, beginning=chosen.topic, ca=chosen.ca)) as client:
+        if chosen.publish:
+            await client.publish(chosen.publisher, lines())
+            return
         left = chosen.count
         async with aclosing(client.follow(chosen.publisher, chosen.window)) as elements:
             async for element in elements:
@@ -261,14 +360,15 @@ async def run(chosen: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Read what a publisher brings.")
-    parser.add_argument("publisher", help="such as things/acme.plant:pump-7/history?from=-3")
+    parser = argparse.ArgumentParser(description="Read what a publisher brings, or bring what the service asks for.")
+    parser.add_argument("publisher", help="such as things/acme.plant:pump-7/history?from=-3, or ingest/reports")
     parser.add_argument("--at", default="mqtt://127.0.0.1:1883", help="mqtt://, tcp:// or ssl:// with host and port")
     parser.add_argument("--topic", default="rsio", help="what topics at the broker begin with")
     parser.add_argument("--ca", metavar="FILE", help="whom to trust at ssl://")
     parser.add_argument("--window", type=int, default=WINDOW, metavar="N", help="elements on their way at most")
     parser.add_argument("--count", type=int, metavar="N", help="end after N elements")
     parser.add_argument("--hex", action="store_true", help="print octets, not text")
+    parser.add_argument("--publish", action="store_true", help="bring the lines of the standard input")
     try:
         asyncio.run(run(parser.parse_args(words)))
     except (Ended, OSError, ValueError) as error:

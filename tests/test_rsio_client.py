@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 
 import pytest
@@ -13,7 +13,16 @@ import pytest
 from examples.rsio_client import Client, Ended, Lost, after
 from examples.rsio_links import connector
 from mappings.errors import DecodeError
-from mappings.reactive_streams_io.events import Interrupted, Requested, Resumed, Subscribed
+from mappings.reactive_streams_io.events import (
+    Arrived,
+    Event,
+    Failed,
+    Interrupted,
+    Opened,
+    Requested,
+    Resumed,
+    Subscribed,
+)
 from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.clock import Clock
@@ -21,15 +30,24 @@ from tests.helpers import wait_until
 from tests.mappings.reactive_streams_io.conversation import Feed, Party
 
 PATIENCE = 60.0
+REPORTS = "ingest/reports"
 HISTORY = "things/acme.site:lamp/history"
 
 
 class Door:
-    """Serves the test publishers at a socket. `lengths` says behind how many octets of its own each link is cut."""
+    """Serves the test publishers at a socket. `lengths` says behind how many octets of its own each link is cut.
 
-    def __init__(self, lengths: Iterable[int] = (), *, remembers: bool = True) -> None:
+    `wants` is what it asks each client for, `window` elements at first; `stores` makes it want as many more as have come.
+    """
+
+    def __init__(
+        self, lengths: Iterable[int] = (), *, remembers: bool = True, wants: str = REPORTS, window: int = 0
+    ) -> None:
         self.parties: list[Party] = []
+        self.stores = False
+        self.asked: list[int] = []
         self._lengths = iter(lengths)
+        self._wants, self._window = wants, window
         self._remembers = remembers
         self._resumables = Resumables()
         self._feeds: dict[int, Feed] = {}
@@ -88,7 +106,21 @@ class Door:
             heard = await reader.read(1 << 16)
             if not heard:
                 return
-            said = party.hears(heard)
+            before = len(party.events)
+            party.react(party.endpoint.receive(heard, party.clock.now()))
+            self._want(party, party.events[before:])
+            said = party.says()
+
+    def _want(self, party: Party, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Opened) and self._window:
+                self.asked.append(party.endpoint.subscribe(self._wants, self._window))
+            elif isinstance(event, Arrived) and self.stores:
+                party.endpoint.request(event.stream, len(event.elements))
+
+    def brought(self) -> list[bytes]:
+        """What has come, in all sessions."""
+        return [element for party in self.parties for event in party.told(Arrived) for element in event.elements]
 
 
 @pytest.fixture
@@ -171,6 +203,68 @@ async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_begi
         with pytest.raises(Lost, match="token"):
             await asyncio.wait_for(waiting, PATIENCE)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
+
+
+async def each(elements: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    for element in elements:
+        yield element
+
+
+async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
+    async with Door(window=8) as door, door.client() as client:
+        bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(20))))
+        await wait_until(lambda: len(door.brought()) == 8, PATIENCE)
+        # Whatever else is said and heard, no more comes.
+        assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert (door.brought(), bringing.done()) == (numbers(8), False)
+        (party,) = door.parties
+        door.stores = True
+        party.endpoint.request(door.asked[0], 8)
+        assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
+        await asyncio.wait_for(bringing, PATIENCE)
+    assert door.brought() == numbers(20)
+
+
+async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut() -> None:
+    choose = random.Random(11)
+    async with Door((choose.randrange(300, 900) for _ in range(30)), window=16) as door, door.client() as client:
+        door.stores = True
+        bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(1000))))
+        assert await taken(client.subscribe("tck/range?n=1000", 16)) == numbers(1000)
+        await asyncio.wait_for(bringing, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 1000, PATIENCE)
+    assert door.brought() == numbers(1000)
+    assert sum(len(party.told(Resumed)) for party in door.parties) >= 5
+
+
+async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> None:
+    async with Door(remembers=False, window=4) as door, door.client() as client:
+        bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
+        await wait_until(lambda: len(door.brought()) == 4, PATIENCE)
+        door.parties[0].endpoint.request(door.asked[0], 2)
+        assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
+        await wait_until(lambda: len(door.brought()) == 6, PATIENCE)
+        door.stores = True
+        door.cut()
+        await asyncio.wait_for(bringing, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 13, PATIENCE)
+    assert door.brought() == [*numbers(6), *numbers(9)[2:]]
+
+
+async def test_what_nobody_brings_is_refused() -> None:
+    async with Door(wants="things/acme.site:lamp/events", window=4) as door, door.client():
+        await wait_until(lambda: door.parties and door.parties[0].told(Failed), PATIENCE)
+    (failed,) = door.parties[0].told(Failed)
+    assert failed.reason.startswith("404 ")
+
+
+async def test_who_leaves_brings_nothing_more() -> None:
+    async with Door(window=4) as door:
+        async with door.client() as client:
+            bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
+            await wait_until(lambda: len(door.brought()) == 4, PATIENCE)
+        with pytest.raises(Ended, match="closed"):
+            await asyncio.wait_for(bringing, PATIENCE)
 
 
 async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
