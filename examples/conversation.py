@@ -16,6 +16,8 @@ FULL = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
 READERS = ("demo:clients", "demo:gateways", "demo:back-end", "demo:analytics")
 NAMESPACE = "acme.plant"
+AT_FIRST = 20.0
+"""The temperature that a twin is created with."""
 HOT = 30
 COLD = 20
 ALARM = 90
@@ -57,7 +59,7 @@ def temperature_of(turn: int, number: int) -> float:
 def report(devices: Sequence[Party], rounds: int, pause: float) -> None:
     """Each device creates its twin and reports a temperature every `pause` seconds. The last one keeps others out."""
     for device in devices:
-        twin = {"_policy": policy(is_open=device is not devices[-1]), "attributes": {"temperature": 20.0}}
+        twin = {"_policy": policy(is_open=device is not devices[-1]), "attributes": {"temperature": AT_FIRST}}
         device.say(topic(device.name, "commands/create"), value=twin)
     for device in devices:
         if (answer := device.hear()).get("status") != 201:

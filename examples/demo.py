@@ -2,14 +2,16 @@
 
 Starts the brokers that this machine has and the service with the example connections, lets ten simulated devices report for
 a few seconds, and shows the conversations that follow: a back end on AMQP, one on Kafka, a client on MQTT 5 and the device
-itself replay the same twin, each at its own pace; another one asks over Kafka which devices are hot. Then DuckDB reads the
-same history from the lake, and has to find what was replayed; the devices cool down, and are found hot all the same by who
-asks for ten seconds ago. In the end the service tells how its connections are, and what they have counted. Ends by itself,
-with 0 if everything was as it should be; whatever it has started ends with it, also at Ctrl-C.
+itself replay the same twin, each at its own pace, and a reader has it in octets; another one asks over Kafka
+which devices are hot. Then DuckDB reads the same history from the lake, and has to find what was replayed; the devices cool
+down, and are found hot all the same by who asks for ten seconds ago. In the end the service tells how its connections are,
+and what they have counted. Ends by itself, with 0 if everything was as it should be; whatever it has started ends with it,
+also at Ctrl-C.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import shutil
 import sys
@@ -25,6 +27,7 @@ from examples.brokers import Found, NoBroker, brokers
 from examples.conversation import (
     A_PAGE,
     ALARM,
+    AT_FIRST,
     HOT,
     NotAsPromised,
     Replay,
@@ -36,6 +39,7 @@ from examples.conversation import (
     overheat,
     report,
     search,
+    temperature_of,
     twin,
 )
 from examples.kafka_party import KafkaParty
@@ -45,6 +49,9 @@ from examples.mqtt_party import MqttParty
 from examples.party import NoAnswer, Party, quiet
 from examples.prepare import NotPrepared, connections_at, prepare
 from examples.processes import Interrupted, interruptible
+from examples.rsio_client import Ended
+from examples.rsio_links import connector
+from examples.rsio_reading import WINDOW, read_past
 from examples.service import EndedBadly, Serving, service
 
 RUN = Path(".run/demo")
@@ -62,6 +69,7 @@ AGO = 10.0
 
 ANALYTICS = {"speaks": "analytics.ask", "listens": "analytics.answers"}
 
+IN_OCTETS = "MQTT 5: all of it in octets"
 NEXT_PAGE = 20
 FEW = 5
 
@@ -196,6 +204,7 @@ def converse(story: Story) -> None:
         topics = {"speaks": f"gateways/{story.run}/ask", "listens": f"gateways/{story.run}/answers"}
         with MqttParty("gateway", mqtt, **topics, is_5=True, show=shown.WithoutTheMiddle()) as gateway:
             replay_what_was_hot(story, gateway)
+    read_in_octets(story)
     name = story.devices[0]
     topics = {"speaks": f"devices/{name}/up", "listens": f"devices/{name}/down"}
     with MqttParty(name, mqtt, **topics, show=shown.show) as device:
@@ -286,6 +295,27 @@ def replay_what_was_missed(story: Story, device: Party) -> None:
     replay.expect(range(EVENTS - 2, EVENTS + 1))
     newest = f"revision > {EVENTS - 3}"
     story.add_replay(f"{device.transport}: the device's own last three, two first", replay, newest)
+
+
+def read_in_octets(story: Story) -> None:
+    """The same past in the binary protocol, whole, and then one number of each event."""
+    broker = story.found.carrying("mqtt-5")
+    if broker is None:
+        return
+    name = story.devices[0]
+    shown.heading(
+        f"a reader on MQTT 5 speaks reactive-streams-io: all of it, {WINDOW} at a time, then a number of each"
+    )
+    try:
+        connect = connector(f"mqtt://{broker.host}:{broker.port}")
+        read = asyncio.run(read_past(connect, name, shown.octets("reader", "MQTT 5")))
+    except (Ended, OSError) as error:
+        raise NoAnswer(f"the past of {name} was expected in octets: {error or type(error).__name__}") from error
+    expected = [AT_FIRST, *(temperature_of(turn, 0) for turn in range(ROUNDS))]
+    if (read.revisions, read.temperatures) != (list(range(1, EVENTS + 1)), expected):
+        raise NotAsPromised(f"{EVENTS} events and as many temperatures were expected, {read} came")
+    story.add(IN_OCTETS, f"{EVENTS} events, then {EVENTS} numbers: {read.octets} octets in {read.messages} messages")
+    story.replayed.append(Replayed(IN_OCTETS, twin(name), "revision >= 1", tuple(read.revisions)))
 
 
 def read_the_lake(story: Story, serving: Serving) -> None:

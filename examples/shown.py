@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -14,6 +14,7 @@ from examples.monitoring import Looked
 from examples.party import Party
 
 MOST_OF_A_VALUE = 48
+MOST_OF_OCTETS = 90
 FIRST, LAST = 5, 2
 SHOWN_REPORTS = 3
 
@@ -66,6 +67,18 @@ class WithoutTheMiddle:
         for held in self._held[-LAST:]:
             show(*held)
         self._held, self._run = [], 0
+
+
+def octets(name: str, transport: str) -> Callable[[str, int, str], None]:
+    """What shows messages of octets: who, over what, which way, how many there are, and what they say."""
+
+    def show(arrow: str, length: int, said: str) -> None:
+        colour = "cyan" if arrow == "->" else "green"
+        words = said if len(said) <= MOST_OF_OCTETS else f"{said[: MOST_OF_OCTETS - 3]}..."
+        text = f"[{colour}]{name:>15} {transport:>6} {arrow}[/{colour}] {length} octets: {escape(words)}"
+        console.print(text, soft_wrap=True)
+
+    return show
 
 
 def brief(value: Any) -> str:

@@ -30,7 +30,21 @@ from examples.party import NoAnswer
 from examples.prepare import NotPrepared, connections_at, prepare
 from examples.processes import Interrupted, end, interruptible, start
 from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command
+from examples.rsio_reading import in_words
 from examples.service import Serving
+from mappings.reactive_streams_io.frames import (
+    Cancel,
+    ClientHello,
+    Goodbye,
+    OnComplete,
+    OnNext,
+    OnNextPacked,
+    OnSubscribe,
+    Request,
+    Seq,
+    ServerHello,
+    Subscribe,
+)
 from tests.brokers.kafka import Kafka
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.helpers import wait_until_sync
@@ -304,6 +318,16 @@ def test_the_lake_has_to_have_what_was_replayed_each_once(tmp_path: Path) -> Non
     assert lake.total(events, ["acme.plant:boiler", "acme.plant:other"]) == 3
     with pytest.raises(NotAsPromised, match=r"\[1, 2\] came over the broker, the lake has \[1, 2, 3\]"):
         lake.find(events, replayed(range(1, 3)))
+
+
+def test_frames_are_told_in_words() -> None:
+    frames = [
+        *(ClientHello(0, (1,)), Seq(1), Subscribe("tck/range?n=3", 1, 2), Request(1, 4), Request(2, 5), ServerHello(0)),
+        *(OnSubscribe(1, 0), OnNext(1, b"1"), OnNext(1, b"2"), OnNextPacked(2, [b"1", b"2", b"3"]), OnComplete(1)),
+        *(Cancel(1), Goodbye("ok")),
+    ]
+    told = ["hello", "2 of tck/range?n=3", "9 more", "hello", "begins", "2 events", "3 numbers packed", "complete"]
+    assert list(in_words(frames)) == [*told, "cancel", "goodbye ok"]
 
 
 class Told(Serving):

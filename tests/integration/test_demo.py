@@ -71,13 +71,14 @@ def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
     filtered = int(told.pop("MQTT 5: only what was above 30 degrees").removesuffix(" events"))
     assert 0 < filtered < demo.ROUNDS
     # What every broker brought is in the lake, and all the rest of the devices' past.
-    replayed = [demo.EVENTS, 40, filtered, 3]
+    replayed = [demo.EVENTS, 40, filtered, demo.EVENTS, 3]
+    all_of_it = f"{demo.EVENTS} events, then {demo.EVENTS} numbers"
+    assert re.fullmatch(rf"{all_of_it}: \d+ octets in \d+ messages", told.pop(demo.IN_OCTETS))
     assert told.pop("DuckDB: the same from the lake") == f"{sum(replayed)} events"
     assert told.pop("DuckDB: all of 10 devices") == f"{demo.DEVICES * demo.EVENTS} events"
     counted = re.findall(r"^ *(\d+) events, the same revisions that came by (.+)$", ended.stdout, re.MULTILINE)
-    assert counted == [
-        (str(count), transport) for count, transport in zip(replayed, ("AMQP", "Kafka", "MQTT 5", "MQTT"), strict=True)
-    ]
+    transports = ("AMQP", "Kafka", "MQTT 5", "MQTT 5", "MQTT")
+    assert counted == [(str(count), transport) for count, transport in zip(replayed, transports, strict=True)]
     # The boilers have cooled down, the stove has not.
     assert told.pop("Kafka: the same as of 10 seconds ago") == "7 devices; 1 now"
     heard = re.fullmatch(r"heard of after (\d+) ms", told.pop("AMQP: a device overheated"))
