@@ -217,10 +217,14 @@ class Socket(asyncio.Protocol, ABC):
         self.write_gathered()
         if self._transport is None:
             return
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
+        if not self._transport.can_write_eof():
             self._transport.close()
+            return
+        try:
+            self._transport.write_eof()
+        except OSError:
+            # The other side has reset the connection, which the loop is about to find out.
+            self.abort()
 
     def look(self) -> None:
         """Note whether the peer has taken anything of what waits since the last look."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from connectivity.desks.reactive_streams_io import RsioDesk
 from connectivity.lifecycle import Status
 from connectivity.model import Connection
+from connectivity.reactive_streams_io.counterparts import Counterpart
+from connectivity.reactive_streams_io.rooms import Room
 from connectivity.supervisor import Supervisor
 from connectivity.tcp.link import TcpLink
-from mappings.reactive_streams_io.frames import Frame
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.frames import CORE, Frame
+from mappings.reactive_streams_io.limits import Limits
 from tests.brokers import free_port
 from tests.connectivity.brokers.doors import PATIENCE
 from tests.connectivity.quay import Quay, definition, octets
@@ -23,6 +28,7 @@ SERVER_HELLO = "02 00 03 01 02 03"
 MARK = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 30 7f 00"
 """A subscribe to nothing at all, as number 127."""
 MARKED = "81 7f 00 86 7f"
+MOST_READ = 1 << 20
 
 
 def document(port: int, **more: Any) -> dict[str, Any]:
@@ -43,6 +49,7 @@ class Caller:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        self._decoder = Decoder(Limits(), CORE | {0x02, 0xA0, 0xA9}, 0x02, {})
 
     @classmethod
     async def at(cls, port: int, **options: Any) -> Self:
@@ -71,6 +78,13 @@ class Caller:
         """Whatever was said before has led to nothing else: what is asked for now is answered next."""
         self.say(MARK)
         await self.hears(MARKED)
+
+    async def framed(self, is_enough: Callable[[list[Frame]], bool]) -> list[Frame]:
+        """The next frames, until there are enough of them."""
+        found: list[Frame] = []
+        while not is_enough(found):
+            found += self._decoder.feed(await asyncio.wait_for(self.reader.read(MOST_READ), PATIENCE))
+        return found
 
     async def rest(self) -> bytes:
         """Everything until the other side ends it; then this side does."""
@@ -133,6 +147,22 @@ class Landing:
         made.say(hello)
         await made.hears(SERVER_HELLO)
         return made
+
+    @property
+    def clients(self) -> list[Counterpart]:
+        """Those who have a connection now."""
+        return [each for room in self._rooms for each in room._counterparts.values()]
+
+    async def keeps_only(self, number: int) -> None:
+        """Wait until so many callers are there, and nothing of anybody else is kept."""
+        link = self.link
+        await wait_until(lambda: len(link.peers) == len(link._sockets) == number, PATIENCE)
+        await wait_until(lambda: len(self.clients) == sum(len(room._at) for room in self._rooms) == number, PATIENCE)
+        assert sum(len(room._offers) for room in self._rooms) == number
+
+    @property
+    def _rooms(self) -> list[Room]:
+        return list(cast(RsioDesk, self.quay.dispatcher.desks.of("reactive_streams_io"))._rooms.values())
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock of the sessions, and do what is due then."""

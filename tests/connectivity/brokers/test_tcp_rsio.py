@@ -7,13 +7,11 @@ one piece is sent one octet at a time, too: the same is heard.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 
-from connectivity.desks.reactive_streams_io import RsioDesk
-from connectivity.reactive_streams_io.counterparts import Counterpart
-from mappings.reactive_streams_io.frames import Ping, Subscribe
+from mappings.reactive_streams_io.frames import OnComplete, OnNextPacked, Ping, Subscribe
 from tests.connectivity.brokers.doors import PATIENCE
 from tests.connectivity.brokers.landing import SERVER_HELLO, Caller, Landing, landing
 from tests.connectivity.quay import H
@@ -142,7 +140,8 @@ async def test_case_v06_a_frame_that_its_connection_cuts_never_was(there: Landin
     caller.say(f"{RANGE} 33 01 00 12 01")
     await caller.hears("81 01 00")
     await caller.leave()
-    await is_empty(there)
+    await there.keeps_only(0)
+    assert list(there.quay.streams) == []
 
 
 async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: Landing) -> None:
@@ -152,12 +151,13 @@ async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: L
     caller.say("03 04 64 6f 6e 65")
     await caller.goodbye("ok")
     assert list(there.quay.streams) == []
-    await is_empty(there)
+    await there.keeps_only(0)
+    assert list(there.quay.streams) == []
 
 
 async def test_case_g03_goodbyes_that_cross_answer_each_other(there: Landing) -> None:
     caller = await there.greeted()
-    counterpart_of(there).part("ok")
+    there.clients[0].part("ok")
     caller.say("03 00")
     assert await caller.goodbye() == "ok"
 
@@ -173,16 +173,17 @@ async def test_case_g05_behind_the_goodbye_of_the_service_only_the_answer_counts
     caller = await there.greeted()
     caller.say(f"{RANGE} 33 01 00")
     await caller.hears("81 01 00")
-    counterpart_of(there).part("ok")
+    there.clients[0].part("ok")
     await caller.hears("03 02 6f 6b")
     caller.say("12 01 01 03 00")
     assert await caller.rest() == b""
-    await is_empty(there)
+    await there.keeps_only(0)
+    assert list(there.quay.streams) == []
 
 
 async def test_a_goodbye_of_the_service_that_nobody_answers_is_the_end_after_five_seconds(there: Landing) -> None:
     caller = await there.greeted()
-    counterpart_of(there).part("ok")
+    there.clients[0].part("ok")
     await caller.hears("03 02 6f 6b")
     there.pass_time(4)
     assert len(there.link.peers) == 1
@@ -197,7 +198,8 @@ async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: L
     assert len(list(there.quay.streams)) == 3
     await caller.leave()
     await wait_until(lambda: not list(there.quay.streams), PATIENCE)
-    await is_empty(there)
+    await there.keeps_only(0)
+    assert list(there.quay.streams) == []
 
 
 async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: Landing) -> None:
@@ -208,7 +210,8 @@ async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: La
     await caller.hears_nothing_more()
     there.pass_time(91)
     assert (await caller.goodbye("idle")) == "idle"
-    await is_empty(there)
+    await there.keeps_only(0)
+    assert list(there.quay.streams) == []
 
 
 async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_word(there: Landing) -> None:
@@ -230,39 +233,6 @@ async def test_a_large_frame_in_many_pieces_is_read_whole(there: Landing) -> Non
 async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
     caller = await there.greeted()
     caller.say(Subscribe("tck/fixed?n=200000&size=4", 1, 2**63 - 1))
-    await caller.hears("81 01 04")
-    found, wanted = bytearray(), 0
-    while wanted < 200_000:
-        code = (await caller.take(2))[0]
-        if code == 0x82:
-            count = 1
-        else:
-            assert code == 0x83
-            count, shift = 0, 0
-            while True:
-                [octet] = await caller.take(1)
-                count |= (octet & 0x7F) << shift
-                shift += 7
-                if octet < 0x80:
-                    break
-        found += await caller.take(4 * count)
-        wanted += count
-    assert found == b"".join(number.to_bytes(4, "big") for number in range(1, 200_001))
-    await caller.hears("86 01")
-
-
-def counterpart_of(there: Landing) -> Counterpart:
-    """The only client that is there."""
-    desk = cast(RsioDesk, there.quay.dispatcher.desks.of("reactive_streams_io"))
-    [room] = desk._rooms.values()
-    [counterpart] = room._counterparts.values()
-    return counterpart
-
-
-async def is_empty(there: Landing) -> None:
-    """Nobody is there, and nothing of anybody is kept."""
-    desk = cast(RsioDesk, there.quay.dispatcher.desks.of("reactive_streams_io"))
-    await wait_until(lambda: not there.link.peers and not there.link._sockets, PATIENCE)
-    await wait_until(lambda: all(not room._counterparts and not room._at for room in desk._rooms.values()), PATIENCE)
-    assert all(not room._offers for room in desk._rooms.values())
-    assert list(there.quay.streams) == []
+    frames = await caller.framed(lambda found: OnComplete(1) in found[-1:])
+    elements = [each for frame in frames if isinstance(frame, OnNextPacked) for each in frame.elements]
+    assert elements == [number.to_bytes(4, "big") for number in range(1, 200_001)]
