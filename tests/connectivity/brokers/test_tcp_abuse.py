@@ -89,7 +89,11 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
         deaf = await there.greeted("01 00 01 02")
         deaf.writer.transport.pause_reading()
         # The system shall keep little for it.
-        deaf.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for each in (deaf.writer.transport, *(peer._transport for peer in there.link.peers.values())):
+            assert each is not None
+            own = each.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
         async def flood() -> None:
             while True:
