@@ -121,6 +121,8 @@ class Counterpart:
         """Go on with the streams of a session that was held elsewhere."""
         self.offers = offers
         offers.wake = self.wake
+        # What waited in the session may have left already, together with the answer to the resume.
+        offers.taken()
 
     def _react(self, events: Sequence[Event], fault: Parting = Parting.MALFORMED) -> Sequence[Event]:
         """Carry out what the client wants of streams; the other events. `fault`: what it is if the client is at fault."""

@@ -505,7 +505,8 @@ class Endpoint(Speaker):
 
     def _late(self, now: float) -> None:
         if self.state is State.OPENING:
-            self._part(LATE_HELLO, is_fault=True)
+            if not self._interrupt(now, LATE_HELLO):
+                self._part(LATE_HELLO, is_fault=True)
         elif self.state is State.CLOSING:
             self._end("no goodbye in time")
         elif self.state is State.RESUMING:

@@ -119,13 +119,16 @@ class Resumables:
         return session.key in self._by_session
 
     def lose(self, session: Session, until: float) -> None:
-        """The transport of a session is gone: keep it until then. Where there are too many, the oldest are next to go."""
+        """The transport of a session is gone: keep it until then. Where there are too many, the oldest are next to go.
+
+        Those without streams go first: whoever loses his transport while he resumes leaves one of these behind.
+        """
         kept = self._by_session[session.key]
         kept.until = until
         self._lost[session.key] = kept
         octets = sum(each.session.octets for each in self._lost.values())
         surplus = len(self._lost) - self._limits.resumable
-        for each in list(self._lost.values()):
+        for each in sorted(self._lost.values(), key=lambda each: each.session.has_streams):
             if surplus <= 0 and octets <= self._limits.resumable_octets:
                 break
             each.until = float("-inf")

@@ -252,6 +252,10 @@ class Session:
         return bool(self._again)
 
     @property
+    def has_streams(self) -> bool:
+        return bool(self.by_stream or self.subscribing.streams)
+
+    @property
     def octets(self) -> int:
         """What is kept for the peer: copies, answers and elements."""
         waiting = sum(publishing.octets for publishing in self.publishing.values())

@@ -68,6 +68,13 @@ class Caller:
     async def take(self, number: int) -> bytes:
         return await asyncio.wait_for(self.reader.readexactly(number), PATIENCE)
 
+    async def take_some(self, most: int) -> bytes:
+        """What is there, or comes next; so many octets at most. Raises EOFError when the other side has ended it."""
+        found = await asyncio.wait_for(self.reader.read(most), PATIENCE)
+        if not found:
+            raise EOFError("the other side has hung up")
+        return found
+
     async def hears(self, expected: str | bytes) -> None:
         """The next octets are these."""
         wanted = octets(expected)

@@ -24,7 +24,7 @@ from mappings.reactive_streams_io.frames import (
     ServerHello,
 )
 from tests.connectivity.quay import HISTORY, Quay, elements, goodbye, granted, octets, source, subscribe, trial
-from tests.connectivity.site import until
+from tests.connectivity.site import pause, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -253,3 +253,18 @@ async def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:
     await until(lambda: OnComplete(1) in quay.frames("b"))
     assert [frame for frame in quay.frames("b") if isinstance(frame, PARTS)] == sent[1:]
     assert sum(len(frame.data) for frame in sent) == 200_000
+
+
+async def test_what_waited_for_a_client_leaves_with_the_answer_to_its_resume_and_the_rest_follows() -> None:
+    quay = await Quay.filled()
+    quay.say("a", HELLO)
+    token = granted(await quay.framed("a", 2))
+    quay.say("a", trial("range?n=3000", 1, 3000))
+    quay.dispatcher.reader("site", "a", Sign.GONE)
+    await until(lambda: [live.sent for live in quay.streams] == [100])
+    await pause()
+    assert elements(quay.frames("a")) == []
+    quay.say("b", HELLO)
+    quay.say("b", Resume(token, 0, 2))
+    await until(lambda: OnComplete(1) in quay.frames("b"))
+    assert elements(quay.frames("b")) == [str(number).encode() for number in range(1, 3001)]

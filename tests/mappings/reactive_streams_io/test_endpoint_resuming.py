@@ -416,8 +416,13 @@ def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
     client.says()
-    for _ in range(3):
-        lost(server, client)
+    for is_late in (False, True, False):
+        if is_late:
+            # Nobody has said hello.
+            assert client.waits(11) == b""
+            assert isinstance(client.events[-1], Interrupted)
+        else:
+            lost(server, client)
         client, party = reconnect(server, client)
         client.says()
     server.hears(party, "01 00 01 01")

@@ -96,6 +96,16 @@ def test_the_oldest_are_given_up_where_there_are_too_many(resumables: Resumables
     assert "2 tokens, 2 lost" in repr(resumables)
 
 
+def test_those_without_streams_are_given_up_first(resumables: Resumables) -> None:
+    connections = [Connection() for _ in range(4)]
+    for number, connection in enumerate(connections):
+        if number in (0, 2):
+            connection.session.subscribe("a", 0)
+        resumables.grant(connection)
+        resumables.lose(connection.session, 60)
+    assert [session for session, _ in resumables.expire(0)] == [connections[1].session, connections[3].session]
+
+
 def test_a_session_that_cannot_be_claimed_is_given_up(resumables: Resumables) -> None:
     connection = Connection()
     resumables.grant(connection)
