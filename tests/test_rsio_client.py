@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
+from pathlib import Path
 
 import pytest
+import trustme
 
 from examples.rsio_client import Client, Ended, Lost, after
 from examples.rsio_links import connector
@@ -41,13 +44,21 @@ class Door:
     """
 
     def __init__(
-        self, lengths: Iterable[int] = (), *, remembers: bool = True, wants: str = REPORTS, window: int = 0
+        self,
+        lengths: Iterable[int] = (),
+        *,
+        remembers: bool = True,
+        wants: str = REPORTS,
+        window: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.parties: list[Party] = []
         self.stores = False
         self.asked: list[int] = []
         self._lengths = iter(lengths)
         self._wants, self._window = wants, window
+        self._tls = tls
+        self.protocols: list[str | None] = []
         self._remembers = remembers
         self._resumables = Resumables()
         self._feeds: dict[int, Feed] = {}
@@ -56,7 +67,7 @@ class Door:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Door:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -82,6 +93,8 @@ class Door:
         assert task is not None
         self._tasks.add(task)
         self._writers.append(writer)
+        if self._tls is not None:
+            self.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
         party = Party(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
         if self._remembers:
             # What is read goes on with its session.
@@ -184,7 +197,7 @@ async def test_a_refusal_says_why(door: Door) -> None:
 
 async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() -> None:
     choose = random.Random(10)
-    lengths = (choose.randrange(800, 1600) for _ in range(30))
+    lengths = (choose.randrange(60, 900) for _ in range(30))
     async with Door(lengths) as door, door.client() as client:
         texts, octets = await asyncio.gather(
             taken(client.subscribe("tck/range?n=2000", 16)), taken(client.subscribe("tck/fixed?n=2000&size=4", 50))
@@ -227,7 +240,7 @@ async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
 
 async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut() -> None:
     choose = random.Random(11)
-    async with Door((choose.randrange(300, 900) for _ in range(30)), window=16) as door, door.client() as client:
+    async with Door((choose.randrange(60, 900) for _ in range(30)), window=16) as door, door.client() as client:
         door.stores = True
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(1000))))
         assert await taken(client.subscribe("tck/range?n=1000", 16)) == numbers(1000)
@@ -278,6 +291,21 @@ async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: 
     assert party.told(Interrupted) == []
     with pytest.raises(Ended, match="closed"):
         await taken(client.subscribe("tck/range?n=5"))
+
+
+async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_told_to(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.set_alpn_protocols(["rsio/0"])
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    async with Door(tls=tls) as door:
+        uri = door.uri.replace("tcp://", "ssl://")
+        async with Client(connector(uri, ca=str(tmp_path / "ca.pem"))) as client:
+            assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert door.protocols == ["rsio/0"]
+        with pytest.raises(ssl.SSLError, match="verify failed"):
+            await Client(connector(uri)).__aenter__()
 
 
 async def test_who_leaves_without_a_link_waits_for_none() -> None:

@@ -1,4 +1,4 @@
-"""The example client of reactive-streams-io at a real broker: it misses nothing while broker and service are away."""
+"""The example client of reactive-streams-io, over a real broker and at a door: it misses nothing while they are away."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +17,11 @@ import yaml
 from examples.rsio_client import Client, Ended
 from examples.rsio_links import connector
 from mappings.reactive_streams_io.limits import Limits
+from tests.brokers import free_port
 from tests.brokers.mosquitto import Mosquitto
 from tests.connectivity.quay import revisions as revisions_of
 from tests.helpers import wait_until
-from tests.integration.documents import client, connection, policy_for, source, topic
+from tests.integration.documents import READ, client, connection, policy_for, source, topic
 from tests.service import ServiceProcess
 
 pytestmark = pytest.mark.broker("mosquitto")
@@ -38,20 +40,32 @@ def broker() -> Iterator[Mosquitto]:
 
 
 @pytest.fixture(scope="module")
-def service(broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """With the example connection, and a lamp of three revisions."""
-    example = yaml.safe_load((ROOT / "examples" / "connections" / "readers.yaml").read_text(encoding="utf-8"))
-    documents = [
-        example | {"uri": f"tcp://{broker.host}:{broker.port}"},
-        connection(broker, source("setup", OWNER)),
-    ]
+def places(broker: Mosquitto) -> dict[str, str]:
+    """Where the example connections lead to."""
+    return {"readers": f"tcp://{broker.host}:{broker.port}", "rsio-door": f"tcp://127.0.0.1:{free_port()}"}
+
+
+@pytest.fixture(scope="module")
+def service(
+    broker: Mosquitto, places: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    """With the example connections, and a lamp of three revisions."""
+    documents = [example(name) | {"uri": uri} for name, uri in places.items()]
+    documents.append(connection(broker, source("setup", OWNER)))
     reconnect = {"min": "0.1s", "max": "0.5s"}
     with ServiceProcess.start(tmp_path_factory.mktemp("rsio"), documents, reconnect=reconnect) as running:
         with client(broker, "setup") as setup:
-            created = setup.ask_for(topic("lamp", "commands/create"), value={"_policy": policy_for(OWNER)})
+            policy = policy_for(OWNER, **{"demo_back-end": {"thing:/": READ}})
+            created = setup.ask_for(topic("lamp", "commands/create"), value={"_policy": policy})
             assert created["status"] == 201, created
         switch(broker, 2, 3)
         yield running
+
+
+def example(name: str) -> dict[str, Any]:
+    text = (ROOT / "examples" / "connections" / f"{name}.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
 
 
 def switch(broker: Mosquitto, *numbers: int) -> None:
@@ -62,20 +76,28 @@ def switch(broker: Mosquitto, *numbers: int) -> None:
             assert answer["status"] in (201, 204), answer
 
 
+def newest(broker: Mosquitto) -> int:
+    """The lamp's revision."""
+    with client(broker, "setup") as setup:
+        return int(setup.ask_for(topic("lamp", "commands/retrieve"), fields="_revision")["value"]["_revision"])
+
+
 def statuses(service: ServiceProcess) -> set[str]:
     return {service.status(each)["status"] for each in ("readers", "site")}
 
 
-def uri(broker: Mosquitto) -> str:
-    return f"mqtt://{broker.host}:{broker.port}"
+@pytest.fixture(params=["mqtt", "tcp"])
+def at(places: dict[str, str], request: pytest.FixtureRequest) -> str:
+    """Where a client connects to."""
+    return places["rsio-door"] if request.param == "tcp" else places["readers"].replace("tcp", "mqtt")
 
 
 @pytest.mark.usefixtures("service")
-async def test_a_history_is_read_over_mqtt_by_several_at_once(broker: Mosquitto) -> None:
+async def test_a_history_is_read_by_several_at_once(at: str) -> None:
     async def revisions(reader: Client, publisher: str) -> list[int]:
         return revisions_of([element async for element in reader.subscribe(publisher, 2)])
 
-    async with Client(connector(uri(broker))) as one, Client(connector(uri(broker))) as two, asyncio.timeout(PATIENCE):
+    async with Client(connector(at)) as one, Client(connector(at)) as two, asyncio.timeout(PATIENCE):
         asked = (revisions(one, f"{HISTORY}?to=3"), revisions(one, f"{HISTORY}?from=2&to=2"), revisions(two, HISTORY))
         assert [found[:3] for found in await asyncio.gather(*asked)] == [[1, 2, 3], [2], [1, 2, 3]]
         with pytest.raises(Ended) as refused:
@@ -84,9 +106,9 @@ async def test_a_history_is_read_over_mqtt_by_several_at_once(broker: Mosquitto)
 
 
 @pytest.mark.usefixtures("service")
-def test_the_program_prints_what_it_reads_and_what_it_is_refused(broker: Mosquitto) -> None:
+def test_the_program_prints_what_it_reads_and_what_it_is_refused(at: str) -> None:
     def ran(*words: str) -> subprocess.CompletedProcess[str]:
-        program = [sys.executable, "-m", "examples.rsio_client", *words, "--at", uri(broker)]
+        program = [sys.executable, "-m", "examples.rsio_client", *words, "--at", at]
         return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     read = ran(f"{HISTORY}?from=2&fields=path,value,revision", "--count", "2", "--window", "1")
@@ -99,30 +121,31 @@ def test_the_program_prints_what_it_reads_and_what_it_is_refused(broker: Mosquit
 
 
 async def test_who_follows_misses_nothing_while_broker_and_service_are_away(
-    broker: Mosquitto, service: ServiceProcess
+    broker: Mosquitto, service: ServiceProcess, at: str
 ) -> None:
     """What happens meanwhile comes in order, once: after the broker is back, and after another service has begun."""
     heard: list[int] = []
 
     async def follow(reader: Client) -> None:
-        async with aclosing(reader.follow(f"{HISTORY}?follow=true&from=4", 4)) as elements:
+        async with aclosing(reader.follow(f"{HISTORY}?follow=true&from={first}", 4)) as elements:
             async for element in elements:
                 heard.extend(revisions_of([element]))
 
+    first = await asyncio.to_thread(newest, broker) + 1
     # Who hears nothing asks whether somebody is there, so that a service which knows nothing of a session is found soon.
-    async with Client(connector(uri(broker)), Limits(silence_before_ping=2.0)) as reader:
+    async with Client(connector(at), Limits(silence_before_ping=2.0)) as reader:
         following = asyncio.create_task(follow(reader))
-        await asyncio.to_thread(switch, broker, 4, 5)
-        await wait_until(lambda: heard == [4, 5], PATIENCE)
+        await asyncio.to_thread(switch, broker, 1, 2)
+        await wait_until(lambda: heard == [first, first + 1], PATIENCE)
         broker.kill()
         await wait_until(lambda: statuses(service).isdisjoint({"open"}), PATIENCE)
         await asyncio.to_thread(broker.start_again)
         await wait_until(lambda: statuses(service) == {"open"}, PATIENCE)
-        await asyncio.to_thread(switch, broker, *range(6, 16))
-        await wait_until(lambda: heard == list(range(4, 16)), PATIENCE)
+        await asyncio.to_thread(switch, broker, *range(10))
+        await wait_until(lambda: heard == list(range(first, first + 12)), PATIENCE)
         await asyncio.to_thread(service.kill)
         await asyncio.to_thread(service.start_again)
-        await asyncio.to_thread(switch, broker, *range(16, 26))
-        await wait_until(lambda: heard == list(range(4, 26)), PATIENCE)
+        await asyncio.to_thread(switch, broker, *range(10))
+        await wait_until(lambda: heard == list(range(first, first + 22)), PATIENCE)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
