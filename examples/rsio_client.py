@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from examples.rsio_links import Link, connector
+from mappings.errors import DecodeError
 from mappings.reactive_streams_io import names, reasons
 from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
 from mappings.reactive_streams_io.events import (
@@ -149,20 +150,21 @@ class Client:
     async def follow(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
         """The same across sessions: where one cannot be resumed, the publisher is asked for what is behind the last element.
 
-        Raises Ended, and Lost where nobody can know what was missed: `after` says of which publishers.
+        Raises Ended, and Lost where nobody can know what was missed: before the first element, or unless it `can_go_on`.
         """
         rest: str | None = publisher
-        is_known = False
+        last: bytes | None = None
         while rest is not None:
             try:
                 async with aclosing(self.subscribe(rest, window)) as elements:
                     async for element in elements:
+                        last = element
                         yield element
-                        rest, is_known = after(publisher, element)
                 return
             except Lost:
-                if not is_known:
+                if last is None or not can_go_on(publisher):
                     raise
+                rest = after(publisher, last)
 
     # What the service asks for.
 
@@ -319,23 +321,30 @@ class Client:
             self._linked.clear()
 
 
-def after(publisher: str, element: bytes) -> tuple[str | None, bool]:
-    """What to ask for behind an element, None if it was the last one; and whether that can be known.
-
-    It can where elements say where they stand, and the publisher can begin anywhere: histories, streams.
-    """
-    name = names.parse(publisher)
+def can_go_on(publisher: str) -> bool:
+    """Whether elements say where they stand, and the publisher can begin anywhere."""
+    try:
+        name = names.parse(publisher)
+    except DecodeError:
+        # The service may have publishers of which nothing is known here.
+        return False
     match name:
-        case names.History(projection=None, fields=None, before=None, encoding="json"):
-            behind = json.loads(element)["revision"] + 1
-            last = name.to_revision
-            rest: names.Name = replace(name, from_revision=behind, after=None)
-        case names.Stream(encoding="json"):
-            behind, last = json.loads(element)[OFFSET] + 1, name.to_offset
-            rest = replace(name, all=False, last=None, since=None, from_offset=behind)
-        case _:
-            return publisher, False
-    return (None if last is not None and 0 < last < behind else names.write(rest)), True
+        case names.History(projection=None, fields=None, before=None, encoding="json") | names.Stream(encoding="json"):
+            return True
+    return False
+
+
+def after(publisher: str, element: bytes) -> str | None:
+    """What to ask for behind an element; None if it was the last one. `can_go_on` has to be True."""
+    name, found = names.parse(publisher), json.loads(element)
+    if isinstance(name, names.Stream):
+        behind, last = found[OFFSET] + 1, name.to_offset
+        rest: names.Name = replace(name, all=False, last=None, since=None, from_offset=behind)
+    else:
+        assert isinstance(name, names.History)
+        behind, last = found["revision"] + 1, name.to_revision
+        rest = replace(name, from_revision=behind, after=None)
+    return None if last is not None and 0 < last < behind else names.write(rest)
 
 
 async def lines() -> AsyncGenerator[bytes, None]:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from examples.rsio_client import Client, Ended, Lost, after
+from examples.rsio_client import Client, Ended, Lost, after, can_go_on
 from examples.rsio_links import connector
-from mappings.errors import DecodeError
 from mappings.reactive_streams_io.events import (
     Arrived,
     Event,
@@ -280,6 +279,15 @@ async def test_who_leaves_brings_nothing_more() -> None:
             await asyncio.wait_for(bringing, PATIENCE)
 
 
+async def test_who_follows_what_cannot_be_gone_on_with_is_told_that_it_is_lost() -> None:
+    async with Door(remembers=False) as door, door.client() as client:
+        numbers_ = client.follow("tck/range?n=500", 4)
+        assert await anext(numbers_) == b"1"
+        door.cut()
+        with pytest.raises(Lost):
+            await taken(numbers_)
+
+
 async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
     async with door.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
@@ -349,7 +357,8 @@ MESSAGE = json.dumps([28, "tanks", 0, 1, 0, 7, 6, 27, "{}"]).encode()
     ],
 )
 def test_what_is_behind_an_element_can_be_asked_for(publisher: str, element: bytes, rest: str | None) -> None:
-    assert after(publisher, element) == (rest, True)
+    assert can_go_on(publisher)
+    assert after(publisher, element) == rest
 
 
 @pytest.mark.parametrize(
@@ -360,12 +369,10 @@ def test_what_is_behind_an_element_can_be_asked_for(publisher: str, element: byt
         f"{HISTORY}?to-ts=2030-01-15T07:30:00Z",
         f"{HISTORY}?fields=value",
         f"{HISTORY}?project=/attributes/n&pack=f64",
+        f"{HISTORY}?enc=cbor",
+        "tck/range?n=3",
+        "things/acme.site:lamp/past",
     ],
 )
 def test_what_is_behind_an_element_is_not_guessed(publisher: str) -> None:
-    assert after(publisher, EVENT)[1] is False
-
-
-def test_what_is_no_publisher_has_nothing_behind_it() -> None:
-    with pytest.raises(DecodeError):
-        after("things/acme.site:lamp/past", EVENT)
+    assert not can_go_on(publisher)
