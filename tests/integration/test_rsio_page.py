@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from tests.brokers import free_port
 from tests.brokers.mosquitto import Mosquitto
 from tests.client import MqttClient
 from tests.integration.documents import client, connection, source
@@ -22,10 +24,15 @@ pytestmark = pytest.mark.broker("mosquitto")
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
-DOCUMENT = yaml.safe_load((ROOT / "examples" / "connections" / "readers.yaml").read_text(encoding="utf-8"))
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)")
+
+
+def example(name: str) -> dict[str, Any]:
+    text = (ROOT / "examples" / "connections" / f"{name}.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
 
 
 def blocks(language: str) -> list[str]:
@@ -42,11 +49,17 @@ def octets(written: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """With the connection of the page and its pump."""
+def door() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """With the connections of the page and its pump."""
     (by_mqtt,) = map(yaml.safe_load, blocks("yaml"))
     documents = [
         by_mqtt | {"uri": f"tcp://{mosquitto.host}:{mosquitto.port}"},
+        example("rsio-door") | {"uri": door},
         connection(mosquitto, source("setup", "demo:clients")),
     ]
     commands = [found for found in map(json.loads, blocks("json")) if "topic" in found]
@@ -57,8 +70,14 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
         yield running
 
 
+def test_the_door_of_the_page_is_where_the_example_listens() -> None:
+    assert example("rsio-door")["uri"] == "tcp://127.0.0.1:8766"
+
+
 def test_the_connection_of_the_page_is_that_of_the_examples() -> None:
-    assert yaml.safe_load(blocks("yaml")[0]) == {key: value for key, value in DOCUMENT.items() if key != "tags"}
+    assert yaml.safe_load(blocks("yaml")[0]) == {
+        key: value for key, value in example("readers").items() if key != "tags"
+    }
 
 
 @pytest.mark.usefixtures("service")
@@ -75,20 +94,22 @@ def test_what_the_page_says_is_said_and_heard_to_the_octet(mosquitto: Mosquitto)
                 desk.send(expected)
                 continue
             while len(heard) < len(expected):
-                heard += desk.next(PATIENCE)
+                heard += desk.received.get(timeout=PATIENCE)
             assert heard.startswith(expected), f"{heard.hex(' ')}, the page says {expected.hex(' ')}"
             heard = heard[len(expected) :]
         assert heard == b""
 
 
 @pytest.mark.usefixtures("service")
-def test_what_the_page_runs_prints_what_it_says(mosquitto: Mosquitto) -> None:
+def test_what_the_page_runs_prints_what_it_says(mosquitto: Mosquitto, door: str) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands = [part.splitlines() for text in blocks("console") for part in text.split("$ ")[1:]]
     assert len(commands) >= 3
+    assert any("--at tcp://" in command for command, *_ in commands)
     for command, *expected in commands:
+        by_mqtt = "" if "--at" in command else f" --at mqtt://{mosquitto.host}:{mosquitto.port}"
         ran = subprocess.run(
-            ["sh", "-c", f"{command} --at mqtt://{mosquitto.host}:{mosquitto.port}"],
+            ["sh", "-c", command.replace("tcp://127.0.0.1:8766", door) + by_mqtt],
             cwd=ROOT,
             env=environment,
             capture_output=True,
