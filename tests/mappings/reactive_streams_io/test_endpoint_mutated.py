@@ -25,15 +25,7 @@ from mappings.reactive_streams_io.frames import (
     OnNextLastPart,
     OnNextPart,
     OnSubscribe,
-    Ping,
-    Pong,
     Request,
-    Resume,
-    ResumeAck,
-    ResumeFail,
-    ResumeGrant,
-    ResumeOk,
-    Seq,
     ServerHello,
     Subscribe,
     encode,
@@ -42,6 +34,7 @@ from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.mappings.reactive_streams_io.conversation import Party
 from tests.mappings.reactive_streams_io.examples import decoder, octets
+from tests.mappings.reactive_streams_io.wire import OF_EITHER, OF_OCTETS, changed, pieces
 
 LIMITS = Limits(frame=4096, element=8192, joining=16_384, backlog=4096, copies=4096, window=16, subscriptions=4)
 """Small ones, so that conversations of some dozen frames meet them."""
@@ -57,22 +50,6 @@ NAMES = [
     "",
 ]
 
-OF_EITHER = [
-    Goodbye(""),
-    Ping(b"\x01"),
-    Pong(b""),
-    ResumeAck(1),
-    ResumeAck(300),
-    ResumeGrant(bytes(16), 1, 2),
-    Resume(bytes(16), 0, 1),
-    ResumeOk(0),
-    ResumeFail("no"),
-    Seq(1),
-    Seq(2),
-    Seq(3),
-    ClientHello(0),
-    ServerHello(0, (1, 2)),
-]
 OF_A_SUBSCRIBER = [
     frame
     for subscriber, name in enumerate(NAMES, 1)
@@ -105,36 +82,9 @@ RIGHT = {
 }
 WRONG = [*(encode(frame) for frame in (*OF_EITHER, *WRONGLY)), *BEGUN]
 CHANGES = st.lists(
-    st.tuples(st.sampled_from(["set", "cut", "double", "insert"]), st.integers(0, 1 << 16), st.integers(0, 255)),
+    st.tuples(st.sampled_from(OF_OCTETS), st.integers(0, 1 << 16), st.integers(0, 255)),
     max_size=6,
 )
-
-
-def changed(said: bytes, changes: list[tuple[str, int, int]]) -> bytes:
-    """Octets that were changed, lost, doubled or inserted."""
-    found = bytearray(said)
-    for kind, place, value in changes:
-        at = place % (len(found) + 1)
-        if kind == "set":
-            found[at : at + 1] = bytes([value])
-        elif kind == "cut":
-            del found[at : at + value % 16]
-        elif kind == "double":
-            found[at:at] = found[at : at + value % 32]
-        else:
-            found[at:at] = bytes([value])
-    return bytes(found)
-
-
-def pieces(said: bytes, sizes: list[int]) -> list[bytes]:
-    """The octets in pieces of these sizes, over and over."""
-    found, at, turn = [], 0, 0
-    while at < len(said):
-        size = sizes[turn % len(sizes)]
-        found.append(said[at : at + size])
-        at += size
-        turn += 1
-    return found
 
 
 @st.composite
