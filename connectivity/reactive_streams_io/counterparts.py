@@ -25,7 +25,7 @@ from connectivity.reactive_streams_io.offers import Offers, nobody
 from connectivity.reactive_streams_io.opening import Opening
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.reactive_streams_io.endpoint import Endpoint, State
-from mappings.reactive_streams_io.events import Cancelled, Closed, Event, Interrupted, Requested, Subscribed
+from mappings.reactive_streams_io.events import Cancelled, Closed, Event, Interrupted, Requested, Resumed, Subscribed
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.messages import envelope
 from mappings.reactive_streams_io.mistakes import Mistake
@@ -55,9 +55,13 @@ class Counterpart:
         line: Line,
         owners: frozenset[str],
         clock: Callable[[], float],
+        resumed: Callable[[int, int], Offers],
         name: str | None = None,
     ) -> None:
-        """`clock` gives monotonic seconds, `name` is what the client calls its session, where it has a name for it."""
+        """`clock` gives monotonic seconds, `name` is what the client calls its session, where it has a name for it.
+
+        `resumed` hands over the streams of a session that goes on here: it is given the session until now, and that one.
+        """
         self.endpoint = endpoint
         self.offers = offers
         self.line = line
@@ -65,6 +69,7 @@ class Counterpart:
         self.unconfirmed = 0
         self._clock = clock
         self._opening = opening
+        self._resumed = resumed
         self._name = name
         self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
         self._window = WINDOW_OF_A_PEER if line.route.is_door else WINDOW
@@ -117,12 +122,10 @@ class Counterpart:
         if self.offers.wake == self.wake:
             self.offers.stop()
 
-    def take_over(self, offers: Offers) -> None:
+    def _take_over(self, session: int) -> None:
         """Go on with the streams of a session that was held elsewhere."""
-        self.offers = offers
-        offers.wake = self.wake
-        # What waited in the session may have left already, together with the answer to the resume.
-        offers.taken()
+        self.offers = self._resumed(self.offers.session.key, session)
+        self.offers.wake = self.wake
 
     def _react(self, events: Sequence[Event], fault: Parting = Parting.MALFORMED) -> Sequence[Event]:
         """Carry out what the client wants of streams; the other events. `fault`: what it is if the client is at fault."""
@@ -135,6 +138,9 @@ class Counterpart:
                     self.offers.request(stream, demand)
                 case Cancelled(stream):
                     self.offers.cancel(stream)
+                case Resumed(session):
+                    # What comes behind it is about that session's streams, be it their end.
+                    self._take_over(session)
                 case Closed() | Interrupted():
                     self._end(event)
                     if self.line.route.is_door:

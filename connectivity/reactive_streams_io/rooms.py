@@ -18,7 +18,7 @@ from connectivity.reactive_streams_io.opening import Opening
 from connectivity.reactive_streams_io.watching import Watching
 from connectivity.streams import Streams
 from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
-from mappings.reactive_streams_io.events import Closed, Event, Interrupted, Resumed
+from mappings.reactive_streams_io.events import Closed, Event, Interrupted
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.reactive_streams_io.resumption import Resumables
 from mappings.unheard import Unheard
@@ -90,7 +90,9 @@ class Room:
         )
         offers = Offers(endpoint.session, self.connection_id, subjects, self.options, self._streams, self._watching)
         self._offers[endpoint.session.key] = offers
-        counterpart = Counterpart(endpoint, offers, self._opening, line, frozenset(subjects), self._clock, key[1])
+        counterpart = Counterpart(
+            endpoint, offers, self._opening, line, frozenset(subjects), self._clock, self._hand_over, key[1]
+        )
         self._counterparts[key] = counterpart
         self._at.setdefault(key[0], set()).add(key)
         return counterpart
@@ -132,12 +134,6 @@ class Room:
         """What has become of a client's connection."""
         for event in events:
             match event:
-                case Resumed(session):
-                    self._offers.pop(counterpart.offers.session.key, None)
-                    offers = self._offers[session]
-                    # Whoever had it until now is told so.
-                    offers.wake()
-                    counterpart.take_over(offers)
                 case Interrupted():
                     self._drop(key, counterpart)
                 case Closed():
@@ -168,6 +164,15 @@ class Room:
         for offers in self._offers.values():
             offers.stop()
         self._offers.clear()
+
+    def _hand_over(self, own: int, session: int) -> Offers:
+        """The streams of a session, to whoever has resumed it; those of the client's own session until then are over."""
+        if (former := self._offers.pop(own, None)) is not None:
+            former.stop()
+        offers = self._offers[session]
+        # Whoever had it until now is told so.
+        offers.wake()
+        return offers
 
     def _drop(self, key: Key, counterpart: Counterpart) -> None:
         if self._counterparts.get(key) is counterpart:
