@@ -72,7 +72,9 @@ class Counterpart:
         self._resumed = resumed
         self._name = name
         self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
-        self._window = WINDOW_OF_A_PEER if line.route.is_door else WINDOW
+        self._is_peer = line.route.is_door
+        """At a door nothing is missing unless the client has gone, which is told, too."""
+        self._window = WINDOW_OF_A_PEER if self._is_peer else WINDOW
         self._parting: Parting | None = None
         """Why the client's connection is over, where that is still to be told to the door."""
         self._is_flushing = self._is_woken = self._is_gone = False
@@ -90,7 +92,7 @@ class Counterpart:
 
     def hear(self, delivery: Delivery) -> Sequence[Event]:
         """Take a message; the events that are not about streams."""
-        if self.line.route.is_door:
+        if self._is_peer:
             return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
         known = (delivery.name, digest(delivery))
         self._heard[known] = None
@@ -143,7 +145,7 @@ class Counterpart:
                     self._take_over(session)
                 case Closed() | Interrupted():
                     self._end(event)
-                    if self.line.route.is_door:
+                    if self._is_peer:
                         is_fault = isinstance(event, Closed) and event.is_fault
                         self._parting = fault if is_fault else Parting.DONE
                     others.append(event)
@@ -214,7 +216,7 @@ class Counterpart:
 
     def _confirmed(self, error: ConnectivityError | None) -> None:
         self.unconfirmed -= 1
-        if error is not None and self.endpoint.state is State.OPEN and not self.finds_gaps:
+        if error is not None and self.endpoint.state is State.OPEN and not self.finds_gaps and not self._is_peer:
             self.part(GAP)
         elif self.unconfirmed == self._window - 1:
             self.wake()

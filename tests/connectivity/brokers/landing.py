@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self, cast
@@ -47,13 +48,20 @@ def document(port: int, **more: Any) -> dict[str, Any]:
 class Caller:
     """A client: what it sends and what it has heard, as octets."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sizes: dict[int, int] | None = None
+    ) -> None:
+        """`sizes`: of elements of streams that go on."""
         self.reader, self.writer = reader, writer
-        self._decoder = Decoder(Limits(), CORE | {0x02, 0xA0, 0xA9}, 0x02, {})
+        self.heard: list[Frame] = []
+        """What was read as frames."""
+        # A session that goes on has begun its streams elsewhere.
+        self._decoder = Decoder(Limits(), CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA9}, 0x02, sizes or {})
 
     @classmethod
-    async def at(cls, port: int, **options: Any) -> Self:
-        return cls(*await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, **options), PATIENCE))
+    async def at(cls, port: int, sizes: dict[int, int] | None = None, **options: Any) -> Self:
+        made = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, **options), PATIENCE)
+        return cls(*made, sizes)
 
     def say(self, *said: str | bytes | Frame) -> None:
         self.writer.write(octets(*said))
@@ -64,6 +72,10 @@ class Caller:
             self.writer.write(bytes([octet]))
             await self.writer.drain()
             await asyncio.sleep(0)
+
+    def keeps_little(self) -> None:
+        """Let the system keep little of what this client has not read."""
+        squeeze(self.writer.transport)
 
     async def take(self, number: int) -> bytes:
         return await asyncio.wait_for(self.reader.readexactly(number), PATIENCE)
@@ -91,6 +103,7 @@ class Caller:
         found: list[Frame] = []
         while not is_enough(found):
             found += self._decoder.feed(await asyncio.wait_for(self.reader.read(MOST_READ), PATIENCE))
+        self.heard += found
         return found
 
     async def rest(self) -> bytes:
@@ -112,6 +125,13 @@ class Caller:
     async def leave(self) -> None:
         self.writer.transport.abort()
         await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
+
+
+def squeeze(transport: asyncio.BaseTransport) -> None:
+    """Let the system keep little of what goes through a socket."""
+    own = transport.get_extra_info("socket")
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 class Landing:
@@ -171,6 +191,12 @@ class Landing:
     @property
     def _rooms(self) -> list[Room]:
         return list(cast(RsioDesk, self.quay.dispatcher.desks.of("reactive_streams_io"))._rooms.values())
+
+    def keeps_little(self) -> None:
+        """Let the system keep little of what those who are there have not read."""
+        for peer in self.link.peers.values():
+            assert peer._transport is not None
+            squeeze(peer._transport)
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock of the sessions, and do what is due then."""

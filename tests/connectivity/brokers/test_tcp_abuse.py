@@ -6,7 +6,6 @@ Every test has a neighbour that converses with the service before, meanwhile and
 from __future__ import annotations
 
 import asyncio
-import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -88,12 +87,8 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
     async with beside_a_neighbour() as (there, neighbour):
         deaf = await there.greeted("01 00 01 02")
         deaf.writer.transport.pause_reading()
-        # The system shall keep little for it.
-        for each in (deaf.writer.transport, *(peer._transport for peer in there.link.peers.values())):
-            assert each is not None
-            own = each.get_extra_info("socket")
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        deaf.keeps_little()
+        there.keeps_little()
 
         async def flood() -> None:
             while True:

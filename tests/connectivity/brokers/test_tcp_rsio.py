@@ -6,12 +6,24 @@ one piece is sent one octet at a time, too: the same is heard.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import pytest
 
-from mappings.reactive_streams_io.frames import OnComplete, OnNextPacked, Ping, Subscribe
+from mappings.reactive_streams_io.frames import (
+    OnComplete,
+    OnNextPacked,
+    OnSubscribe,
+    Ping,
+    Resume,
+    ResumeFail,
+    ResumeGrant,
+    ResumeOk,
+    ServerHello,
+    Subscribe,
+)
 from tests.connectivity.brokers.doors import PATIENCE
 from tests.connectivity.brokers.landing import SERVER_HELLO, Caller, Landing, landing
 from tests.connectivity.quay import H
@@ -236,3 +248,45 @@ async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
     frames = await caller.framed(lambda found: OnComplete(1) in found[-1:])
     elements = [each for frame in frames if isinstance(frame, OnNextPacked) for each in frame.elements]
     assert elements == [number.to_bytes(4, "big") for number in range(1, 200_001)]
+
+
+async def test_case_g02_clients_are_told_when_the_service_stops_and_waited_for(there: Landing) -> None:
+    answering, silent = await there.greeted(), await there.greeted()
+    parting = asyncio.create_task(there.quay.dispatcher.desks.part("landing"))
+    await answering.hears("03 08 73 68 75 74 64 6f 77 6e")
+    answering.say("12 01 01 03 00")
+    assert await answering.rest() == b""
+    late = await there.caller()
+    assert await late.goodbye() == "shutdown"
+    assert not parting.done()
+    there.pass_time(6)
+    assert await silent.goodbye() == "shutdown"
+    await asyncio.wait_for(parting, PATIENCE)
+    await there.keeps_only(0)
+
+
+@pytest.mark.parametrize("is_reading", [True, False])
+async def test_case_r02_a_session_goes_on_over_another_connection(there: Landing, is_reading: bool) -> None:
+    """Also where the service had more to say than the first connection took."""
+    lost = await there.caller()
+    lost.keeps_little()
+    await wait_until(lambda: there.link.peers, PATIENCE)
+    there.keeps_little()
+    lost.say("01 00 01 01", Subscribe("tck/fixed?n=2000000&size=8", 1, 2**63 - 1))
+    grant, *_ = await lost.framed(lambda found: any(isinstance(frame, OnNextPacked) for frame in found))
+    assert isinstance(grant, ServerHello)
+    token = next(frame.token for frame in lost.heard if isinstance(frame, ResumeGrant))
+    if not is_reading:
+        lost.writer.transport.pause_reading()
+        await wait_until(lambda: any(peer.times.stuck for peer in there.link.peers.values()), PATIENCE)
+    tracked = sum(isinstance(frame, OnSubscribe | OnNextPacked) for frame in lost.heard)
+    await lost.leave()
+    await wait_until(lambda: not there.link.peers, PATIENCE)
+    back = await there.greeted("01 00 01 01", sizes={1: 8})
+    back.say(Resume(token, tracked, 2))
+    frames = await back.framed(lambda found: any(isinstance(frame, OnNextPacked | ResumeFail) for frame in found))
+    answer = next(frame for frame in frames if isinstance(frame, ResumeOk | ResumeFail))
+    assert answer == ResumeOk(1)
+    first = next(frame for frame in frames if isinstance(frame, OnNextPacked))
+    elements = [each for frame in lost.heard if isinstance(frame, OnNextPacked) for each in frame.elements]
+    assert int.from_bytes(first.elements[0]) == len(elements) + 1
