@@ -294,6 +294,9 @@ class Endpoint(Speaker):
         """Whether a message is to be processed, judged by its first frame."""
         if Extension.SEQUENCE.value not in self.in_force:
             return True
+        if self.role is Role.CLIENT and isinstance(first, Goodbye):
+            # Whoever parts without a number does not know this session: somebody else may, or be told of it again.
+            return not self._interrupt(now, first.reason)
         if not isinstance(first, Seq):
             # What the client sent before it knew of our hello has no number yet.
             if self._numbered or self.role is Role.CLIENT:

@@ -15,7 +15,7 @@ import pytest
 from tests.kill.grounds import Ground, Mosquitto5Ground, RabbitGround
 from tests.kill.streaming import Reader
 from tests.kill.streaming_checker import Known, Message, findings
-from tests.kill.streaming_trial import StreamTrial
+from tests.kill.streaming_trial import READ, StreamTrial
 
 KILLS_IN_SOAK = 20
 
@@ -106,7 +106,7 @@ def start() -> Iterator[Callable[[type[Ground]], Ground]]:
 def kill(folder: Path, ground: Ground, rounds: int) -> str:
     """Kill service and broker in turn, and both at once."""
     dice = random.Random()
-    with StreamTrial(folder, ground) as trial:
+    with StreamTrial(folder, ground, READ) as trial:
         for _ in range(rounds):
             trial.kill_service_after(dice.randrange(20, 120))
             trial.restart_broker_after(dice.randrange(20, 120))

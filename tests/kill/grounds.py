@@ -60,6 +60,10 @@ class Ground(ABC):
         base = f"{trial}{self._separator}{part}"
         return f"{base}{self._separator}ask", f"{base}{self._separator}answers"
 
+    def beside(self, *parts: str) -> str:
+        """An address of these parts."""
+        return self._separator.join(parts)
+
     @abstractmethod
     def prepare(self, trial: str, *parts: str) -> None:
         """Make what the service expects to be there."""

@@ -55,6 +55,14 @@ Send = Callable[[dict[str, Any]], None]
 Note = Callable[[dict[str, Any]], None]
 
 
+def line_of(message: list[Any], partition: int) -> dict[str, Any]:
+    """What is logged of a message that has come."""
+    _, _, _, _, _, offset, previous, _, content = message
+    digest = blake2b(json.dumps(message).encode(), digest_size=8).hexdigest()
+    number = json.loads(content)["n"]
+    return {"got": offset, "partition": partition, "previous": previous, "n": number, "digest": digest}
+
+
 class Partition:
     """What a reader knows of one partition."""
 
@@ -108,13 +116,10 @@ class Partition:
         self.look(now)
 
     def came(self, message: list[Any], now: float) -> None:
-        _, _, _, _, _, offset, previous, _, content = message
-        digest = blake2b(json.dumps(message).encode(), digest_size=8).hexdigest()
-        number = json.loads(content)["n"]
-        got = {"got": offset, "partition": self.number, "previous": previous, "n": number, "digest": digest}
+        got = line_of(message, self.number)
         self._note(got)
-        if self.last is None or offset > self.last:
-            self._ahead[offset] = got
+        if self.last is None or got["got"] > self.last:
+            self._ahead[got["got"]] = got
         while self._ahead and self._fits(first := self._ahead[min(self._ahead)]):
             del self._ahead[first["got"]]
             self.last = first["got"]

@@ -32,6 +32,8 @@ class Known:
     published: list[int] = field(default_factory=list)
     got: dict[int, list[Message]] = field(default_factory=dict)
     read: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    sessions: Counter[str] = field(default_factory=Counter)
+    """How often what became of a session; see `tests.kill.framing`."""
 
     @classmethod
     def of(cls, path: Path) -> Known:
@@ -51,6 +53,8 @@ class Known:
         elif "got" in line:
             message = Message(line["got"], line["previous"], line["n"], line["digest"])
             self.got.setdefault(line["partition"], []).append(message)
+        elif "session" in line:
+            self.sessions[line["session"]] += 1
         else:
             self.read.setdefault(line["partition"], []).append((line["read"], line["n"]))
 

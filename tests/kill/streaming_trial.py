@@ -1,6 +1,6 @@
-"""A trial of a stream: one service, a writer and a reader over one broker, things that go wrong meanwhile, and a verdict.
+"""A trial of a stream: one service, a writer and readers over one broker, things that go wrong meanwhile, and a verdict.
 
-with StreamTrial(tmp_path, ground) as trial:
+with StreamTrial(tmp_path, ground, READ) as trial:
     trial.kill_service_after(100)
     trial.restart_broker_after(100)
     print(trial.verdict())
@@ -12,10 +12,12 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.brokers import free_port
 from tests.helpers import wait_until_sync
 from tests.integration.documents import EVERYTHING
 from tests.kill.grounds import SUBJECT, Ground
@@ -25,9 +27,12 @@ from tests.kill.streaming_checker import Known
 from tests.kill.trial import PATIENCE, PAUSES
 from tests.service import ServiceProcess
 
-MAKE, WRITE, READ, RECALL = "make", "write", "read", "recall"
+MAKE, WRITE, RECALL = "make", "write", "recall"
+READ, FRAMES, OCTETS = "read", "frames", "octets"
+"""Those who read: as clients of Streamr, and in frames of reactive-streams-io, over the broker and through a door."""
 
-OPTIONS = {"streams": {STREAM: {"partitions": PARTITIONS, "policyId": STREAM}}, "sessionCatchUpMax": 100}
+_STREAMS = {STREAM: {"partitions": PARTITIONS, "policyId": STREAM}}
+OPTIONS = {"streams": _STREAMS, "sessionCatchUpMax": 100}
 POLICY = {
     "policyId": STREAM,
     "entries": {
@@ -39,26 +44,54 @@ POLICY = {
 }
 
 
-def connection(ground: Ground, name: str) -> dict[str, Any]:
-    """A source for Ditto commands, and one for each party of the stream."""
-    document = ground.connection(name, MAKE, WRITE, READ, RECALL)
-    document["mappingDefinitions"] = {"tanks": {"mappingEngine": "Streamr", "options": OPTIONS}}
-    for source in document["sources"][1:]:
+def connection(ground: Ground, name: str, *readers: str) -> dict[str, Any]:
+    """A source for Ditto commands, and one for each party of the stream that comes by this broker."""
+    parties = [WRITE, RECALL, *(reader for reader in readers if reader != OCTETS)]
+    document = ground.connection(name, MAKE, *parties)
+    meant = ground.reply_address(ground.beside(ground.addresses(name, FRAMES)[1], "*"))
+    document["mappingDefinitions"] = {
+        "tanks": {"mappingEngine": "Streamr", "options": OPTIONS},
+        "frames": {
+            "mappingEngine": "ReactiveStreamsIO",
+            "options": {"streams": _STREAMS, "replyAddressPattern": meant},
+        },
+    }
+    for party, source in zip(parties, document["sources"][1:], strict=True):
         source["payloadMapping"] = ["tanks"]
+        if party == FRAMES:
+            # Each session has an address of its own.
+            source["payloadMapping"] = ["frames"]
+            source["replyTarget"] = {"address": ground.reply_address("{{ header:reply-to }}")}
     return document
+
+
+def door(name: str, port: int) -> dict[str, Any]:
+    """A connection that frames come through without a broker."""
+    return {
+        "id": f"{name}-door",
+        "connectionType": "tcp",
+        "connectionStatus": "open",
+        "uri": f"tcp://127.0.0.1:{port}",
+        "mappingDefinitions": {"frames": {"mappingEngine": "ReactiveStreamsIO", "options": {"streams": _STREAMS}}},
+        "sources": [{"addresses": ["frames"], "authorizationContext": [SUBJECT], "payloadMapping": ["frames"]}],
+    }
 
 
 class StreamTrial:
     """Where things are killed while a stream is written and read."""
 
-    def __init__(self, folder: Path, ground: Ground) -> None:
+    def __init__(self, folder: Path, ground: Ground, *readers: str) -> None:
+        """`readers`: READ, FRAMES, OCTETS; a connection has room for one of the first two."""
         self.ground = ground
+        self.readers = readers
+        self._port = free_port()
         self._name = f"trial-{secrets.token_hex(4)}"
-        self._logs = {part: folder / f"{part}.log" for part in (WRITE, READ, RECALL)}
+        self._logs = {part: folder / f"{part}.log" for part in (WRITE, *readers, RECALL)}
         self._words = folder / "parties.txt"
         self._parties: dict[str, subprocess.Popen[bytes]] = {}
         ground.prepare(self._name, MAKE, *self._logs)
-        self.service = ServiceProcess.start(folder, [connection(ground, self._name)], reconnect=PAUSES)
+        documents = [connection(ground, self._name, *readers), door(self._name, self._port)]
+        self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()
         except BaseException:
@@ -70,29 +103,44 @@ class StreamTrial:
         with join(self.ground.uri, *self.ground.addresses(self._name, MAKE)) as maker:
             made = maker.ask_for(f"{namespace}/{name}/policies/commands/create", value=POLICY)
             assert made["status"] == 201, made
-        self._start(READ)
+        for reader in self.readers:
+            self._start(reader)
         self._start(WRITE)
         self.wait_for(20)
 
     def _start(self, part: str) -> subprocess.Popen[bytes]:
-        command = [part, self.ground.uri, *self.ground.addresses(self._name, part), str(self._logs[part])]
+        uri = f"rsio://127.0.0.1:{self._port}" if part == OCTETS else self.ground.uri
+        command = [uri, *self.ground.addresses(self._name, part), str(self._logs[part])]
+        module = ["tests.kill.framing"] if part in (FRAMES, OCTETS) else ["tests.kill.streaming", part]
         with self._words.open("ab") as words:
-            process = subprocess.Popen([sys.executable, "-m", "tests.kill.streaming", *command], stderr=words)
+            process = subprocess.Popen([sys.executable, "-m", *module, *command], stderr=words)
         self._parties[part] = process
         return process
 
     def count(self) -> int:
-        """How many messages the reader has handed on."""
-        log = self._logs[READ]
-        return log.read_bytes().count(b'"read"') if log.exists() else 0
+        """How many messages have been handed on by the reader that is behind all others."""
+        logs = [self._logs[reader] for reader in self.readers]
+        return min(log.read_bytes().count(b'"read"') if log.exists() else 0 for log in logs)
 
     def wait_for(self, more: int) -> None:
-        """Wait until the reader has handed on so many more."""
+        """Wait until each reader has handed on so many more."""
         target = self.count() + more
         try:
             wait_until_sync(lambda: self.count() >= target, PATIENCE)
         except BaseException as error:
-            raise AssertionError(f"the reader is stuck at {self.count()}: {self._story()}") from error
+            raise AssertionError(f"a reader is stuck at {self.count()}: {self._story()}") from error
+
+    def wait_for_sessions(self, reader: str, what: str, number: int) -> None:
+        """Wait until this has become of so many sessions of a reader."""
+        try:
+            wait_until_sync(lambda: self.sessions(reader)[what] >= number, PATIENCE)
+        except BaseException as error:
+            raise AssertionError(f"{reader}: {self.sessions(reader)}, {self._story()}") from error
+
+    def sessions(self, reader: str) -> Counter[str]:
+        """What became of a reader's sessions so far."""
+        log = self._logs[reader]
+        return Known.of(log).sessions if log.exists() else Counter()
 
     def kill_service_after(self, more: int) -> None:
         """SIGKILL as soon as the reader has handed on so many more; then start again."""
@@ -107,24 +155,36 @@ class StreamTrial:
         self.ground.start_again()
 
     def verdict(self) -> str:
-        """The checker's counts, when the reader has all that was published. Raises AssertionError with its findings."""
+        """The checker's counts, when the readers have all that was published. Raises AssertionError with its findings."""
         self._parties[WRITE].send_signal(signal.SIGUSR1)
         try:
             wait_until_sync(self._has_read_everything, PATIENCE)
         except BaseException as error:
-            raise AssertionError(f"the reader does not come to the end: {self._story()}") from error
+            raise AssertionError(f"a reader does not come to the end: {self._story()}") from error
         assert self._start(RECALL).wait(PATIENCE) == 0, self._story()
-        for part in (WRITE, READ):
+        for part in (WRITE, *self.readers):
             self._parties[part].send_signal(signal.SIGTERM)
             assert self._parties[part].wait(PATIENCE) == 0, self._story()
-        command = [sys.executable, "-m", "tests.kill.streaming_checker", *map(str, self._logs.values())]
-        checked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        assert checked.returncode == 0, checked.stdout[-8000:] + checked.stderr + self._story()
-        return checked.stdout.strip()
+        said = []
+        for reader in self.readers:
+            checked = self.check(self._logs[reader])
+            assert checked.returncode == 0, f"{reader}: {checked.stdout[-8000:]}{checked.stderr}{self._story()}"
+            said.append(f"{reader}: {checked.stdout.strip()}")
+        return "\n".join(said)
+
+    def check(self, log: Path) -> subprocess.CompletedProcess[str]:
+        """What the checker, a process of its own, says of a reader's log."""
+        logs = [str(self._logs[WRITE]), str(log), str(self._logs[RECALL])]
+        command = [sys.executable, "-m", "tests.kill.streaming_checker", *logs]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    def log_of(self, reader: str) -> Path:
+        return self._logs[reader]
 
     def _has_read_everything(self) -> bool:
-        published, reader = Known.of(self._logs[WRITE]).published, Known.of(self._logs[READ])
-        return {n for read in reader.read.values() for _, n in read}.issuperset(published)
+        published = Known.of(self._logs[WRITE]).published
+        known = (Known.of(self._logs[reader]) for reader in self.readers)
+        return all({n for read in each.read.values() for _, n in read}.issuperset(published) for each in known)
 
     def _story(self) -> str:
         return self._words.read_text(encoding="utf-8")[-4000:] + self.service.log()[-8000:]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.events import Closed, Failed, Interrupted, Opened
-from mappings.reactive_streams_io.frames import Extension, Subscribe, encode
+from mappings.reactive_streams_io.frames import Extension, Goodbye, ResumeGrant, Seq, Subscribe, encode
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.mappings.reactive_streams_io.conversation import Party, is_goodbye
 from tests.mappings.reactive_streams_io.examples import octets
@@ -157,3 +159,16 @@ def test_a_gap_interrupts_a_client_that_can_resume() -> None:
     assert client.told(Failed) == client.told(Closed) == client.elements(stream) == []
     assert client.says() == b""
     assert client.endpoint.ticket() is not None
+
+
+@pytest.mark.parametrize(("hello", "can_resume"), [("02 00 01 03", False), ("02 00 02 01 03", True)])
+def test_a_goodbye_without_a_number_is_of_one_who_does_not_know_the_session(hello: str, can_resume: bool) -> None:
+    client = Party(Role.CLIENT, has_messages=True)
+    client.says()
+    client.hears(hello)
+    if can_resume:
+        client.hears(encode(Seq(1)) + encode(ResumeGrant(bytes(16), 60_000, 1024)))
+    client.hears(encode(Goodbye("protocol error: no session")))
+    last = client.events[-1]
+    assert last == (Interrupted if can_resume else Closed)("protocol error: no session")
+    assert (client.endpoint.ticket() is not None) is can_resume
