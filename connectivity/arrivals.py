@@ -50,9 +50,22 @@ class Arrival:
     `is_again` says that it was taken up before: a commit that failed may have been carried out all the same. `number`
     grows with the order of arrival, `tries` with every time that it could not be stored for reasons of its own. `outcome`
     is what becomes of it when the last answer has ended. `route` stands for the source; each signal is answered by its own.
+    `made` is what a desk has made of it, for when it is taken up again.
     """
 
-    __slots__ = ("delivery", "facts", "is_again", "number", "open", "outcome", "place", "received", "route", "tries")
+    __slots__ = (
+        "delivery",
+        "facts",
+        "is_again",
+        "made",
+        "number",
+        "open",
+        "outcome",
+        "place",
+        "received",
+        "route",
+        "tries",
+    )
 
     def __init__(self, delivery: Delivery, received: Received, route: Route) -> None:
         self.delivery = delivery
@@ -63,6 +76,7 @@ class Arrival:
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
+        self.made: Any = None
         self.place: _Place | None = (route.place, delivery.name) if delivery.name is not None else None
         """What names the delivery, apart from what it says; None where nothing does."""
 
@@ -251,12 +265,8 @@ class Redeliveries:
         A key that a client has chosen is its own: it says nothing about what others send, or about another place.
         """
         route, delivery = arrival.route, arrival.delivery
-        if (key := _idempotency_key(signal.headers, delivery)) is not None:
-            place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
-            by = (heard.name,) if heard.name else ()
-            text = "\0".join((type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects, *by))
-            hashed = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-            return DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b""), True
+        if (key := _idempotency_key(signal.headers, delivery.envelope.headers)) is not None:
+            return _by_key(key, signal, heard.name, arrival), True
         if delivery.name is None:
             return None, False
         name = delivery.name + heard.name
@@ -273,6 +283,14 @@ class Redeliveries:
         return False
 
 
+def _by_key(key: str, signal: Command | Request | Cancel, by: str, arrival: Arrival) -> DeliveryName:
+    """What names a signal whose client has chosen a key for it."""
+    place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
+    parts = (type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects, *((by,) if by else ()))
+    hashed = blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return DeliveryName(arrival.route.connection_id, arrival.route.index, f"key:{key}:{hashed}", b"")
+
+
 class Named(NamedTuple):
     """What names a message when it comes again, if anything; whether it may have come before; whether a client chose it."""
 
@@ -287,7 +305,7 @@ def name_in_session(heard: Heard, arrival: Arrival, session: str | None, chosen:
     The key is the `idempotency-key`, or `chosen` where there is a session. It says nothing about what other sessions send.
     """
     route, delivery = arrival.route, arrival.delivery
-    key = _idempotency_key(heard.signal.headers, delivery) or (chosen if session is not None else None)
+    key = _idempotency_key(heard.signal.headers, delivery.envelope.headers) or (chosen if session is not None else None)
     if key is not None:
         text = "\0".join((session or "", *arrival.received.subjects, heard.name))
         hashed = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -296,6 +314,16 @@ def name_in_session(heard: Heard, arrival: Arrival, session: str | None, chosen:
         return Named(None)
     name = delivery.name + heard.name
     return Named(DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again)
+
+
+def name_of_part(command: Command, arrival: Arrival, name: str) -> Named:
+    """What names a command that a desk has found inside of a delivery: the key that its client has chosen, or `name`.
+
+    The key is the one of the same command in a delivery of its own.
+    """
+    if (key := _idempotency_key(command.headers)) is not None:
+        return Named(_by_key(key, command, "", arrival), True, True)
+    return Named(DeliveryName(arrival.route.connection_id, arrival.route.index, name, b""))
 
 
 def _remember(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
@@ -309,10 +337,10 @@ def digest(delivery: Delivery) -> bytes:
     return blake2b(delivery.envelope.payload, digest_size=16).digest()
 
 
-def _idempotency_key(headers: Headers, delivery: Delivery) -> str | None:
+def _idempotency_key(*headers: Headers) -> str | None:
     """The key that a client has chosen, in any spelling of its name, in the signal or beside it."""
     length = len(IDEMPOTENCY_KEY)
-    for among in (headers, delivery.envelope.headers):
+    for among in headers:
         for name in among:
             if len(name) == length and name.lower() == IDEMPOTENCY_KEY:
                 return str(among[name])

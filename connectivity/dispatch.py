@@ -214,8 +214,7 @@ class Dispatcher:
                 elif isinstance(signal, Subscribe | Request | Cancel):
                     self._stream(signal, heard, arrival)
                 elif isinstance(signal, Spoken):
-                    if (said := self._take_request(signal, heard, arrival, changes)) is not None:
-                        steps.append(said)
+                    steps += self._take_request(signal, heard, arrival, changes)
                 elif (step := self._pass_on(signal, heard, arrival, is_alone=is_alone)) is not None:
                     steps.append(step)
         except StoreUnavailable:
@@ -501,25 +500,22 @@ class Dispatcher:
 
     # requests of protocols with sessions of their own
 
-    def _take_request(
-        self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> RequestStep | AnswerStep | None:
+    def _take_request(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Steps:
         """Have the desk of its protocol carry out a request. Raises StoreUnavailable."""
         try:
             desk = self.desks.of(heard.route.mapper.protocol)
             assert desk is not None, "a protocol whose clients have sessions has a desk"
-            say = desk.take(spoken, heard, arrival, changes)
-            if isinstance(say, Errand):
-                say = self._run(say, arrival, changes)
+            found = desk.take(spoken, heard, arrival, changes)
+            says = [self._run(each, arrival, changes) if isinstance(each, Errand) else each for each in found]
         except StoreUnavailable:
             raise
         except Exception:
             log.exception("a request could not be carried out", **_about(arrival, spoken.headers))
-            return AnswerStep(arrival, ErrorResponse(None, "things", INTERNAL_ERROR, spoken.headers), heard.route)
-        return RequestStep(arrival, say, spoken.headers) if say is not None else None
+            return [AnswerStep(arrival, ErrorResponse(None, "things", INTERNAL_ERROR, spoken.headers), heard.route)]
+        return [RequestStep(arrival, say, spoken.headers) for say in says]
 
     def _run(self, errand: Errand, arrival: Arrival, changes: list[Change]) -> Saying:
-        """Carry out the command that a request is. Raises StoreUnavailable."""
+        """Carry out a command of a request. Raises StoreUnavailable."""
         command, named = errand.command, errand.named
         told = self._commands.carry_out(command, Sender(arrival, errand.subjects, named.name, named.is_asked), changes)
 

@@ -31,6 +31,7 @@ from connectivity.outbound import Route
 from connectivity.publication import feature_ids
 from connectivity.rules import with_connection_id
 from mappings.codecs.base import Answers
+from mappings.envelope import Envelope
 from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
 from mappings.headers import normalise, readable, require_size
 from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
@@ -53,12 +54,14 @@ _BROKERS_OWN = ("mqtt.", "kafka.")
 class Heard(NamedTuple):
     """One signal of a delivery, and the route by which it is answered: that of the mapper that has read it.
 
-    `name` tells it from the others of its delivery, the same at every redelivery; the first one of `Ditto` has none.
+    `name` tells it from the others of its delivery, the same at every redelivery; the first one of `Ditto` has none. What a
+    desk finds inside of it, the desk takes to the `border`.
     """
 
     signal: Inbound
     route: Route
     name: str = ""
+    border: Border | None = None
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -86,6 +89,26 @@ class _Unreadable(NamedTuple):
 
 class _NotEnforced(MappingError):
     """The sender may not speak for the entity."""
+
+
+class Border:
+    """What a source demands of what a desk finds inside of one request: the same as of a delivery."""
+
+    __slots__ = ("_delivery", "_identity", "_reader", "_subjects")
+
+    def __init__(self, reader: Reader, delivery: Delivery, subjects: tuple[str, ...], identity: str | None) -> None:
+        self._reader = reader
+        self._delivery = delivery
+        self._subjects = subjects
+        self._identity = identity
+
+    def read(self, octets: bytes) -> Received:
+        """What a message of the Ditto protocol says. Never raises for anything a sender can do."""
+        return self._reader.receive_part(octets, self._delivery, self._subjects, self._identity)
+
+    def refusal(self, entity: EntityId | None) -> Fault | None:
+        """Why the sender may not speak for an entity; None where he may."""
+        return self._reader.refusal(entity, self._identity)
 
 
 Preparation: TypeAlias = Mapping[Route, Prepared]
@@ -143,7 +166,7 @@ class Reader:
 
     async def _prepare(self, delivery: Delivery) -> Preparation:
         try:
-            self._check_size(delivery)
+            self._check_size(len(delivery.envelope.payload))
             subjects, _ = self._sender(delivery)
         except MappingError:
             # No mapper will get to read it.
@@ -163,7 +186,7 @@ class Reader:
         unreadable: _Unreadable | None = None
         dropped = 0
         try:
-            self._check_size(delivery)
+            self._check_size(len(delivery.envelope.payload))
             subjects, identity = self._sender(delivery)
         except MappingError as error:
             return Received((), (), *self._unreadable(error, delivery, self.route, is_read=False))
@@ -180,10 +203,35 @@ class Reader:
             else:
                 dropped += not signals
                 for number, signal in enumerate(signals):
-                    heard.append(Heard(signal, route, f"{prefix}#{number}" if number else prefix))
+                    border = Border(self, delivery, subjects, identity) if isinstance(signal, Spoken) else None
+                    heard.append(Heard(signal, route, f"{prefix}#{number}" if number else prefix, border))
         if unreadable is None:
             return Received(heard, subjects) if not dropped else Received(heard, subjects, dropped=dropped)
         return Received(heard, subjects, *unreadable, dropped)
+
+    def receive_part(
+        self, octets: bytes, delivery: Delivery, subjects: tuple[str, ...], identity: str | None
+    ) -> Received:
+        """Read one message of the Ditto protocol that a delivery has brought inside of something else."""
+        route = self._default
+        is_read = False
+        try:
+            self._check_size(len(octets))
+            decoded = route.mapper.decode(Envelope(octets, {}), None)
+            is_read = True
+            signals = [Heard(self._complete(each, delivery, subjects, identity), route) for each in decoded]
+        except Exception as error:
+            return Received((), subjects, *self._unreadable(error, delivery, route, is_read))
+        return Received(signals, subjects)
+
+    def refusal(self, entity: EntityId | None, identity: str | None) -> Fault | None:
+        """Why somebody with this identity may not speak for an entity; None where he may."""
+        try:
+            if identity is not None:
+                self._enforce(entity, identity)
+        except MappingError as error:
+            return error.fault
+        return None
 
     def _unreadable(self, error: Exception, delivery: Delivery, route: Route, is_read: bool) -> _Unreadable:
         """Why this route's mapper made nothing of a delivery. `is_read` says that it has words for what it has read."""
@@ -240,8 +288,7 @@ class Reader:
             now=self.route.now,
         )
 
-    def _check_size(self, delivery: Delivery) -> None:
-        size = len(delivery.envelope.payload)
+    def _check_size(self, size: int) -> None:
         if size > self._max_payload:
             message = f"The payload has {size} bytes, allowed are {self._max_payload}."
             raise DecodeError(Fault(413, "connectivity:message.toolarge", message))
@@ -296,7 +343,7 @@ class Reader:
         """
         headers = _filled(mapped, self._transported(delivery))
         require_size(headers)
-        if identity is not None:
+        if identity is not None and not signal.has_parts:
             self._enforce(signal.entity, identity)
         headers["ditto-originator"] = subjects[0]
         return replace(signal, headers=headers)

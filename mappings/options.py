@@ -143,6 +143,11 @@ def template(value: object) -> Template:
     return _parsed(text(value), ())
 
 
+def address(value: object) -> Template:
+    """A template of an address that answers go to, over what they say."""
+    return _parsed(text(value), (), Scope.SOURCE)
+
+
 def templates(value: object) -> HeaderMapping:
     """An object of header names and their templates; a value may be a number or a boolean."""
     written: dict[str, Any] = _expect(value, dict, "an object of names and templates")
@@ -202,9 +207,9 @@ def json_template(value: object) -> JsonTemplate:
     return result
 
 
-def _parsed(value: str, steps: tuple[str | int, ...]) -> Template:
+def _parsed(value: str, steps: tuple[str | int, ...], scope: Scope = Scope.MAPPER) -> Template:
     try:
-        return parse(value, Scope.MAPPER)
+        return parse(value, scope)
     except PlaceholderError as error:
-        expected = f"what is known in {Scope.MAPPER.place}"
+        expected = f"what is known in {scope.place}"
         raise Refused(OptionProblem(steps, value, expected, FAILED, error.fault.message)) from error

@@ -317,11 +317,15 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a client of a protocol with sessions of its own said; its desk knows what it means (`connectivity.desks`)."""
+    """What a client of a protocol with sessions of its own said; its desk knows what it means (`connectivity.desks`).
+
+    `has_parts`: what it is about only its parts say. The desk has each of them judged.
+    """
 
     request: Any
     headers: Headers
     entity: EntityId | None = None
+    has_parts: bool = False
 
 
 class Ending(Enum):

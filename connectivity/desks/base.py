@@ -38,9 +38,9 @@ class Saying(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """A command that a request has turned out to be. The dispatcher carries it out as one that `subjects` have sent.
+    """A command that a request is, or has in it. The dispatcher carries it out as one that `subjects` have sent.
 
-    `named` is what names the request across redeliveries. `told` is told once what came of it, when that is durable.
+    `named` is what names the command across redeliveries. `told` is told once what came of it, when that is durable.
     """
 
     command: Command
@@ -70,11 +70,12 @@ class Desk(ABC):
     def __init__(self, means: Means) -> None: ...
 
     @abstractmethod
-    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | Errand | None:
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Sequence[Saying | Errand]:
         """Carry out a request. What it changes is staged in the store and appended to the changes of its batch.
 
-        What comes back is said when these are durable, or is still to be carried out; None: that is all. Raises
-        StoreUnavailable where the delivery has to be taken up again.
+        What comes back is said when these are durable, or is still to be carried out, in this order; the delivery is
+        settled when all of it has ended. Nothing: that is all. Where an arrival is taken up again, so is all of this:
+        what the desk has noted in `arrival.made` is still there. Raises StoreUnavailable where that has to be.
         """
 
     @abstractmethod

@@ -11,17 +11,19 @@ only one: a second hello is a mistake there, and no client that has started anew
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 import structlog
 
 from connectivity.arrivals import Arrival
 from connectivity.brokers.base import Parting, Sign
-from connectivity.desks.base import Desk, Means, Saying
+from connectivity.desks.base import Desk, Errand, Means, Saying
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
 from connectivity.lines import Line, drop, is_meant, resolved_reply
 from connectivity.outbound import Route
+from connectivity.reactive_streams_io.commanding import Answers, Made, Party, carry_out
 from connectivity.reactive_streams_io.counterparts import Counterpart
 from connectivity.reactive_streams_io.opening import Opening
 from connectivity.reactive_streams_io.rooms import Key, Room
@@ -56,27 +58,39 @@ class RsioDesk(Desk):
     def __repr__(self) -> str:
         return f"<RsioDesk, {list(self._rooms.values())!r}>"
 
-    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | None:  # noqa: ARG002
-        """Give a message to its session. What it leads to is said by the session, at once and later."""
+    def take(
+        self,
+        spoken: Spoken,
+        heard: Heard,
+        arrival: Arrival,
+        changes: list[Change],  # noqa: ARG002
+    ) -> Sequence[Saying | Errand]:
+        """Give a message to its session. What it leads to is said by the session, at once and later; the commands that it
+        brings are carried out with its batch."""
+        if arrival.made is not None and (made := arrival.made.get(heard.name)) is not None:
+            return carry_out(made, heard, arrival)
         room = self._room(heard.route)
         found = self._find(room, heard.route, spoken.headers, arrival)
         if found is None:
-            return None
+            return ()
         key, line = found
         counterpart = room.find(key)
         if counterpart is not None and counterpart.owners.isdisjoint(arrival.received.subjects):
             drop("a session is not for others to use", arrival, spoken.headers, answer_to=line.address)
-            return None
+            return ()
         if counterpart is not None and arrival.delivery.redelivered and counterpart.is_known(arrival.delivery):
             heard.route.meter.inbound("answered_again")
-            return None
+            return _carry_out(counterpart, room, heard, arrival, is_again=True)
         counterpart = self._seat(room, key, line, counterpart, heard.route, arrival, spoken.request)
-        if counterpart is not None:
-            counterpart.line = line
-            is_text = arrival.delivery.envelope.header(FRAME) == TEXT
-            events = counterpart.reject(Mistake.TEXT) if is_text else counterpart.hear(arrival.delivery)
-            room.see(key, counterpart, events)
-        return None
+        if counterpart is None:
+            return ()
+        counterpart.line = line
+        before = counterpart.offers
+        is_text = arrival.delivery.envelope.header(FRAME) == TEXT
+        events = counterpart.reject(Mistake.TEXT) if is_text else counterpart.hear(arrival.delivery, heard.border)
+        room.see(key, counterpart, events)
+        is_again = arrival.delivery.redelivered or counterpart.offers is not before
+        return _carry_out(counterpart, room, heard, arrival, is_again=is_again)
 
     def _seat(
         self,
@@ -165,7 +179,13 @@ class RsioDesk(Desk):
             options = cast(RsioOptions, route.mapper.codec.terms)
             opening = Opening(options, means.store, means.streams, means.decider.world, self._writing, means.now)
             room = self._rooms[key] = Room(
-                route.connection_id, options, opening, means.streams, self._watching, means.clock
+                route.connection_id,
+                options,
+                opening,
+                means.streams,
+                self._watching,
+                means.clock,
+                Answers.of(options, means.now),
             )
         return room
 
@@ -194,6 +214,22 @@ class RsioDesk(Desk):
 def _begins(octets: bytes, route: Route) -> bool:
     """Whether there is a session from now on: with a hello, or since a door tells of somebody who has said nothing yet."""
     return not octets if route.is_stream else begins_session(octets) or (route.is_door and not octets)
+
+
+def _carry_out(
+    counterpart: Counterpart, room: Room, heard: Heard, arrival: Arrival, *, is_again: bool
+) -> Sequence[Saying | Errand]:
+    """The commands that a message has brought. `is_again`: with those of which nobody was told yet, since what had brought
+    them may have been given up."""
+    offers = counterpart.offers
+    fresh = offers.ingest.take()
+    elements = offers.ingest.untold if is_again else fresh
+    if not elements:
+        return ()
+    party = Party(offers.ingest, room.answers, counterpart.line.address, lambda: offers.wake())
+    made = Made(elements, party)
+    arrival.made = {**(arrival.made or {}), heard.name: made}
+    return carry_out(made, heard, arrival)
 
 
 DESK = RsioDesk

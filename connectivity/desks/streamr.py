@@ -90,22 +90,20 @@ class StreamrDesk(Desk):
 
     # requests
 
-    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Saying | Errand | None:
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Sequence[Saying | Errand]:
         """Whatever is said of a request, a refusal too, is said in its turn, once all before it is durable."""
         request: Request = spoken.request
         visit = self._visit(request, spoken.headers, heard, arrival)
         if visit is None:
-            return None
+            return ()
         try:
             if visit.is_taken:
                 raise _taken(request)
-            return self._carry_out(request, visit, spoken.headers, changes)
+            return (self._carry_out(request, visit, spoken.headers, changes),)
         except RequestRefused as error:
-            return self._refused(error, visit, spoken.headers)
+            return (self._refused(error, visit, spoken.headers),)
 
-    def _carry_out(
-        self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]
-    ) -> Saying | Errand | None:
+    def _carry_out(self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | Errand:
         if isinstance(request, Publish):
             return self._publish(request, visit, headers, changes)
         line = visit.line

@@ -20,12 +20,25 @@ import structlog
 from connectivity.arrivals import digest
 from connectivity.brokers.base import Delivery, Parting
 from connectivity.errors import ConnectivityError
+from connectivity.inbound import Border
 from connectivity.lines import Line
 from connectivity.reactive_streams_io.offers import Offers, nobody
 from connectivity.reactive_streams_io.opening import Opening
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.reactive_streams_io.endpoint import Endpoint, State
-from mappings.reactive_streams_io.events import Cancelled, Closed, Event, Interrupted, Requested, Resumed, Subscribed
+from mappings.reactive_streams_io.events import (
+    Arrived,
+    Cancelled,
+    Closed,
+    Completed,
+    Event,
+    Failed,
+    Interrupted,
+    Opened,
+    Requested,
+    Resumed,
+    Subscribed,
+)
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.messages import envelope
 from mappings.reactive_streams_io.mistakes import Mistake
@@ -77,6 +90,7 @@ class Counterpart:
         self._window = WINDOW_OF_A_PEER if self._is_peer else WINDOW
         self._parting: Parting | None = None
         """Why the client's connection is over, where that is still to be told to the door."""
+        self._border: Border | None = None
         self._is_flushing = self._is_woken = self._is_gone = False
         offers.wake = self.wake
 
@@ -90,8 +104,9 @@ class Counterpart:
             return bool(self._heard) and next(reversed(self._heard)) == known
         return known in self._heard
 
-    def hear(self, delivery: Delivery) -> Sequence[Event]:
-        """Take a message; the events that are not about streams."""
+    def hear(self, delivery: Delivery, border: Border | None = None) -> Sequence[Event]:
+        """Take a message; the events that are not about streams. `border` knows whom its sender may speak for."""
+        self._border = border
         if self._is_peer:
             return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
         known = (delivery.name, digest(delivery))
@@ -107,7 +122,10 @@ class Counterpart:
 
     def tick(self) -> Sequence[Event]:
         """Look whether something is due."""
-        return self._react(self.endpoint.tick(self._clock()))
+        now = self._clock()
+        events = self.endpoint.tick(now)
+        self.offers.ingest.tick(now)
+        return self._react(events)
 
     def part(self, reason: str) -> Sequence[Event]:
         """Say goodbye."""
@@ -143,6 +161,15 @@ class Counterpart:
                 case Resumed(session):
                     # What comes behind it is about that session's streams, be it their end.
                     self._take_over(session)
+                case Arrived(stream, elements):
+                    self.offers.ingest.arrived(stream, elements)
+                case Completed(stream):
+                    self.offers.ingest.ended(stream, None, self._clock())
+                case Failed(stream, reason):
+                    self.offers.ingest.ended(stream, reason, self._clock())
+                case Opened():
+                    self.offers.ingest.begin()
+                    others.append(event)
                 case Closed() | Interrupted():
                     self._end(event)
                     if self._is_peer:
@@ -158,6 +185,8 @@ class Counterpart:
         # A message is heard once: what goes wrong with a part of it is said there, and the rest of it counts.
         try:
             opened = self._opening.open(publisher, self.offers.subjects)
+            if not isinstance(opened, Fault) and self._border is not None:
+                opened = self._border.refusal(opened.entity) or opened
             if isinstance(opened, Fault):
                 self.offers.refuse(stream, opened)
             else:

@@ -14,6 +14,7 @@ from itertools import takewhile
 from connectivity.errors import ConnectivityError
 from connectivity.feeds import Feed
 from connectivity.lanes import Ended, Posting
+from connectivity.reactive_streams_io.ingesting import Ingest
 from connectivity.reactive_streams_io.opening import Opened
 from connectivity.reactive_streams_io.watching import Watching
 from connectivity.streams import Peer, Streams
@@ -56,6 +57,8 @@ class Offers:
         self.subjects = subjects
         self.streams_there = options.streams
         self.largest = options.limits.element
+        self.ingest = Ingest(session, options.ingest, connection_id)
+        """What the service has subscribed to in the same session."""
         self.wake: Callable[[], None] = nobody
         self.elements = 0
         """Those that were offered since somebody has set this to 0."""
@@ -104,6 +107,7 @@ class Offers:
 
     def stop(self) -> None:
         """The session is over."""
+        self.ingest.stop()
         for stream in list(self._offers):
             self.cancel(stream)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from connectivity.lines import Line
+from connectivity.reactive_streams_io.commanding import Answers
 from connectivity.reactive_streams_io.counterparts import GAP, Counterpart
 from connectivity.reactive_streams_io.offers import Offers
 from connectivity.reactive_streams_io.opening import Opening
@@ -41,10 +42,13 @@ class Room:
         streams: Streams,
         watching: Watching,
         clock: Callable[[], float],
+        answers: Answers,
     ) -> None:
         """`clock` gives monotonic seconds."""
         self.connection_id = connection_id
         self.options = options
+        self.answers = answers
+        """How commands are answered that clients have sent in streams."""
         self._opening = opening
         self._streams = streams
         self._watching = watching

@@ -51,7 +51,7 @@ class ReactiveStreamsIoCodec(Codec):
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """The message as it is."""
-        return (Spoken(envelope.payload, {}),)
+        return (Spoken(envelope.payload, {}, has_parts=True),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         """The goodbye for an error. Raises EncodeError for all else, which sessions are sent by their desk."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mappings.options import Option, OptionProblem, Refused, flag, read_options
+from mappings.options import Option, OptionProblem, Refused, address, flag, read_options
+from mappings.placeholders import Template
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.limits import Limits
 from mappings.streamr import options as streamr
@@ -20,6 +21,9 @@ from mappings.streamr.options import StreamOptions
 
 LARGEST_ELEMENT = 64 << 20
 LARGEST_PART = 65_535
+MOST_INGESTED = 16
+LONGEST_NAME = 256
+"""Characters of a name that is ingested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,10 @@ class RsioOptions:
     streams: Mapping[str, StreamOptions] = field(default_factory=dict)
     reply_addresses: AddressPattern | None = None
     allows_unreliable: bool = False
+    ingest: tuple[str, ...] = ()
+    """The names of what the service subscribes to at each client."""
+    ingest_reply: Template | None = None
+    """Where commands that came so are answered; None: nowhere."""
 
 
 def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
@@ -44,6 +52,8 @@ def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
         streams=found["streams"],
         reply_addresses=found["replyAddressPattern"],
         allows_unreliable=found["allowUnreliable"],
+        ingest=found["ingest"],
+        ingest_reply=found["ingestReplyAddress"],
     )
 
 
@@ -59,6 +69,19 @@ def _extensions(value: object) -> frozenset[Extension]:
     if problems:
         raise Refused(*problems)
     return frozenset(known[each] for each in value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MOST_INGESTED:
+        raise Refused(OptionProblem((), value, f"a list of at most {MOST_INGESTED} names"))
+    problems = [
+        OptionProblem((number,), each, f"a name of 1 to {LONGEST_NAME} characters that is not in the list yet")
+        for number, each in enumerate(value)
+        if not isinstance(each, str) or not 1 <= len(each) <= LONGEST_NAME or each in value[:number]
+    ]
+    if problems:
+        raise Refused(*problems)
+    return tuple(value)
 
 
 def _octets(most: int) -> Any:
@@ -112,6 +135,21 @@ OPTIONS = (
         "Whether sessions may be held over a source with `qos` 0, where messages can be lost.",
         True,
         False,
+    ),
+    Option(
+        "ingest",
+        _names,
+        "The names of what the service subscribes to at each client, as `ingest/<name>`: each element is a message of the"
+        " Ditto protocol, a command that is carried out.",
+        ["telemetry"],
+        [],
+    ),
+    Option(
+        "ingestReplyAddress",
+        address,
+        "Where such a command is answered that says `response-required: true`, in the Ditto protocol: an address as of a"
+        " reply-target, over the headers of the answer. Without it nothing is answered.",
+        "answers/{{ header:device }}",
     ),
     Option(
         "tck",

@@ -203,14 +203,21 @@ class Session:
 
     # Streams that we ask for.
 
-    def subscribe(self, publisher: str, demand: int) -> int:
-        """Ask for a stream; its number. Raises EncodeError where there are too many, or the string is too long."""
+    def subscribe(self, publisher: str, demand: int, above: int = 0) -> int:
+        """Ask for a stream, by the smallest free id above this one; its number.
+
+        Raises EncodeError where there are too many, or the string is too long.
+        """
         if (length := len(publisher.encode())) > self._limits.publisher:
             said = f"found a publisher string of {length} octets, expected at most {self._limits.publisher}"
             raise EncodeError(Fault(400, "rsio:publisher.invalid", said))
-        generation = self.subscribing.subscribe(next(self._numbers), demand)
+        generation = self.subscribing.subscribe(next(self._numbers), demand, above)
         self._say(Subscribe(publisher, generation.subscriber, generation.demand))
         return generation.stream
+
+    def id_of(self, stream: int) -> int | None:
+        """The id by which we asked for a stream; None where it is over."""
+        return self.subscribing.id_of(stream)
 
     def request(self, stream: int, demand: int) -> bool:
         """Ask for more. False where the stream is over. Raises ValueError for nothing or less."""

@@ -101,8 +101,8 @@ class Subscribing:
         """Those that live, oldest first."""
         return list(self._by_stream)
 
-    def subscribe(self, stream: int, demand: int) -> Generation:
-        """A new generation of the smallest free id. Raises EncodeError where too many live already."""
+    def subscribe(self, stream: int, demand: int, above: int = 0) -> Generation:
+        """A new generation of the smallest free id above this one. Raises EncodeError where too many live already."""
         if len(self._by_stream) >= self._limits.subscriptions:
             raise EncodeError(
                 Fault(
@@ -112,13 +112,18 @@ class Subscribing:
         taken = {generation.subscriber for generation in self._by_stream.values()}
         subscriber = next(
             each
-            for each in range(1, LARGEST_ID)
+            for each in range(above + 1, LARGEST_ID)
             if each not in taken and len(self._pending.get(each, ())) < self._limits.generations
         )
         generation = Generation(stream, subscriber, demand, self._limits)
         self._pending.setdefault(subscriber, deque()).append(generation)
         self._by_stream[stream] = generation
         return generation
+
+    def id_of(self, stream: int) -> int | None:
+        """The id of a stream that lives."""
+        generation = self._by_stream.get(stream)
+        return None if generation is None else generation.subscriber
 
     def request(self, stream: int, demand: int) -> Generation | None:
         """Ask for more of a stream that lives: its generation, or None. Raises ValueError for nothing or less."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connectivity.brokers.base import Delivery
-from connectivity.inbound import Reader, Received
+from connectivity.inbound import Border, Reader, Received
 from connectivity.monitor import Monitor
 from connectivity.outbound import Route
 from connectivity.outbox import Outbox
@@ -286,6 +286,41 @@ def test_filters_of_which_none_fits_the_kind_of_entity_are_unresolved() -> None:
     payload = document("acme.site/lamp-7/policies/commands/retrieve")
     error = refused(reader(enforcement=for_things), payload, {"device_id": "acme.site:lamp-7"})
     assert (error.fault.error, error.entity, error.group) == ("placeholder:unresolved", POLICY, "policies")
+
+
+def border(headers: Mapping[str, str], max_payload: int = 1 << 20, **more: Any) -> Border:
+    """What guards the parts of a message of a protocol with sessions."""
+    (heard,) = receive(reader(max_payload, payloadMapping=["ReactiveStreamsIo"], **more), b"\x01", headers).signals
+    assert heard.border is not None
+    return heard.border
+
+
+def test_what_a_desk_finds_inside_of_a_request_is_read_as_a_delivery_is() -> None:
+    guard = border({"site": "north"}, headerMapping={"site": "{{ header:site }}"})
+    (heard,) = guard.read(turn(True, correlation_id="c-1")).signals
+    assert isinstance(heard.signal, Command)
+    assert dict(heard.signal.headers) == {"site": "north", "correlation-id": "c-1", "ditto-originator": OWNER}
+    assert guard.refusal(None) is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "error", "is_enforced"),
+    [
+        (turn(True), None, True),
+        (command("modify", "/attributes/on", 1, name="lamp-8"), "connectivity:connection.id.enforcement.failed", False),
+        (b"{", "json.invalid", True),
+        (b" " * 1001, "connectivity:message.toolarge", True),
+    ],
+)
+def test_the_parts_of_a_request_are_enforced_and_bounded_one_by_one(
+    payload: bytes, error: str | None, is_enforced: bool
+) -> None:
+    guard = border({"device_id": "acme.site:lamp-7"}, 1000, enforcement=BY_HEADER)
+    found = guard.read(payload)
+    assert (found.error.fault.error if found.error is not None else None, found.is_enforced) == (error, is_enforced)
+    assert guard.refusal(LAMP) is None
+    for other in (None, EntityId(EntityType.THING, "acme.site", "lamp-8")):
+        assert guard.refusal(other) is not None
 
 
 def test_an_enforcement_without_filters_lets_nobody_pass() -> None:

@@ -15,7 +15,7 @@ CODEC = load_codec("ReactiveStreamsIO")
 
 @pytest.mark.parametrize("payload", [b"", b"\x01\x00\x00", b"{}", b"\xff" * 9])
 def test_a_message_is_what_was_spoken(payload: bytes) -> None:
-    assert CODEC.decode(Envelope(payload, {"reply-to": "a"}), None) == (Spoken(payload, {}),)
+    assert CODEC.decode(Envelope(payload, {"reply-to": "a"}), None) == (Spoken(payload, {}, has_parts=True),)
 
 
 def test_an_error_is_a_goodbye() -> None:

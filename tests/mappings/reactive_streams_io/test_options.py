@@ -26,6 +26,9 @@ def test_everything_may_be_written() -> None:
     assert found.reply_addresses is not None
     assert found.reply_addresses.allows("rsio/pump/down")
     assert list(found.streams) == ["tank-9"]
+    assert found.ingest == ("telemetry",)
+    assert found.ingest_reply is not None
+    assert found.ingest_reply.text == "answers/{{ header:device }}"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,13 @@ def test_everything_may_be_written() -> None:
         ({"partLimit": 65_536}, ("partLimit",)),
         ({"sessionIdleTimeout": "soon"}, ("sessionIdleTimeout",)),
         ({"streams": {"": {}}}, ("streams", "")),
+        ({"ingest": "telemetry"}, ("ingest",)),
+        ({"ingest": [f"n{number}" for number in range(17)]}, ("ingest",)),
+        ({"ingest": ["a", ""]}, ("ingest", 1)),
+        ({"ingest": ["a" * 257]}, ("ingest", 0)),
+        ({"ingest": ["a", "b", "a"]}, ("ingest", 2)),
+        ({"ingestReplyAddress": ""}, ("ingestReplyAddress",)),
+        ({"ingestReplyAddress": "{{ thing:nose }}"}, ("ingestReplyAddress",)),
         ({"colour": "blue"}, ("colour",)),
     ],
 )

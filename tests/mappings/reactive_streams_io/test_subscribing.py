@@ -30,6 +30,13 @@ def test_the_smallest_free_id_is_taken() -> None:
     assert streams.streams == [3, 4, 5, 6]
 
 
+def test_the_smallest_free_id_above_another_is_taken_where_that_is_wanted() -> None:
+    streams = subscribing(3)
+    streams.cancel(1)
+    assert streams.subscribe(4, 0, above=1).subscriber == 4
+    assert (streams.id_of(4), streams.id_of(1)) == (4, None)
+
+
 def test_no_more_than_the_limit_live_at_a_time() -> None:
     streams = subscribing(2, limits=Limits(subscriptions=2))
     with pytest.raises(EncodeError) as error:
