@@ -163,10 +163,8 @@ class Counterpart:
                     self._take_over(session)
                 case Arrived(stream, elements):
                     self.offers.ingest.arrived(stream, elements)
-                case Completed(stream):
-                    self.offers.ingest.ended(stream, None, self._clock())
-                case Failed(stream, reason):
-                    self.offers.ingest.ended(stream, reason, self._clock())
+                case Completed() | Failed():
+                    self._ended(event)
                 case Opened():
                     self.offers.ingest.begin()
                     others.append(event)
@@ -194,6 +192,12 @@ class Counterpart:
         except Exception:
             log.exception("a publisher could not be opened", publisher=publisher, connection=self.line.connection_id)
             self.offers.fail(stream, INTERNAL_ERROR)
+
+    def _ended(self, event: Completed | Failed) -> None:
+        """A stream of the client has ended: by itself, unless its session is over or has made room for another one."""
+        if self.endpoint.state is State.OPEN and self.endpoint.session is self.offers.session:
+            reason = event.reason if isinstance(event, Failed) else None
+            self.offers.ingest.ended(event.stream, reason, self._clock())
 
     def _end(self, event: Closed | Interrupted) -> None:
         if self.offers.wake == self.wake:
