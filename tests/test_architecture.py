@@ -316,6 +316,7 @@ LIBRARIES = {
     "confluent_kafka": ("connectivity.brokers.kafka", "connectivity.kafka.*"),
     "_quickjs": ("connectivity.scripts.sandbox",),
     "quickjs": (),
+    "cbor2": ("connectivity.reactive_streams_io.encoding",),
     "pyspark": ("spark_store.pipeline*", "spark_store.session", "spark_store.wide", "spark_store.rql.to_spark"),
     "py4j": ("spark_store.pipeline*", "spark_store.session"),
     "deltalake": ("spark_store.lake", "spark_store.lake_rows", "spark_store.scanning"),

@@ -17,6 +17,7 @@ import msgspec
 from connectivity.feeds import NOTHING, Feed
 from connectivity.history import HistoryFeed
 from connectivity.published import first_published
+from connectivity.reactive_streams_io.encoding import cbor
 from connectivity.reactive_streams_io.feeds import Apart, Behind, Later, Trials, Write, Written
 from connectivity.reactive_streams_io.watching import not_readable
 from connectivity.store import Store
@@ -77,7 +78,8 @@ class Opening:
         """What a publisher string asks for, or what is wrong with it."""
         try:
             name = names.parse(publisher, with_trials=self._options.has_trials)
-            return self._named(name, subjects)
+            opened = self._named(name, subjects)
+            return opened if name.encoding == "json" or isinstance(opened, Fault) else _in_cbor(name, opened)
         except DecodeError as error:
             return error.fault
         except (SelectorRefused, ValueError) as error:
@@ -86,8 +88,6 @@ class Opening:
             return _unprocessable(error.fault)
 
     def _named(self, name: names.Name, subjects: tuple[str, ...]) -> Opened | Fault:
-        if name.encoding != "json":
-            return _wrong(f"found enc={name.encoding}, expected json")
         match name:
             case names.Trial():
                 return Opened(Kind.HISTORY, None, trials.element_size(name), lambda: _trial(name))
@@ -252,6 +252,18 @@ class Opening:
         return Fault(
             410, "rsio:history.gone", f"Found {wanted}, and what is retained of '{entity}' begins at {oldest}."
         )
+
+
+def _in_cbor(name: names.Name, opened: Opened) -> Opened | Fault:
+    """The same elements in CBOR, where they are JSON."""
+    if opened.element_size or (isinstance(name, names.Trial) and name.kind == "big"):
+        return _wrong("found enc=cbor, and the elements of this publisher are octets of their own")
+
+    def open() -> Feed | Fault:
+        feed = opened.open()
+        return feed if isinstance(feed, Fault) else _written(feed, cbor)
+
+    return opened._replace(open=open)
 
 
 def _trial(trial: names.Trial) -> Feed:
