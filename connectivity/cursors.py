@@ -22,18 +22,16 @@ from typing import Final, NamedTuple
 import structlog
 
 from connectivity.cursor import Cursor
-from connectivity.happening import TWIN_EVENTS
+from connectivity.happening import TWIN_EVENTS, NowWorld
 from connectivity.interest import Happening
 from connectivity.model import Connection, Target
 from connectivity.monitor import Figure
 from connectivity.store import Store
 from connectivity.targets import TargetRoute
-from connectivity.twins.base import World
-from connectivity.twins.enforcer import Enforcer
 from mappings.ids import EntityId, EntityType
 from mappings.signals import TwinEvent
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Followed, Place, Snapshot
+from spark_store.records import Followed, Place
 
 log = structlog.get_logger(__name__)
 
@@ -59,22 +57,6 @@ class Lag(NamedTuple):
 
     events: int
     seconds: float
-
-
-class NowWorld(NamedTuple):
-    """A world with a clock, as targets see it."""
-
-    world: World
-    clock: Callable[[], datetime]
-
-    def snapshot(self, entity: EntityId) -> Snapshot | None:
-        return self.world.snapshot(entity)
-
-    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        return self.world.enforcer(policy_id, namespace)
-
-    def now(self) -> datetime:
-        return self.clock()
 
 
 class Cursors:

@@ -32,11 +32,12 @@ from connectivity.brokers.base import Outcome, Sign
 from connectivity.collecting import Pending
 from connectivity.commands import Commands, Sender
 from connectivity.conversation import conversation
-from connectivity.cursors import Cursors, NowWorld
+from connectivity.cursors import Cursors
 from connectivity.desks import Desks
 from connectivity.desks.base import Errand, Saying
 from connectivity.errors import TwinError
 from connectivity.exchange import Exchange
+from connectivity.happening import NowWorld
 from connectivity.inbound import Heard
 from connectivity.lanes import Ended
 from connectivity.members import Member, Members

@@ -60,6 +60,11 @@ class ExtraFields:
     def __repr__(self) -> str:
         return f"ExtraFields({self.text!r})"
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What its pointers begin with, where that does not depend on a signal."""
+        return frozenset(first for first, *_ in (it.segments for it in self._pointers) if isinstance(first, str))
+
     def selection(self, context: Callable[[], PlaceholderContext]) -> Selection:
         """The fields that are wanted with a signal; `context` is what placeholders read of it."""
         if self._constant is not None:

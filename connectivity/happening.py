@@ -8,15 +8,16 @@ when it was first asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
 from connectivity.publication import context_of
+from connectivity.twins.base import World
 from connectivity.twins.enforcer import DROP, Enforcer
 from connectivity.twins.live import may_receive
 from connectivity.twins.retrieval import hidden
@@ -55,6 +56,22 @@ class Present(Protocol):
 
     def now(self) -> datetime:
         """An aware time."""
+
+
+class NowWorld(NamedTuple):
+    """A world with a clock, as those see it who are told of signals."""
+
+    world: World
+    clock: Callable[[], datetime]
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        return self.world.snapshot(entity)
+
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        return self.world.enforcer(policy_id, namespace)
+
+    def now(self) -> datetime:
+        return self.clock()
 
 
 class Kept(Enum):

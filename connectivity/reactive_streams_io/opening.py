@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from connectivity.feeds import NOTHING, Feed
+from connectivity.happening import NowWorld
 from connectivity.history import HistoryFeed
 from connectivity.published import first_published
 from connectivity.reactive_streams_io.encoding import cbor
+from connectivity.reactive_streams_io.enriching import enriched
 from connectivity.reactive_streams_io.feeds import Apart, Behind, Later, Trials, Write, Written
 from connectivity.reactive_streams_io.watching import not_readable
 from connectivity.store import Store
@@ -107,9 +109,11 @@ class Opening:
     def _history(self, name: names.History, subjects: tuple[str, ...]) -> Opened | Fault:
         if name.follow and name.to_revision is not None:
             return _wrong("found follow with to, which has an end")
+        if name.extra_fields is not None and not name.follow:
+            return _wrong("found extra-fields without follow, expected them where it goes on live")
         entity = name.entity
         write = self._written(entity, name.projection, name.fields, None)
-        is_kept = self._matching(name.filter) if name.follow and name.filter is not None else None
+        live = self._live_written(name, subjects) if name.follow else write
 
         def open() -> Feed | Fault:
             newest = self._newest(entity)
@@ -124,16 +128,12 @@ class Opening:
             if not name.follow:
                 return _written(feed, write)
             written = Written(feed, write)
-            live = self._written(entity, name.projection, name.fields, is_kept)
             return Behind(written, lambda: self._live(entity, newest, live, subjects))
 
         return Opened(Kind.HISTORY, entity, _size(name.projection), open)
 
     def _events(self, name: names.Events, subjects: tuple[str, ...]) -> Opened | Fault:
-        if name.extra_fields is not None:
-            return _wrong("found extra-fields, expected fields of the event alone")
-        is_kept = self._matching(name.filter) if name.filter is not None else None
-        write = self._written(name.entity, name.projection, name.fields, is_kept)
+        write = self._live_written(name, subjects)
 
         def open() -> Feed | Fault:
             return self._live(name.entity, None, write, subjects)
@@ -148,6 +148,16 @@ class Opening:
         """Whether an event matches a filter. Raises QueryError."""
         predicate = rql.resolve_times(rql.parse(text), self._now())
         return lambda event: rql.evaluate(predicate, partial_thing(event))
+
+    def _live_written(self, name: names.History | names.Events, subjects: tuple[str, ...]) -> Write:
+        """What writes the live events that a name asks for. Raises SelectorRefused, DecodeError, QueryError, ValueError."""
+        if name.extra_fields is None:
+            is_kept = self._matching(name.filter) if name.filter is not None else None
+            return self._written(name.entity, name.projection, name.fields, is_kept)
+        if name.projection is not None:
+            raise ValueError("found extra-fields with project, expected one of them")
+        write = enriched(name.entity, name.extra_fields, name.filter, subjects, NowWorld(self._world, self._now))
+        return write if name.fields is None else _selected(write, name.fields)
 
     def _written(
         self,

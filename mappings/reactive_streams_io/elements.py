@@ -1,6 +1,7 @@
 """Events of things and policies as elements: a JSON object of each, or one number of it (reactive-streams-io, elements).
 
-The object has `topic`, `path`, `value` (where there is one), `revision` and `timestamp`. Values travel as the JSON text that
+The object has `topic`, `path`, `value` (where there is one), `extra` (what was asked for besides), `revision` and
+`timestamp`. Values travel as the JSON text that
 they are stored as. A projection is the number at a pointer, in so many octets; what it cannot say is no element.
 """
 
@@ -31,18 +32,20 @@ class EventWriter:
         self._entity = entity
         self._heads: dict[str, bytes] = {}
 
-    def __call__(self, event: Event) -> bytes:
-        """The object of an event."""
+    def __call__(self, event: Event, extra: bytes | None = None) -> bytes:
+        """The object of an event. `extra` is an object as JSON text: fields of its thing."""
         head = self._heads.get(event.action)
         if head is None:
             topic = str(entity_topic(self._entity, self._entity.type.group, "events", event.action))
             head = self._heads[event.action] = b'{"topic":%b,"path":' % _encode(topic)
         value = b"" if event.value is None else b',"value":' + event.value
         timestamp = event.timestamp.encode()
-        return b'%b%b%b,"revision":%d,"timestamp":"%b"}' % (
+        besides = b"" if extra is None else b',"extra":' + extra
+        return b'%b%b%b%b,"revision":%d,"timestamp":"%b"}' % (
             head,
             _encode(event.path),
             value,
+            besides,
             event.revision,
             timestamp,
         )

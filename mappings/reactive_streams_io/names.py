@@ -1,7 +1,7 @@
 """Publisher strings: what a peer asks for, as `segment/segment?key=value&key=value` (reactive-streams-io, names).
 
-    things/<thingId>/history     History     from, to | from-ts, to-ts, filter, fields, follow, project and pack
-    things/<thingId>/events      Events      filter, fields, extra-fields, project and pack
+    things/<thingId>/history     History     from, to | from-ts, to-ts, filter, fields, follow, extra-fields, project, pack
+    things/<thingId>/events      Events      filter, fields, extra-fields, project, pack
     policies/<policyId>/history  History     from, to | from-ts, to-ts
     things/search                Search      filter, options, fields, namespaces, unit
     streams/<id>/<partition>     Stream      resend_all | resend_last | resend_from, resend_to | resend_from_time, follow
@@ -70,6 +70,7 @@ class History:
     filter: str | None = None
     fields: str | None = None
     follow: bool = False
+    extra_fields: str | None = None
     projection: Projection | None = None
     encoding: str = "json"
 
@@ -175,6 +176,7 @@ def write(name: Name) -> str:
                 "filter": name.filter,
                 "fields": name.fields,
                 "follow": name.follow or None,
+                "extra-fields": name.extra_fields,
                 **_projected(name.projection),
             }
         case Events(entity):
@@ -263,6 +265,7 @@ def _history(entity: EntityId, parameters: _Parameters) -> History:
         filter=parameters.text("filter"),
         fields=parameters.text("fields"),
         follow=parameters.flag("follow", False),
+        extra_fields=parameters.text("extra-fields"),
         projection=_projection(parameters),
         encoding=parameters.encoding(),
     )

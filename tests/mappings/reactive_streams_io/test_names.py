@@ -64,6 +64,11 @@ VECTORS: list[tuple[str, str, Name]] = [
         f"{HISTORY}?filter=gt(_revision,3)&fields=value",
         History(LAMP, filter="gt(_revision,3)", fields="value"),
     ),
+    (
+        "followed",
+        f"{HISTORY}?follow=true&extra-fields=attributes/a",
+        History(LAMP, follow=True, extra_fields="attributes/a"),
+    ),
     ("cbor", f"{HISTORY}?enc=cbor", History(LAMP, encoding="cbor")),
     ("policy", "policies/org.acme:rooms/history?from=2", History(POLICY, 2)),
     ("events", "things/org.acme:lamp-1/events?extra-fields=attributes", Events(LAMP, extra_fields="attributes")),
