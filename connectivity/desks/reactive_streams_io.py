@@ -11,6 +11,7 @@ only one: a second hello is a mistake there, and no client that has started anew
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import cast
 
@@ -37,6 +38,7 @@ from mappings.reactive_streams_io.messages import SESSION, begins_session, envel
 from mappings.reactive_streams_io.mistakes import Mistake
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.signals import ErrorResponse, Headers, Spoken
+from spark_store.errors import StoreUnavailable
 from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
@@ -162,6 +164,9 @@ class RsioDesk(Desk):
                 room.leave(address)
 
     async def part(self, connection_id: str) -> None:
+        # What clients have brought is done by then, and they are told so.
+        with contextlib.suppress(StoreUnavailable):
+            await self._means.store.barrier()
         await asyncio.gather(*(room.part(reasons.SHUTDOWN) for room in self._of(connection_id)))
 
     def close_connection(self, connection_id: str) -> None:

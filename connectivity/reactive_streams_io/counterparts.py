@@ -127,6 +127,11 @@ class Counterpart:
         self.offers.ingest.tick(now)
         return self._react(events)
 
+    def settle_up(self) -> None:
+        """Tell the client what of its elements is done, while that can be told."""
+        if self.offers.ingest.settle_up():
+            self.flush()
+
     def part(self, reason: str) -> Sequence[Event]:
         """Say goodbye."""
         return self._react(self.endpoint.close(self._clock(), reason))

@@ -159,10 +159,12 @@ class Ingest:
             return False
         inlet.done += 1
         inlet.pause = FIRST_PAUSE
-        if inlet.done < HALF:
-            return False
-        done, inlet.done = inlet.done, 0
-        return self._session.request(element.stream, done)
+        return inlet.done >= HALF and self._want_again(inlet)
+
+    def settle_up(self) -> bool:
+        """The session is about to end: let its client know of all that is done. Whether there is something to say."""
+        wanted = [self._want_again(inlet) for inlet in self._inlets if inlet.done]
+        return any(wanted)
 
     def tick(self, now: float) -> bool:
         """Ask again for what is due. Whether there is something to say because of it."""
@@ -172,6 +174,10 @@ class Ingest:
             if not self._is_over:
                 self._subscribe(inlet)
         return bool(due)
+
+    def _want_again(self, inlet: Inlet) -> bool:
+        done, inlet.done = inlet.done, 0
+        return inlet.stream is not None and self._session.request(inlet.stream, done)
 
     def _subscribe(self, inlet: Inlet) -> None:
         try:

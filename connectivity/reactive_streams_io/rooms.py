@@ -157,6 +157,7 @@ class Room:
         """Let nobody in any more, say goodbye to all who are there, and wait for theirs."""
         self._parted = asyncio.get_running_loop().create_future()
         for key, counterpart in list(self._counterparts.items()):
+            counterpart.settle_up()
             self.see(key, counterpart, counterpart.part(reason))
         if self._counterparts:
             await self._parted

@@ -5,6 +5,7 @@ Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -428,6 +429,23 @@ async def test_what_comes_with_a_goodbye_is_carried_out_even_when_the_store_is_a
     quay.dispatcher.handle(quay.postponed, quay.postponed.extend)
     assert await quay.settled(1)
     assert quay.values() == [1, 2, 3]
+
+
+async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before_the_goodbye() -> None:
+    quay = await taking()
+    quay.say("a", turns(1, 100))
+    quay.disk.hold()
+    quay.say("a", turns(101, 103))
+    parting = asyncio.create_task(quay.dispatcher.desks.part("site"))
+    await pause()
+    assert quay.frames("a") == []
+    quay.disk.release()
+    assert await quay.framed("a", 2) == [Request(1, 103), Goodbye("shutdown")]
+    # What comes now is not carried out, and not wanted anew: it comes again in another session.
+    quay.say("a", turns(104, 105), Goodbye("ok"))
+    await asyncio.wait_for(parting, 30)
+    assert await quay.settled(3)
+    assert quay.values() == list(range(1, 104))
 
 
 async def test_more_than_was_wanted_ends_the_stream_and_what_was_wanted_counts() -> None:
