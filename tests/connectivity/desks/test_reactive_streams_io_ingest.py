@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
 from connectivity.standings import logs_of
 from mappings.ids import EntityId, EntityType
 from mappings.reactive_streams_io.frames import (
     Cancel,
+    ClientHello,
     Frame,
     Goodbye,
     OnComplete,
@@ -29,6 +32,7 @@ from mappings.reactive_streams_io.frames import (
     Resume,
     ResumeGrant,
     ResumeOk,
+    Seq,
     Subscribe,
 )
 from tests.connectivity.quay import Quay, octets, source, subscribe
@@ -488,3 +492,32 @@ async def test_several_names_are_streams_of_their_own() -> None:
     quay.say("a", OnSubscribe(2, 0), OnSubscribe(1, 0), elements(turn(1), id=2), elements(turn(2), id=1))
     await until(lambda: quay.values() == [1, 2])
     assert json.loads(quay.history(LAMP)[-1].value or b"") == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
+    """Octets of frames and of the commands in them are changed, left out or put in."""
+    random = Random(seed)
+    quay = await taking(options={"ingestReplyAddress": "answers"})
+    said = octets(OnSubscribe(1, 0)) + elements(
+        turn(1, response_required=True), creation("lamp-8"), command("retrieve"), b"[]", turn({"a": [1, "x"]})
+    )
+    with capture_logs() as logs:
+        for number in range(300):
+            address = f"b{number}"
+            quay.say(address, ClientHello(0, (1, 2, 3)[: number % 4]))
+            made = bytearray(said)
+            for _ in range(random.randint(0, 4)):
+                at = random.randrange(len(made) + 1)
+                made[at : at + random.randrange(2)] = random.randbytes(random.randrange(3))
+            message = (octets(Seq(1)) if number % 4 == 3 else b"") + made
+            quay.handle(
+                *(quay.delivery(message, f"m{number}", redelivered=again, reply_to=address) for again in (0, 1))
+            )
+        await until(lambda: len(quay.outcomes) == 900)
+    assert {log["log_level"] for log in logs} <= {"info", "warning"}, [
+        log for log in logs if log["log_level"] == "error"
+    ]
+    quay.say("a", turns(1, 128))
+    await until(lambda: Request(1, 128) in quay.frames("a"))
+    assert quay.values()[-128:] == list(range(1, 129))
