@@ -168,9 +168,9 @@ def _read(element: Element, party: Party, route: Route, arrival: Arrival, border
     found = _command(border.read(element.octets), arrival)
     if isinstance(found, ErrorResponse):
         return partial(_refused, found, told)
-    headers = {name: value for name, value in found.headers.items() if name not in _UNANSWERABLE}
-    command = replace(found, headers=headers)
-    return Errand(command, arrival.received.subjects, name_of_part(command, arrival, element.position), told)
+    if not _UNANSWERABLE.isdisjoint(found.headers):
+        found = replace(found, headers={name: it for name, it in found.headers.items() if name not in _UNANSWERABLE})
+    return Errand(found, arrival.received.subjects, name_of_part(found, arrival, element.position), told)
 
 
 def _command(received: Received, arrival: Arrival) -> Command | ErrorResponse:

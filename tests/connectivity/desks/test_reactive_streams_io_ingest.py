@@ -363,6 +363,17 @@ async def test_answers_go_where_the_operator_says_to_those_who_want_them(
     assert told == [("c-2", 204), ("c-4", 404), ("c-5", 400)][: len(places)]
 
 
+async def test_nobody_waits_for_acknowledgements_or_devices_that_a_command_asks_for() -> None:
+    quay = await taking(options={"ingestReplyAddress": "answers"})
+    wanted = {"response_required": True, "requested_acks": ["twin-persisted", "site:stored"], "timeout": "60s"}
+    asked = command("retrieve", live_channel_condition="eq(attributes/on,1)", response_required=True)
+    quay.say("a", elements(turn(1, **wanted), asked))
+    assert await quay.settled(1)
+    changed, retrieved = quay.answers()
+    assert (changed["status"], changed["headers"].get("requested-acks", [])) == (201, [])
+    assert (retrieved["status"], retrieved["value"]["attributes"]) == (200, {"on": 1})
+
+
 async def test_a_message_is_done_when_the_broker_has_its_answers_or_has_refused_them() -> None:
     quay = await taking(options={"ingestReplyAddress": "answers"})
     quay.link.confirms = False
