@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)")
+_SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
+TOKEN = 16
 
 
 def example(name: str) -> dict[str, Any]:
@@ -40,12 +43,49 @@ def blocks(language: str) -> list[str]:
     return [text for found, text in _FENCE.findall(page) if found == language]
 
 
-def octets(written: str) -> bytes:
-    """What a line of the page says: octets in hexadecimal digits and texts in quotes, before its explanation."""
+@dataclass
+class Desk:
+    """Somebody at two topics: what has come there and was not expected yet."""
+
+    client: MqttClient
+    heard: bytes = b""
+
+
+def parts(written: str) -> list[str]:
+    """What a line says, before its explanation: octets in hexadecimal digits, texts in quotes, names of tokens."""
     said, _, _ = written.partition(";")
-    parts = _SAID.findall(said.strip())
-    assert " ".join(parts) == said.strip(), f"not only octets and texts: {said}"
-    return b"".join(part[1:-1].encode() if part.startswith("'") else bytes.fromhex(part) for part in parts)
+    found = _SAID.findall(said.strip())
+    assert " ".join(found) == said.strip(), f"not only octets, texts and tokens: {said}"
+    return found
+
+
+def is_token(part: str) -> bool:
+    return part.isalpha() and part.isupper()
+
+
+def octets(written: list[str], tokens: dict[str, bytes]) -> bytes:
+    return b"".join(
+        part[1:-1].encode() if part.startswith("'") else tokens[part] if is_token(part) else bytes.fromhex(part)
+        for part in written
+    )
+
+
+def expect(desk: Desk, written: list[str], tokens: dict[str, bytes]) -> None:
+    """These octets come next. A token that is not known yet is what stands in its place."""
+    for place, part in enumerate(written):
+        if is_token(part) and part not in tokens:
+            before = octets(written[:place], tokens)
+            wait_for(desk, len(before) + TOKEN)
+            tokens[part] = desk.heard[len(before) :][:TOKEN]
+    expected = octets(written, tokens)
+    wait_for(desk, len(expected))
+    assert desk.heard.startswith(expected), f"{desk.heard.hex(' ')}, the page says {expected.hex(' ')}"
+    desk.heard = desk.heard[len(expected) :]
+
+
+def wait_for(desk: Desk, length: int) -> None:
+    while len(desk.heard) < length:
+        desk.heard += desk.client.received.get(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -83,21 +123,27 @@ def test_the_connection_of_the_page_is_that_of_the_examples() -> None:
 @pytest.mark.usefixtures("service")
 def test_what_the_page_says_is_said_and_heard_to_the_octet(mosquitto: Mosquitto) -> None:
     lines = [line for text in blocks("text") for line in text.splitlines()]
-    assert {line[:2] for line in lines} == {"> ", "< "}
-    with MqttClient(mosquitto.host, mosquitto.port, ask="rsio/desk/up", answers="rsio/desk/down") as desk:
-        desk.read = bytes
-        heard = b""
+    tokens: dict[str, bytes] = {}
+    with ExitStack() as stack:
+        desks = {
+            width: Desk(stack.enter_context(MqttClient(mosquitto.host, mosquitto.port, **places)))
+            for width, places in {
+                1: {"ask": "rsio/desk/up", "answers": "rsio/desk/down"},
+                2: {"ask": "rsio/again/up", "answers": "rsio/again/down"},
+            }.items()
+        }
+        for desk in desks.values():
+            desk.client.read = bytes
         for line in lines:
-            expected = octets(line[2:])
-            if line.startswith(">"):
-                assert heard == b"", f"more than the page says, before: {line}"
-                desk.send(expected)
-                continue
-            while len(heard) < len(expected):
-                heard += desk.received.get(timeout=PATIENCE)
-            assert heard.startswith(expected), f"{heard.hex(' ')}, the page says {expected.hex(' ')}"
-            heard = heard[len(expected) :]
-        assert heard == b""
+            arrows, _, written = line.partition(" ")
+            desk = desks[len(arrows)]
+            if set(arrows) == {">"}:
+                assert desk.heard == b"", f"more than the page says, before: {line}"
+                desk.client.send(octets(parts(written), tokens))
+            else:
+                assert set(arrows) == {"<"}
+                expect(desk, parts(written), tokens)
+        assert [desk.heard for desk in desks.values()] == [b"", b""]
 
 
 @pytest.mark.usefixtures("service")
