@@ -49,6 +49,7 @@ CLOSED = "503 The client is closed."
 NOTHING_HERE = "404 rsio:publisher.notfound There is no such publisher here."
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+TICK = 0.5
 
 OFFSET = 5
 """Where it stands in a message of a stream."""
@@ -266,6 +267,7 @@ class Client:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._listen(link))
                 tasks.create_task(self._speak(link))
+                tasks.create_task(self._watch())
         except* OSError:
             pass
         finally:
@@ -280,7 +282,7 @@ class Client:
             self._wake()
 
     async def _speak(self, link: Link) -> None:
-        """Say what there is to say, and look at the clock when it is time. Raises ConnectionResetError at the end."""
+        """Say what there is to say. Raises ConnectionResetError when there is nothing more."""
         while True:
             while octets := self._endpoint.take():
                 await link.send(octets)
@@ -289,12 +291,18 @@ class Client:
             self._is_silent = True
             for bringing in self._bringing.values():
                 bringing.changed.set()
-            due = self._endpoint.due
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if due is None else due - time.monotonic()):
-                    await self._woken.wait()
+            await self._woken.wait()
             self._woken.clear()
+
+    async def _watch(self) -> None:
+        """Look at the clock. Raises ConnectionResetError where the conversation is over and its end cannot be said."""
+        was_closed = False
+        while not was_closed:
+            await asyncio.sleep(TICK)
+            was_closed = self._endpoint.is_closed
             self._react(self._endpoint.tick(time.monotonic()))
+            self._wake()
+        raise ConnectionResetError("the link takes nothing more")
 
     def _react(self, events: Sequence[Event]) -> None:
         ends = {event.reason for event in events if isinstance(event, Closed | NotResumed)}

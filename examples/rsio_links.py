@@ -23,6 +23,7 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 PATIENCE = 30.0
+CLOSING = 2.0
 CHUNK = 1 << 16
 
 IN_FLIGHT = 20
@@ -75,7 +76,10 @@ class SocketLink(Link):
     async def close(self) -> None:
         self._writer.close()
         with suppress(OSError):
-            await self._writer.wait_closed()
+            async with asyncio.timeout(CLOSING):
+                await self._writer.wait_closed()
+        # Where nothing is taken, nothing leaves either.
+        self._writer.transport.abort()
 
 
 class MqttLink(Link):

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from examples.rsio_client import Client, Ended, Lost, after, can_go_on
-from examples.rsio_links import connector
+from examples.rsio_links import SocketLink, connector
 from mappings.reactive_streams_io.events import (
     Arrived,
     Event,
@@ -27,6 +27,7 @@ from mappings.reactive_streams_io.events import (
 )
 from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.resumption import Resumables
+from tests.brokers.proxy import Proxy
 from tests.clock import Clock
 from tests.helpers import wait_until
 from tests.mappings.reactive_streams_io.conversation import Feed, Party
@@ -76,9 +77,13 @@ class Door:
         await asyncio.gather(*self._tasks)
 
     @property
-    def uri(self) -> str:
+    def port(self) -> int:
         assert self._server is not None
-        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def uri(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
 
     def client(self, limits: Limits | None = None) -> Client:
         return Client(connector(self.uri), limits)
@@ -204,6 +209,21 @@ async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() 
     assert texts == numbers(2000)
     assert octets == [number.to_bytes(4, "big") for number in range(1, 2001)]
     assert sum(len(party.told(Resumed)) for party in door.parties) >= 10
+
+
+async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes_its_place(door: Door) -> None:
+    """The service still holds the old link then, and gives its session to the new one."""
+    quick = Limits(silence_before_ping=1.0, silence_before_loss=4.0)
+    proxy = Proxy.to("127.0.0.1", door.port)
+    async with proxy, Client(lambda: SocketLink.to(proxy.host, proxy.port), quick) as client:
+        elements = client.subscribe("tck/range?n=500", 8)
+        assert [await anext(elements) for _ in range(100)] == numbers(100)
+        proxy.stall()
+        rest = asyncio.ensure_future(taken(elements))
+        await wait_until(lambda: proxy.links > 1, PATIENCE)
+        proxy.flow()
+        assert await rest == numbers(500)[100:]
+    assert sum(len(party.told(Resumed)) for party in door.parties) >= 1
 
 
 async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_begins() -> None:
