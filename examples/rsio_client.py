@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from examples.rsio_links import Link, connector
-from mappings.errors import DecodeError
+from mappings.errors import DecodeError, EncodeError
 from mappings.reactive_streams_io import names, reasons
 from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
 from mappings.reactive_streams_io.events import (
@@ -36,6 +36,7 @@ from mappings.reactive_streams_io.events import (
     Event,
     Failed,
     NotResumed,
+    Opened,
     Requested,
     Subscribed,
 )
@@ -89,7 +90,8 @@ class Client:
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Link]], limits: Limits | None = None) -> None:
-        self._connect, self._limits = connect, limits
+        self._connect, self._limits = connect, limits or Limits()
+        self._pause = FIRST_PAUSE
         self._endpoint: Endpoint
         self._coming: dict[int, asyncio.Queue[bytes | Ended | None]] = {}
         self._bringing: dict[str, Bringing] = {}
@@ -127,7 +129,10 @@ class Client:
         await self._linked.wait()
         if self._is_leaving:
             raise Ended(CLOSED)
-        stream = self._endpoint.subscribe(publisher, window)
+        try:
+            stream = self._endpoint.subscribe(publisher, window)
+        except EncodeError as error:
+            raise Ended(reasons.write(error.fault)) from error
         coming = self._coming[stream] = asyncio.Queue()
         self._wake()
         taken = 0
@@ -177,6 +182,8 @@ class Client:
         """
         bringing = self._bringing.setdefault(publisher, Bringing())
         async for element in elements:
+            if len(element) > self._limits.element:
+                raise Ended(f"413 rsio:element.toolarge An element has {len(element)} octets.")
             bringing.kept.append(element)
             self._bring(bringing)
             await self._until(lambda: bringing.sent == len(bringing.kept), bringing)
@@ -254,12 +261,12 @@ class Client:
             bringing.changed.set()
 
     async def _next_link(self) -> Link:
-        pause = FIRST_PAUSE
+        """Another link. The pause before it grows until somebody has said hello."""
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
             with suppress(OSError):
                 return await self._connect()
-            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _converse(self, link: Link) -> None:
         """Until the link is lost, or nothing more is to be said."""
@@ -308,6 +315,8 @@ class Client:
         ends = {event.reason for event in events if isinstance(event, Closed | NotResumed)}
         for event in events:
             match event:
+                case Opened():
+                    self._pause = FIRST_PAUSE
                 case Arrived(stream, elements) if stream in self._coming:
                     for element in elements:
                         self._coming[stream].put_nowait(element)

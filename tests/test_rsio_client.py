@@ -6,8 +6,10 @@ import asyncio
 import json
 import random
 import ssl
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from mappings.reactive_streams_io.events import (
     Resumed,
     Subscribed,
 )
+from mappings.reactive_streams_io.frames import Goodbye, encode
 from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.brokers.proxy import Proxy
@@ -342,6 +345,41 @@ async def test_who_leaves_without_a_link_waits_for_none() -> None:
         await client.__aenter__()
     async with asyncio.timeout(PATIENCE):
         await client.close()
+
+
+async def test_who_is_turned_away_comes_back_less_and_less_often() -> None:
+    turned_away: list[float] = []
+
+    async def turn_away(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        turned_away.append(time.monotonic())
+        writer.write(encode(Goodbye("429 full")))
+        await writer.drain()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(turn_away, "127.0.0.1", 0)
+    async with Client(connector(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")):
+        await wait_until(lambda: len(turned_away) >= 4, PATIENCE)
+    server.close()
+    pauses = [later - earlier for earlier, later in pairwise(turned_away)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.2, 0.4, 0.8), strict=False)), pauses
+
+
+async def test_what_the_protocol_cannot_say_ends_with_its_reason(door: Door) -> None:
+    limits = Limits(subscriptions=1, element=3, publisher=100)
+    async with door.client(limits) as client:
+        with pytest.raises(Ended, match="101") as too_long:
+            await taken(client.subscribe("x" * 101))
+        never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
+        await wait_until(lambda: door.parties[0].told(Subscribed), PATIENCE)
+        with pytest.raises(Ended) as too_many:
+            await taken(client.subscribe("tck/never"))
+        with pytest.raises(Ended) as too_large:
+            await client.publish(REPORTS, each([b"four"]))
+    assert [error.value.status for error in (too_long, too_many, too_large)] == [400, 429, 413]
+    with pytest.raises(Ended):
+        await never
 
 
 async def test_where_nobody_listens_the_first_link_cannot_be_made() -> None:
