@@ -65,6 +65,12 @@ class Place:
             **more,
         }
 
+    def audience(self, *topics: str, subject: str = OPERATOR) -> dict[str, Any]:
+        """Another connection, with one target: what happens to topics is published where `listener` hears it."""
+        target = {"address": self._written(self.address("audience", "res")), "topics": list(topics), "qos": 1}
+        document = {**self.document({}), "id": f"{self.name}-audience", "sources": []}
+        return {**document, "targets": [{**target, "authorizationContext": [subject]}]}
+
     @property
     def pattern(self) -> str:
         """Which addresses clients are answered at."""
@@ -85,15 +91,19 @@ class Place:
     def prepare(self) -> None:
         """What has to be there before the service connects."""
         if self.kind == "kafka":
-            ends = [self.address(name, "res") for name in ("one", "two")]
+            ends = [self.address(name, "res") for name in ("one", "two", "audience")]
             self._kafka.create(self.address("operator", "ask"), self.address("operator", "answers"))
             self._kafka.create(self.address("all", "req"), *ends)
         elif self.kind == "amqp-091":
             self.party(self.address("operator", "ask"), self.address("operator", "answers")).close()
-            self.party(self.address("all", "req"), self.address("one", "res")).close()
+            for name in ("one", "audience"):
+                self.party(self.address("all", "req"), self.address(name, "res")).close()
 
     def operator(self) -> Party:
         return self.party(self.address("operator", "ask"), self.address("operator", "answers"))
+
+    def listener(self) -> Party:
+        return self.party(self.address("audience", "ask"), self.address("audience", "res"))
 
     def client(self, name: str) -> Party:
         return self.party(self.address(name if self.is_mqtt else "all", "req"), self.address(name, "res"))

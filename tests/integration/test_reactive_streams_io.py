@@ -5,83 +5,24 @@ Case numbers are those of the cases for reactive-streams-io.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
 from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import (
-    Accepted,
-    Arrived,
-    Closed,
-    Completed,
-    Event,
-    Failed,
-    Opened,
-)
+from mappings.reactive_streams_io.events import Accepted, Closed, Completed, Failed, Opened
 from tests.brokers.kafka import Kafka
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.rabbitmq import RabbitMQ
-from tests.client import Party
 from tests.connectivity.site import policy
 from tests.integration.documents import topic
 from tests.integration.places import KINDS, OPERATOR, Place, prepared
+from tests.integration.rsio import Client
 from tests.service import ServiceProcess
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
-
-PATIENCE = 30.0
-
-
-class Client:
-    """One who speaks reactive-streams-io: an endpoint, and what it was told."""
-
-    def __init__(self, kind: str, party: Party) -> None:
-        self._kind, self._party = kind, party
-        party.read = bytes
-        self.told: list[Event] = []
-        self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
-
-    def say(self) -> None:
-        """Send what there is to say."""
-        while octets := self.endpoint.take():
-            self.send(octets)
-
-    def send(self, octets: bytes) -> None:
-        address = self._party.answers
-        around: dict[str, dict[str, Any]] = {
-            "mqtt-5": {"ResponseTopic": address},
-            "amqp-091": {"reply_to": address},
-            "kafka": {"headers": [("reply-to", address)]},
-        }
-        self._party.send(octets, **around.get(self._kind, {}))
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Hear and answer until this is true."""
-        while not condition():
-            self.told += self.endpoint.receive(self._party.next(PATIENCE), time.monotonic())
-            self.say()
-
-    def elements(self, stream: int) -> list[bytes]:
-        return [
-            element
-            for event in self.told
-            if isinstance(event, Arrived) and event.stream == stream
-            for element in event.elements
-        ]
-
-    def revisions(self, stream: int) -> list[int]:
-        return [json.loads(element)["revision"] for element in self.elements(stream)]
-
-    def has(self, event: Event) -> bool:
-        return event in self.told
-
-    def close(self) -> None:
-        self._party.close()
 
 
 @pytest.fixture(scope="module")
