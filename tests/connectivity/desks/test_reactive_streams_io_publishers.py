@@ -73,6 +73,17 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     assert list(packed.elements) == [struct.pack(">d", each) for each in (2, 3, 7.5)]  # type: ignore[attr-defined]
 
 
+async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
+    quay = await Quay.filled(revisions=2)
+    await told(quay, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
+    await quay.tell(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
+    await quay.tell(command("modify", "/features/t/properties/unit", "F"))
+    await quay.tell(command("modify", "/features/t/properties/value", -1))
+    begun, *numbers = (await quay.framed("a", 1 + 3))[1:]
+    assert begun == OnSubscribe(1, 8)
+    assert numbers == [OnNext(1, struct.pack(">d", each)) for each in (21.5, -1)]
+
+
 # permissions
 
 
@@ -130,6 +141,21 @@ async def test_case_n05_a_search_brings_pages_or_things() -> None:
     assert things == [thing for page in pages for thing in page]
     assert OnComplete(1) in frames
     assert OnComplete(2) in frames
+
+
+async def test_case_n05_a_search_finds_what_its_filter_says() -> None:
+    quay = await Quay.filled()
+    for number in range(5):
+        assert (await quay.tell(creation(f"lamp-{number}")))["status"] == 201
+        value = "x" if number % 2 == 0 else "y"
+        assert (await quay.tell(command("modify", "/attributes/a", value, name=f"lamp-{number}")))["status"] == 201
+    quay.forget()
+    publisher = "things/search?filter=eq(attributes/a,%22x%22)&options=size(2)&fields=attributes"
+    begun, first, second, end = await told(quay, publisher, number=4)
+    assert (begun, end) == (OnSubscribe(1, 0), OnComplete(1))
+    pages = [json.loads(each) for each in elements([first, second])]
+    assert [len(page) for page in pages] == [2, 1]
+    assert [thing for page in pages for thing in page] == [{"attributes": {"a": "x"}}] * 3
 
 
 async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:

@@ -38,7 +38,7 @@ def test_the_complete_exchange_of_the_specification() -> None:
 
 def test_case_g01_a_goodbye_is_answered_and_ends_all_streams() -> None:
     party = begun()
-    assert is_goodbye(party.hears("03 04 64 6f 6e 65"), "")
+    assert party.hears("03 04 64 6f 6e 65") == octets("03 02 6f 6b")
     assert len(party.cancelled) == 1
     assert party.events[-1] == Closed("done")
     assert party.endpoint.is_closed
