@@ -1,7 +1,9 @@
 """Subscribers of one lamp over each wire protocol, and on the engine itself: what they ask for, and what they are told.
 
-    pier = await Pier.filled(revisions=10)
-    subscriber = await pier.subscriber("ReactiveStreamsIO").subscribe(demand=3)
+Those of a search want all lamps instead, one by one, and their `attributes/n` counts as a revision does.
+
+    pier = await Pier.filled(monkeypatch, revisions=10)
+    subscriber = await somebody(pier, "ReactiveStreamsIO").subscribe(demand=3)
     await subscriber.request(2)
     subscriber.elements
 
@@ -12,15 +14,11 @@ the window of its session.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Self
-
-import pytest
 
 from connectivity.feeds import NOTHING, Feed
 from connectivity.history import HistoryFeed
@@ -61,25 +59,18 @@ from mappings.signals import (
     Request,
     Subscribe,
 )
-from mappings.streamr.access import fingerprint
 from mappings.streamr.frames import FrameType
-from spark_store.errors import HistoryUnavailable
+from tests.connectivity.pier import KEY, OTHER_KEY, Pier
 from tests.connectivity.site import (
     LAMP,
     OWNER,
-    HoldingLink,
-    Site,
-    command,
     pause,
-    policy,
+    searching,
     streaming,
-    turn,
     until,
 )
 
-STRANGER = "acme:stranger"
 UNBOUNDED = 2**63 - 1
-_KEY, _OTHER_KEY = "K", "O"
 _STATUSES = {Ending.NOT_FOUND: 404, Ending.IDLE: 408}
 
 
@@ -115,95 +106,6 @@ def elements(*revisions: int) -> list[Told]:
     return [Told(Sign.ELEMENT, revision) for revision in revisions]
 
 
-class Pier(Site):
-    """A lamp, and sources at which its owner and a stranger speak each wire protocol."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        streamr = {"streams": {}, "authKeys": {"pump": fingerprint(_KEY), "nobody": fingerprint(_OTHER_KEY)}}
-        super().__init__(
-            *(
-                {
-                    "addresses": [f"{protocol}/{subject}"],
-                    "authorizationContext": [subject],
-                    "payloadMapping": [protocol],
-                    "replyTarget": {"address": "{{ header:reply-to }}"},
-                }
-                for protocol in ("Ditto", "Streamr", "ReactiveStreamsIO")
-                for subject in (OWNER, STRANGER)
-            ),
-            {"addresses": ["owner"], "authorizationContext": [OWNER], "replyTarget": {"address": "owner"}},
-            id=f"pier-{secrets.token_hex(4)}",
-            mappingDefinitions={
-                "Streamr": {"mappingEngine": "Streamr", "options": streamr},
-                "ReactiveStreamsIO": {"mappingEngine": "ReactiveStreamsIO", "options": {}},
-            },
-        )
-        self.patch = patch
-        self.holding = self.link = HoldingLink()
-        self.outbox.attach(self.holding)
-        self._subscribers = 0
-
-    @classmethod
-    async def filled(cls, patch: pytest.MonkeyPatch, revisions: int = 10) -> Self:
-        """With a lamp of so many revisions."""
-        pier = cls(patch)
-        terms = policy(OWNER)
-        terms["entries"]["PUMP"] = {
-            "subjects": {"streamr:pump": {"type": "test"}},
-            "resources": {"thing:/": {"grant": ["READ"], "revoke": []}},
-        }
-        await pier.change(command("create", value={"_policy": terms}))
-        await pier.grow(revisions - 1)
-        return pier
-
-    async def change(self, *commands: bytes) -> None:
-        """Commands of the owner, carried out."""
-        before = len(self.outcomes)
-        self.deliver(*commands, source=-1)
-        await until(lambda: len(self.outcomes) == before + len(commands))
-        assert {json.loads(each.envelope.payload)["status"] // 100 for each in self.holding.by_address["owner"]} == {2}
-
-    async def grow(self, number: int) -> None:
-        """So many further revisions."""
-        if number:
-            await self.change(*(turn(each) for each in range(number)))
-
-    def pass_time(self, seconds: int) -> None:
-        """Move the clock a second at a time, and do each second what the service does."""
-        for _ in range(seconds):
-            self.clock.advance(1)
-            self.streams.sweep()
-            self.dispatcher.sweep()
-
-    def fail_behind(self, revision: int) -> None:
-        """From now on, nothing behind this revision can be read."""
-        pages = self.store.page
-
-        async def page(range: Any, position: int, limit: int, max_bytes: int) -> Any:
-            if position >= revision:
-                raise HistoryUnavailable("a file is gone")
-            return await pages(range, position, min(limit, revision - position), max_bytes)
-
-        self.patch.setattr(self.store, "page", page)
-
-    def hold_next_page(self, gate: asyncio.Event) -> None:
-        """Whoever reads next waits for the gate; everybody else does not."""
-        pages = self.store.page
-
-        async def page(*wanted: Any) -> Any:
-            self.patch.setattr(self.store, "page", pages)
-            await gate.wait()
-            return await pages(*wanted)
-
-        self.patch.setattr(self.store, "page", page)
-
-    def subscriber(self, protocol: str, beside: Subscriber | None = None, subject: str = OWNER) -> Subscriber:
-        """Somebody new, at an address of his own, or in the session of somebody else."""
-        self._subscribers += 1
-        address = beside.address if beside is not None else f"{protocol}-{self._subscribers}"
-        return PROTOCOLS[protocol](self, address, self._subscribers, subject)
-
-
 class Subscriber(ABC):
     """One subscription of one who speaks a wire protocol."""
 
@@ -212,6 +114,8 @@ class Subscriber(ABC):
     """Whether a client of the protocol says how many elements it wants."""
     needs_request: ClassVar[bool] = False
     """Whether no end is told before the first request."""
+    knows_empty: ClassVar[bool] = True
+    """Whether it is known before anything is wanted that there is nothing."""
     begins_refused: ClassVar[bool] = True
     """Whether a subscription begins even where it fails at once, or is complete."""
     answers_late: ClassVar[bool] = False
@@ -289,6 +193,10 @@ class Subscriber(ABC):
                 self.ask(1)
 
         self.upon_each(heard)
+
+    async def refused(self, demand: int) -> Self:
+        """Subscribe to what a stranger cannot have."""
+        return await self.subscribe(demand)
 
     @property
     def is_over(self) -> bool:
@@ -407,13 +315,14 @@ class Ditto(Subscriber):
     """Streaming subscriptions of the Ditto protocol. There are none to what happens from now on."""
 
     protocol = "Ditto"
+    say = staticmethod(streaming)
     needs_request = True
     answers_late = True
 
     @property
     def told(self) -> list[Told]:
         return [
-            _ditto(message["topic"].rpartition("/")[2], message["value"])
+            self._read(message["topic"].rpartition("/")[2], message["value"])
             for message in map(json.loads, self._payloads)
             if message["headers"]["correlation-id"] == str(self.number)
         ]
@@ -442,10 +351,10 @@ class Ditto(Subscriber):
         self._leave(other.id)
 
     def _ask(self, id: str, demand: int) -> None:
-        self._say(streaming("request", {"subscriptionId": id, "demand": demand}, **self._headers))
+        self._say(self.say("request", {"subscriptionId": id, "demand": demand}, **self._headers))
 
     def _leave(self, id: str) -> None:
-        self._say(streaming("cancel", {"subscriptionId": id}, **self._headers))
+        self._say(self.say("cancel", {"subscriptionId": id}, **self._headers))
 
     @property
     def id(self) -> str:
@@ -457,17 +366,43 @@ class Ditto(Subscriber):
         ]
         return str(created["value"]["subscriptionId"])
 
+    def _read(self, action: str, value: dict[str, Any]) -> Told:
+        match action:
+            case "created":
+                return BEGUN
+            case "next":
+                return Told(Sign.ELEMENT, self._position(value))
+            case "complete":
+                return COMPLETE
+            case _:
+                return Told(Sign.FAILED, (value.get("error") or value)["status"])
 
-def _ditto(action: str, value: dict[str, Any]) -> Told:
-    match action:
-        case "created":
-            return BEGUN
-        case "next":
-            return Told(Sign.ELEMENT, value["item"]["revision"])
-        case "complete":
-            return COMPLETE
-        case _:
-            return Told(Sign.FAILED, (value.get("error") or value)["status"])
+    def _position(self, value: dict[str, Any]) -> int:
+        return int(value["item"]["revision"])
+
+
+class DittoSearch(Ditto):
+    """Search subscriptions of the Ditto protocol, with pages of one thing."""
+
+    say = staticmethod(searching)
+
+    async def refused(self, demand: int) -> Self:
+        """Nobody is refused a search, so it is one that cannot be understood."""
+        return await self.subscribe(demand, thing="nothing")
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        query = {"filter": _filter(wanted), "options": "size(1),sort(+attributes/n)"}
+        self._say(searching("subscribe", query, **self._headers))
+        if demand:
+            self.ask(demand)
+
+    def _position(self, value: dict[str, Any]) -> int:
+        (item,) = value["items"]
+        return int(item["attributes"]["n"])
+
+
+def _filter(wanted: Wanted) -> str:
+    return "eq(" if wanted.entity != LAMP else f"ge(attributes/n,{wanted.first or 0})"
 
 
 class Streamr(Subscriber):
@@ -490,7 +425,7 @@ class Streamr(Subscriber):
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
         self.pier.holding.held.setdefault(self.address, [])
         self.pier.patch.setattr(live if wanted.follow else resending, "WINDOW", demand)
-        key = _KEY if self.subject == OWNER else _OTHER_KEY
+        key = KEY if self.subject == OWNER else OTHER_KEY
         request: dict[str, Any] = {"type": "subscribe", "stream": f"things/{wanted.entity}", "authKey": key}
         if not wanted.follow:
             request |= {"type": "resend", "sub": str(self.number), "resend_from": wanted.first or 0}
@@ -504,6 +439,10 @@ class Streamr(Subscriber):
         self.pier.holding.hold_no_more(self.address)
         await super().confirmed()
 
+    async def ended(self) -> None:
+        await self.confirmed()
+        await super().ended()
+
     def _cancel(self) -> None:
         """Leave: a resend ends with its session alone."""
         self._say(json.dumps(self._leave).encode())
@@ -512,7 +451,7 @@ class Streamr(Subscriber):
         """A session is known by its address, so there is no way to name another one's."""
         self.pier.holding.held.setdefault(self.address, [])
         for request in ({"type": "unsubscribe"}, {"type": "resend", "sub": str(other.number), "resend_all": True}):
-            self._say(json.dumps({"stream": f"things/{LAMP}", "authKey": _OTHER_KEY, **request}).encode())
+            self._say(json.dumps({"stream": f"things/{LAMP}", "authKey": OTHER_KEY, **request}).encode())
         self._say(b'{"type":"disconnect"}')
 
 
@@ -543,7 +482,7 @@ class Rsio(Subscriber):
                 case OnSubscribe(self.number):
                     told.append(BEGUN)
                 case OnNext(self.number, element):
-                    told += elements(json.loads(element)["revision"])
+                    told += elements(self._position(json.loads(element)))
                 case OnComplete(self.number):
                     told.append(COMPLETE)
                 case OnError(self.number, error):
@@ -558,9 +497,7 @@ class Rsio(Subscriber):
         return [frame for payload in self._payloads for frame in decoder.feed(payload)]
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
-        query = "" if wanted.first is None else f"?from={wanted.first}"
-        publisher = f"things/{wanted.entity}/{'events' if wanted.follow else 'history'}{query}"
-        asked = encode(SubscribeFrame(publisher, self.number, demand))
+        asked = encode(SubscribeFrame(self._publisher(wanted), self.number, demand))
         is_greeted = any(isinstance(frame, ServerHello) for frame in self._frames)
         self._say(asked if is_greeted else bytes.fromhex("01 00 00") + asked)
 
@@ -573,5 +510,42 @@ class Rsio(Subscriber):
     def meddle(self, other: Subscriber) -> None:
         self._say(bytes.fromhex("01 00 00") + encode(RequestFrame(other.number, 3)) + encode(CancelFrame(other.number)))
 
+    def _publisher(self, wanted: Wanted) -> str:
+        query = "" if wanted.first is None else f"?from={wanted.first}"
+        return f"things/{wanted.entity}/{'events' if wanted.follow else 'history'}{query}"
 
-PROTOCOLS: dict[str, type[Subscriber]] = {each.protocol: each for each in (Engine, Ditto, Streamr, Rsio)}
+    def _position(self, element: dict[str, Any]) -> int:
+        return int(element["revision"])
+
+
+class RsioSearch(Rsio):
+    """Searches of reactive-streams-io whose elements are things, found two at a time, and not before they are wanted."""
+
+    knows_empty = False
+
+    async def refused(self, demand: int) -> Self:
+        """Nobody is refused a search, so it is one that cannot be understood."""
+        return await self.subscribe(demand, thing="nothing")
+
+    def _publisher(self, wanted: Wanted) -> str:
+        return f"things/search?filter={_filter(wanted)}&options=size(2),sort(%2Battributes/n)&unit=thing"
+
+    def _position(self, element: dict[str, Any]) -> int:
+        return int(element["attributes"]["n"])
+
+
+PROTOCOLS: dict[str, type[Subscriber]] = {
+    "engine": Engine,
+    "Ditto": Ditto,
+    "Ditto search": DittoSearch,
+    "Streamr": Streamr,
+    "ReactiveStreamsIO": Rsio,
+    "ReactiveStreamsIO search": RsioSearch,
+}
+
+
+def somebody(pier: Pier, protocol: str, beside: Subscriber | None = None, subject: str = OWNER) -> Subscriber:
+    """Somebody new, at an address of his own, or in the session of somebody else."""
+    number = pier.next_number()
+    address = beside.address if beside is not None else f"at-{number}"
+    return PROTOCOLS[protocol](pier, address, number, subject)
