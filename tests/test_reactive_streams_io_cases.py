@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 TESTS = Path(__file__).parent
+Test: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 PROTOCOL = "mappings.reactive_streams_io"
 
 COUNTS = {"H": 12, "V": 13, "D": 22, "I": 5, "F": 8, "P": 12, "G": 6, "W": 6, "B": 12, "R": 14, "K": 2, "N": 13}
@@ -26,16 +28,24 @@ VOID = {
 
 CASES = [*(f"{group}{number:02}" for group, count in COUNTS.items() for number in range(1, count + 1)), "N02A"]
 
+OF_THE_MACHINE = {
+    *("H06", "D18", "D19", "D20", "D21", "I03", "I04", "I05", "F03", "F04", "F05", "F06", "F07", "F08"),
+    *("P01", "P02", "P03", "P04", "P05", "P06", "P07", "P08", "P09", "P12"),
+    *("W01", "W02", "W03", "W04", "W06"),
+}
+"""Those in which the other side publishes; every other one is a test of the service too, over messages or sockets."""
+
 _CASE = re.compile(r"([A-Za-z])(\d\d)([Aa]?)")
+_GROUP = re.compile(r"[a-z]")
 _PARAMETER = re.compile(r"([A-Z]\d\d[Aa]?|[a-z]\d\d)\b")
 
 
-def cases_of(test: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+def cases_of(test: Test, module: ast.Module) -> set[str]:
     """Which cases a test is of: those in its name, where a range means those of its parameters if they are named there."""
     words = test.name.removeprefix("test_").split("_")
     if words[0] not in ("case", "cases"):
         return set()
-    parameters = set(_parameters(test))
+    parameters = set(_parameters(test, module))
     found: set[str] = set()
     last, is_range = "", False
     for word in words[1:]:
@@ -45,20 +55,25 @@ def cases_of(test: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
             case = word.upper()
             found |= _between(last, case) if is_range and not parameters else {case}
             last, is_range = case, False
-        else:
+        elif not _GROUP.fullmatch(word):
             break
     return found | parameters
 
 
-def _parameters(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    for decorator in test.decorator_list:
-        for node in ast.walk(decorator):
-            if (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str)
-                and (said := _PARAMETER.match(node.value))
-            ):
-                yield said[1].upper()
+def _parameters(test: Test, module: ast.Module) -> Iterator[str]:
+    """The cases that parameters name, in the decorator or in a table of the module."""
+    nodes = [node for decorator in test.decorator_list for node in ast.walk(decorator)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    tables = [
+        statement.value
+        for statement in module.body
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.targets[0].id in names
+    ]
+    for node in [*nodes, *(node for table in tables for node in ast.walk(table))]:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PARAMETER.match(node.value):
+            yield from (case.upper() for case in re.findall(_PARAMETER, node.value))
 
 
 def _between(first: str, last: str) -> set[str]:
@@ -73,9 +88,10 @@ def covered() -> dict[str, list[str]]:
         text = file.read_text(encoding="utf-8")
         if PROTOCOL not in text or "streamr" in file.name or file == Path(__file__):
             continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for case in cases_of(node):
+        module = ast.parse(text)
+        for node in module.body:
+            if isinstance(node, Test):
+                for case in cases_of(node, module):
                     tests.setdefault(case, []).append(f"{file.relative_to(TESTS)}::{node.name}")
     return tests
 
@@ -83,6 +99,11 @@ def covered() -> dict[str, list[str]]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_case_is_a_test(case: str) -> None:
     assert (case in covered()) is (case not in VOID)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in OF_THE_MACHINE | VOID.keys()])
+def test_what_a_client_can_do_is_a_test_of_the_service(case: str) -> None:
+    assert any(not test.startswith("mappings") for test in covered()[case])
 
 
 def test_there_are_no_others() -> None:
@@ -99,10 +120,12 @@ def test_there_are_no_others() -> None:
             "@mark('x', [param('a b', id='N01'), ('V02', 'D')])\ndef test_cases_n01_to_n09_a(): ...",
             {"N01", "N09", "V02"},
         ),
+        ("TABLE = {'h12 at once': 1}\n@mark('x', TABLE)\ndef test_cases_h_and_v_are_so(): ...", {"H12"}),
         ("def test_d05_and_others(): ...", set()),
     ],
 )
 def test_names_say_which_cases_a_test_is_of(code: str, cases: set[str]) -> None:
-    (test,) = ast.parse(code).body
-    assert isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef)
-    assert cases_of(test) == cases
+    module = ast.parse(code)
+    test = module.body[-1]
+    assert isinstance(test, Test)
+    assert cases_of(test, module) == cases
