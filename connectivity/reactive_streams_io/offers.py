@@ -170,7 +170,9 @@ class Offer:
     def _offer(self, signal: Next, ended: Ended | None) -> Posting:
         """Offer elements. Behind one that is too large there are no others."""
         session, largest = self._offers.session, self._offers.largest
-        fit = list(takewhile(lambda element: len(element) <= largest, signal.elements))
+        fit = signal.elements
+        if max(map(len, fit)) > largest:
+            fit = list(takewhile(lambda element: len(element) <= largest, fit))
         session.offer(self.stream, fit)
         self._offers.elements += len(fit)
         posting = Posting(1, ended)

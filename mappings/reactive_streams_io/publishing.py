@@ -91,7 +91,7 @@ class Publishing:
             raise ValueError(f"elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
         octets = sum(map(len, elements))
         if size := self._size:
-            if octets != size * len(elements) or any(len(element) != size for element in elements):
+            if not set(map(len, elements)) <= {size}:
                 raise ValueError(f"found elements of other sizes than {size}")
             self._run += b"".join(elements)
         else:
