@@ -19,6 +19,7 @@ from mappings.reactive_streams_io.endpoint import Role, State
 from mappings.reactive_streams_io.events import (
     Accepted,
     Arrived,
+    Cancelled,
     Closed,
     Completed,
     Event,
@@ -68,12 +69,13 @@ ROUNDS = 400
 
 
 class Step(NamedTuple):
-    """What one side does next: `which` of its streams or names, and how much."""
+    """What one side does next: `which` of its streams or names, and how much. Then they speak, `rounds` times at most."""
 
     role: Role
     what: str
-    which: int
-    much: int
+    which: int = 0
+    much: int = 0
+    rounds: int = ROUNDS
 
 
 class Plan(NamedTuple):
@@ -88,7 +90,14 @@ class Plan(NamedTuple):
 
 
 WHATS = (*("subscribe", "request") * 5, "cancel", "cancel", "wait", "wait", "lose", "lose", "part")
-steps = st.builds(Step, st.sampled_from(Role), st.sampled_from(WHATS), st.integers(0, 15), st.integers(0, 6))
+steps = st.builds(
+    Step,
+    st.sampled_from(Role),
+    st.sampled_from(WHATS),
+    st.integers(0, 15),
+    st.integers(0, 6),
+    st.sampled_from((ROUNDS, 0, 1, 2)),
+)
 plans = st.builds(
     Plan,
     st.frozensets(st.sampled_from(Extension)),
@@ -125,6 +134,8 @@ class Side(Party):
                 self.feeds = self.feeds_of[self.key]
             super().react([event])
             self.ledger.note(self.key, event)
+            if isinstance(event, Cancelled):
+                assert event.stream not in self.endpoint.session.by_stream
         self.key = self.endpoint.session.key
         self.feeds = self.feeds_of.setdefault(self.key, self.feeds)
 
@@ -255,16 +266,16 @@ class Talk:
                 self.ledgers[Role.SERVER].note(session.key, event)
                 feeds.pop(event.stream, None)
 
-    def exchange(self) -> None:
-        """Carry what both say until both are silent, which they are soon."""
-        for _ in range(ROUNDS):
+    def exchange(self, rounds: int = ROUNDS) -> None:
+        """Carry what both say until both are silent, which they are soon, or for so many rounds."""
+        for _ in range(rounds):
             said = {role: self.side(role).messages() for role in Role}
             if not any(said.values()):
                 return
             for role, other in ((Role.CLIENT, Role.SERVER), (Role.SERVER, Role.CLIENT)):
                 for piece in self.wires[role].carry(said[role]):
                     self.hear(self.side(other), piece)
-        raise AssertionError(f"they do not come to an end: {self.sides}")
+        assert rounds < ROUNDS, f"they do not come to an end: {self.sides}"
 
     def hear(self, side: Side, piece: bytes) -> None:
         was_closed = side.endpoint.is_closed
@@ -312,7 +323,8 @@ def held(plan: Plan) -> Talk:
     talk.exchange()
     for step in plan.steps:
         talk.do(step)
-        talk.exchange()
+        talk.exchange(step.rounds)
+    talk.exchange()
     talk.finish()
     talk.check()
     return talk
