@@ -1,0 +1,94 @@
+"""What is fuzzed: functions of octets that raise where a promise is broken, and what they begin with.
+
+`octets` hears them as they are, in both roles; `talk` and `desk` make a plan of them, which two endpoints or clients at a
+desk carry out; `names` reads publisher strings and reasons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import given, settings
+
+from mappings.errors import DecodeError
+from mappings.reactive_streams_io import messages, names, reasons
+from mappings.reactive_streams_io.endpoint import Role
+from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
+from tests.connectivity import harbour
+from tests.mappings.reactive_streams_io import talk
+from tests.mappings.reactive_streams_io.examples import EXAMPLES
+from tests.mappings.reactive_streams_io.test_endpoint_mutated import held
+from tests.mappings.reactive_streams_io.wire import pieces
+
+SIZES = ([1], [7, 2], [40], [5000])
+ALONE = settings(database=None)
+"""What breaks a promise is kept by the fuzzer."""
+
+
+def hear(data: bytes) -> None:
+    """The first octet says who hears, of what transport, after which hello; the rest is heard."""
+    how, said = data[0] if data else 0, data[1:]
+    role = Role.CLIENT if how & 1 else Role.SERVER
+    hello = (ServerHello if how & 1 else ClientHello)(0, (1, 2, 3) if how & 4 else ())
+    heard = [encode(hello)] if how & 8 else []
+    if how & 2:
+        # Each message ends where the next octet says.
+        while said:
+            length = said[0] + 1
+            heard.append(said[1 : 1 + length])
+            said = said[1 + length :]
+    else:
+        heard += pieces(said, SIZES[how >> 4 & 3])
+    held((role, bool(how & 2), heard))
+
+
+def read(data: bytes) -> None:
+    """Names, reasons and what a message begins with: read, or refused by the one error that there is."""
+    text = data.decode("utf-8", "replace")
+    with contextlib.suppress(DecodeError):
+        names.parse(text, with_trials=True)
+    fault = reasons.read(text)
+    assert 100 <= fault.status < 600
+    assert len(reasons.write(fault).encode()) <= reasons.LONGEST
+    assert not (messages.begins_session(data) and messages.is_parting(data))
+
+
+@ALONE
+@given(talk.plans)
+def talked(plan: talk.Plan) -> None:
+    talk.held(plan)
+
+
+_harbour = harbour.Harbour()
+
+
+@ALONE
+@given(harbour.plans)
+def moored(plan: harbour.Plan) -> None:
+    _harbour.hold(plan)
+
+
+TARGETS: dict[str, Callable[[bytes], object]] = {
+    "octets": hear,
+    "names": read,
+    "talk": talked.hypothesis.fuzz_one_input,
+    "desk": moored.hypothesis.fuzz_one_input,
+}
+
+_random = Random(0)
+SEEDS: dict[str, list[bytes]] = {
+    "octets": [bytes([how]) + bytes.fromhex(each.octets) for each in EXAMPLES for how in (0x08, 0x0D)],
+    "names": [
+        b"things/org.acme:lamp-1/history?from=2&to=4&filter=eq(attributes/a,%22x%22)",
+        b"things/org.acme:lamp-1/events?project=/features/t/properties/value&pack=f64",
+        b"things/search?options=size(2)&unit=thing&namespaces=a,b",
+        b"streams/tank/0?resend_from=10&resend_to=13",
+        b"tck/fixed?n=3&size=16",
+        b"404 things:thing.notfound The Thing could not be found.",
+    ],
+    "talk": [_random.randbytes(1500) for _ in range(20)],
+    "desk": [_random.randbytes(1500) for _ in range(20)],
+}
+"""What they begin with. Plans are made of what is long enough."""
