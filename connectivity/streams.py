@@ -47,7 +47,7 @@ from spark_store.errors import HistoryUnavailable, StoreError
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 100
-"""Elements that one subscription sends before others have their turn: about a millisecond."""
+"""Elements that one subscription sends before others have their turn, where each is a message: about a millisecond."""
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -69,7 +69,8 @@ class Peer:
 
     `has_session`: the scope is a session that has a lifetime of its own. Its subscriptions end when whoever keeps the
     session cancels them, and never for lack of interaction. `reader`: the address of who reads the answers, where it is
-    told when that one has gone; its subscriptions end with it.
+    told when that one has gone; its subscriptions end with it. `at_once`: how many elements it is sent before others have
+    their turn.
     """
 
     reply: Reply
@@ -77,6 +78,7 @@ class Peer:
     scope: Hashable
     has_session: bool = False
     reader: str | None = None
+    at_once: int = AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,14 +378,15 @@ class Streams:
 
     async def _send_in_turns(self, live: Live, elements: Sequence[Any]) -> None:
         """Send a page in parts, so that other subscriptions, and the brokers' confirms, get their turn in between."""
-        live.posting = self._send(live, live.offer(elements[:AT_ONCE]))
-        for start in range(AT_ONCE, len(elements), AT_ONCE):
+        at_once = live.peer.at_once
+        live.posting = self._send(live, live.offer(elements[:at_once]))
+        for start in range(at_once, len(elements), at_once):
             if live.posting is not None:
                 await live.posting.taken()
             await asyncio.sleep(0)
             if live.is_closed:
                 return
-            live.posting = self._send(live, live.offer(elements[start : start + AT_ONCE]))
+            live.posting = self._send(live, live.offer(elements[start : start + at_once]))
 
     def _send(self, live: Live, outputs: Sequence[Output]) -> Posting | None:
         """Turn what the engine decided into signals with the headers of the latest command."""

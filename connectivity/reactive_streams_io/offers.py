@@ -37,6 +37,9 @@ from mappings.signals import (
     Subscribe,
 )
 
+AT_ONCE = 500
+"""Elements of one stream that are offered before others have their turn: many of them are one message."""
+
 _NOT_READ = Fault(503, "rsio:subscription.ended", "The subscription has ended.")
 
 
@@ -142,7 +145,8 @@ class Offer:
         self.open: Callable[[], Feed | Fault] = opened.open
         self.connection_id = offers.connection_id
         self.is_over = False
-        self.peer = Peer(self, offers.subjects, (offers.connection_id, "rsio", offers.session.key), has_session=True)
+        scope = (offers.connection_id, "rsio", offers.session.key)
+        self.peer = Peer(self, offers.subjects, scope, has_session=True, at_once=AT_ONCE)
         self._offers = offers
         self._element_size = opened.element_size
         self._postings: deque[Posting] = deque()

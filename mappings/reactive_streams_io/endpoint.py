@@ -196,6 +196,10 @@ class Endpoint(Speaker):
                 break
             batch.append(frame)
             room -= len(frame)
+            if room > 0 and self.state is State.OPEN and not self._control and not self._afterwards:
+                more = self.session.more_frames(room)
+                batch += more
+                room -= sum(map(len, more))
         if len(batch) == numbered:
             return b""
         self._next_sent += numbered

@@ -10,7 +10,8 @@ from mappings.reactive_streams_io.limits import UNBOUNDED
 from mappings.reactive_streams_io.mistakes import Mistake, broken
 
 LONGEST_VARINT = 9
-_ONE = [bytes([value]) for value in range(128)]
+_SMALL = [bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7]) for value in range(2048)]
+"""Those that are written again and again: ids, and the lengths of elements."""
 
 
 class Short(Exception):
@@ -23,8 +24,8 @@ class Short(Exception):
 
 def varint(value: int) -> bytes:
     """A number as a varint. Raises ValueError below 0 and above 2^63−1."""
-    if 0 <= value < 128:
-        return _ONE[value]
+    if 0 <= value < 2048:
+        return _SMALL[value]
     if not 0 <= value <= UNBOUNDED:
         raise ValueError(f"found {value}, expected 0 to {UNBOUNDED}")
     written = bytearray()

@@ -118,6 +118,24 @@ class Publishing:
             return self._single(self._waiting.popleft())
         return self._ending
 
+    def whole_elements(self, room: int) -> list[bytes]:
+        """The next frames that are one element each, as many as there is room for; this is what many are sent by."""
+        frames: list[bytes] = []
+        if self._large is not None or self._run:
+            return frames
+        waiting, head, most = self._waiting, b"\x82" + self._head, self._limits.split_above
+        while waiting:
+            element = waiting[0]
+            size = len(element)
+            frame = head + varint(size) + element
+            room -= len(frame)
+            if room < 0 or size > most:
+                break
+            self.octets -= size
+            frames.append(frame)
+            waiting.popleft()
+        return frames
+
     @property
     def has_more(self) -> bool:
         """Whether there is a frame for the transport."""

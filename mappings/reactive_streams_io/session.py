@@ -284,6 +284,21 @@ class Session:
             self._keep(frame)
         return frame
 
+    def more_frames(self, room: int) -> Sequence[bytes]:
+        """Those that come next and fit, where all are elements of the one stream that has something to say."""
+        if len(self._order) != 1 or self._said or self._again:
+            return ()
+        publishing = self._order[0]
+        frames = publishing.whole_elements(room)
+        if not publishing.has_more:
+            self._order.popleft()
+            publishing.is_queued = False
+        self.sent += len(frames)
+        if self.keeps_copies:
+            for frame in frames:
+                self._keep(frame)
+        return frames
+
     def _next_in_turn(self) -> bytes:
         publishing = self._order.popleft()
         is_last = publishing.is_said

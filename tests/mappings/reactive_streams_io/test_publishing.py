@@ -57,6 +57,17 @@ def test_elements_come_out_as_they_went_in(offered: list[list[bytes]]) -> None:
     assert stream.octets == 0
 
 
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=20), st.integers(0, 200))
+def test_what_is_said_together_is_what_would_be_said_frame_by_frame(elements: list[bytes], room: int) -> None:
+    one, other = publishing(), publishing()
+    one.offer(elements)
+    other.offer(elements)
+    together = one.whole_elements(room)
+    assert sum(map(len, together)) <= room
+    assert [*together, *drained(one)] == drained(other)
+    assert one.octets == 0
+
+
 @given(st.lists(st.lists(st.binary(min_size=3, max_size=3), max_size=50), max_size=5), st.booleans())
 def test_elements_of_one_size_are_packed_as_far_as_they_are_there(offered: list[list[bytes]], in_between: bool) -> None:
     stream = publishing(3)

@@ -51,6 +51,28 @@ def test_streams_have_their_turn_one_frame_each() -> None:
     assert not one.has_frames
 
 
+def test_a_stream_that_is_alone_says_what_there_is_room_for_at_once() -> None:
+    one = session()
+    stream = opened(one)
+    one.offer(stream, [b"a", b"b", b"c"])
+    assert one.more_frames(100) == ()
+    assert one.next_frame() == encode(OnSubscribe(1, 0))
+    assert one.more_frames(9) == [encode(OnNext(1, b"a")), encode(OnNext(1, b"b"))]
+    assert (one.sent, one.first_available) == (3, 1)
+    one.receive(Request(1, 5))
+    one.receive(Request(2, 0))
+    other = opened(one, 2)
+    assert one.next_frame() == encode(OnSubscribe(2, 0))
+    one.offer(other, [b"x"])
+    assert one.more_frames(100) == ()
+    assert drained(one) == octets("82 01 01 63 82 02 01 78")
+    one.offer(stream, [b"d"])
+    assert one.more_frames(100) == [encode(OnNext(1, b"d"))]
+    assert not one.has_frames
+    one.repeat(2)
+    assert drained(one) == octets("82 01 01 62 81 02 00 82 01 01 63 82 02 01 78 82 01 01 64")
+
+
 def test_a_stream_that_was_cancelled_says_nothing_more() -> None:
     one = session()
     stream = opened(one)
