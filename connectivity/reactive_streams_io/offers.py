@@ -175,7 +175,7 @@ class Offer:
         """Offer elements. Behind one that is too large there are no others."""
         session, largest = self._offers.session, self._offers.largest
         fit = signal.elements
-        if max(map(len, fit)) > largest:
+        if (self._element_size or max(map(len, fit))) > largest:
             fit = list(takewhile(lambda element: len(element) <= largest, fit))
         session.offer(self.stream, fit)
         self._offers.elements += len(fit)

@@ -89,12 +89,13 @@ class Publishing:
             raise ValueError(f"{len(elements)} elements offered, {self.demand} wanted")
         if not self.has_begun or self.has_ended:
             raise ValueError(f"elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
-        octets = sum(map(len, elements))
         if size := self._size:
             if not set(map(len, elements)) <= {size}:
                 raise ValueError(f"found elements of other sizes than {size}")
+            octets = size * len(elements)
             self._run += b"".join(elements)
         else:
+            octets = sum(map(len, elements))
             if octets > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
                 said = f"found an element of {largest} octets, expected at most {self._limits.element}"
                 raise EncodeError(Fault(413, "rsio:element.toolarge", said))

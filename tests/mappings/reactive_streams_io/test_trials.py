@@ -18,6 +18,7 @@ def test_range_and_fail_count_in_decimal_digits() -> None:
 def test_fixed_counts_in_whole_numbers_of_its_size() -> None:
     assert list(elements(Trial("fixed", 3, 2))) == [b"\x00\x01", b"\x00\x02", b"\x00\x03"]
     assert list(elements(Trial("fixed", 257, 1)))[254:] == [b"\xff", b"\x00", b"\x01"]
+    assert list(elements(Trial("fixed", 65_537, 2)))[65_534:] == [b"\xff\xff", b"\x00\x00", b"\x00\x01"]
     assert next(elements(Trial("fixed", 1, 20))) == bytes(19) + b"\x01"
     assert element_size(Trial("fixed", 3, 2)) == 2
     assert element_size(Trial("range", 3)) == 0
@@ -25,6 +26,7 @@ def test_fixed_counts_in_whole_numbers_of_its_size() -> None:
 
 def test_endless_counts_are_made_as_they_are_asked_for() -> None:
     assert list(islice(elements(Trial("range", 2**63 - 1)), 2)) == [b"1", b"2"]
+    assert list(islice(elements(Trial("fixed", 2**63 - 1, 1)), 2)) == [b"\x01", b"\x02"]
 
 
 def test_big_is_one_element_and_never_none() -> None:
