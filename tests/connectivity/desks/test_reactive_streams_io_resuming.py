@@ -272,7 +272,7 @@ async def test_what_waited_for_a_client_leaves_with_the_answer_to_its_resume_and
     token = granted(await quay.framed("a", 2))
     quay.say("a", trial("range?n=3000", 1, 3000))
     quay.dispatcher.reader("site", "a", Sign.GONE)
-    await until(lambda: [live.sent for live in quay.streams] == [100])
+    await until(lambda: any(0 < live.sent < 3000 for live in quay.streams))
     await pause()
     assert elements(quay.frames("a")) == []
     quay.say("b", HELLO)
