@@ -1,7 +1,7 @@
 """The link of a door as far as doors are alike: its port, its peers, what they bring, and their end.
 
 There is no broker behind it. A delivery is settled by saying nothing, and cannot come again: a peer that was told of a
-failure asks once more. A peer that is gone is told to whoever has asked (`readers`).
+failure asks once more. A peer that is gone is told to whoever has asked (`readers`), behind what it has said: that counts.
 
 **Bounds.** Messages of all peers that wait for their end are at most about `MOST_HELD`; then no peer is read from until half
 of them have ended. What waits for one peer holds up nobody else: the lanes of a door go by address.
@@ -66,6 +66,8 @@ class DoorLink(ABC, Generic[AnyPeer]):
         self._inboxes = [Inbox() for _ in range(sources)]
         self._sockets: set[AnyPeer] = set()
         """All that were accepted, let in or not."""
+        self._leaving: set[Socket] = set()
+        """Those who have left, and something of whom has not ended yet."""
         self._held = 0
         self._is_crowded = False
         self._refusals: defaultdict[str, int] = defaultdict(int)
@@ -115,7 +117,10 @@ class DoorLink(ABC, Generic[AnyPeer]):
         if self.peers.pop(peer.id, None) is not None:
             self.gone(peer)
             log.debug("a peer left", connection=self._connection_id, peer=peer.id)
-            self.readers(peer.id, Sign.GONE)
+            if peer.unsettled:
+                self._leaving.add(peer)
+            else:
+                self.readers(peer.id, Sign.GONE)
         if not self._sockets and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
@@ -151,6 +156,9 @@ class DoorLink(ABC, Generic[AnyPeer]):
         peer = delivery.peer
         peer.unsettled -= 1
         self._held -= 1
+        if not peer.unsettled and peer in self._leaving:
+            self._leaving.discard(peer)
+            self.readers(peer.id, Sign.GONE)
         if self._is_crowded and self._held <= MOST_HELD // 2:
             self._is_crowded = False
             for each in list(self._sockets):

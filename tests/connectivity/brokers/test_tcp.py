@@ -166,6 +166,20 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
         await wait_until(lambda: told == [(name, Sign.GONE)], PATIENCE)
 
 
+async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
+    async with opened() as pier:
+        told = signs_of(pier.link)
+        caller, name = await pier.met()
+        caller.writer.write(b"a")
+        [last] = await pier.take(1)
+        await caller.leave()
+        await wait_until(lambda: not pier.link.peers, PATIENCE)
+        assert not told
+        last.settle()
+        assert told == [(name, Sign.GONE)]
+        assert not pier.link._leaving
+
+
 async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MOST_HELD", 10)
     async with opened() as pier:
