@@ -139,8 +139,8 @@ class Landing:
 
     def __init__(self, quay: Quay, **more: Any) -> None:
         self.quay = quay
-        self.port = free_port()
-        self.connection = Connection.model_validate(document(self.port, **more))
+        self.connection = Connection.model_validate(document(free_port(), **more))
+        self.port = self.connection.broker_uri.port
         self.supervisor = Supervisor(
             self.connection,
             quay.dispatcher,

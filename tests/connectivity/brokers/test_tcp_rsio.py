@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import trustme
 
 from mappings.reactive_streams_io.frames import (
     OnComplete,
@@ -24,7 +25,8 @@ from mappings.reactive_streams_io.frames import (
     ServerHello,
     Subscribe,
 )
-from tests.connectivity.brokers.doors import PATIENCE
+from tests.brokers import free_port
+from tests.connectivity.brokers.doors import PATIENCE, own, trusting
 from tests.connectivity.brokers.landing import SERVER_HELLO, Caller, Landing, landing
 from tests.connectivity.quay import H
 from tests.helpers import wait_until
@@ -94,8 +96,8 @@ async def there() -> AsyncIterator[Landing]:
         yield made
 
 
-async def began(there: Landing, case: Case) -> Caller:
-    return await there.caller() if case.hello is None else await there.greeted(case.hello)
+async def began(there: Landing, case: Case, **options: Any) -> Caller:
+    return await (there.caller(**options) if case.hello is None else there.greeted(case.hello, **options))
 
 
 async def ends_as_said(caller: Caller, case: Case) -> None:
@@ -115,6 +117,20 @@ async def test_cases_h_v_d_i_g_and_k_are_heard_as_the_specification_says(there: 
     await ends_as_said(whole, case)
     await slow.say_slowly(case.said)
     await ends_as_said(slow, case)
+
+
+async def test_the_same_is_heard_over_tls() -> None:
+    authority = trustme.CA()
+    secret = {"uri": f"ssl://localhost:{free_port()}", "credentials": own(authority.issue_cert("localhost"))}
+    context = trusting(authority)
+    context.set_alpn_protocols(["rsio/0"])
+    async with landing(**secret) as there:
+        for case in CASES.values():
+            caller = await began(there, case, ssl=context, server_hostname="localhost")
+            caller.say(case.said)
+            await ends_as_said(caller, case)
+            await caller.leave()
+        await there.keeps_only(0)
 
 
 async def test_case_d14_another_subscribe_with_an_id_in_use_is_the_end(there: Landing) -> None:
