@@ -90,7 +90,9 @@ class Line:
         route = self.route
         if error is not None:
             route.facts.not_published.note(None, words=str(error))
-            log.warning(
+            # The peer of a door that has gone is no news, and may come and go as it likes.
+            say = log.debug if route.is_door else log.warning
+            say(
                 "a frame was not taken",
                 connection=route.connection_id,
                 source=route.index,

@@ -128,7 +128,8 @@ class RsioDesk(Desk):
     def _turn_away(self, reason: str, route: Route, line: Line, key: Key, parting: Parting = Parting.DONE) -> None:
         """Say goodbye to somebody who has no session."""
         route.meter.inbound("refused")
-        log.info("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
+        say = log.debug if route.is_door else log.info
+        say("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
         line.post([envelope(encode(Goodbye(reason)), key[1])], parting=parting)
 
     def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Ended) -> None:

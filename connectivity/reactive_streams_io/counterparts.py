@@ -209,7 +209,9 @@ class Counterpart:
             self.offers.wake = nobody
             if isinstance(event, Closed):
                 self.offers.stop()
-        log.info(
+        # Whoever reaches a door can come and go as it likes: that fills no log.
+        say = log.debug if self.line.route.is_door else log.info
+        say(
             "a session ended" if isinstance(event, Closed) else "a session was interrupted",
             connection=self.line.connection_id,
             address=self.line.address,

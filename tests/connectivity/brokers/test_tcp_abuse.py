@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.reactive_streams_io.counterparts import WINDOW_OF_A_PEER
 from connectivity.tcp.peer import Peer
@@ -171,14 +172,20 @@ async def test_a_peer_that_sends_one_frame_a_minute_may_stay() -> None:
 async def test_peers_that_connect_and_leave_in_great_numbers_leave_nothing_behind(connects: int) -> None:
     """Some at once, some with half a hello, some in the middle of a stream."""
     async with beside_a_neighbour() as (there, neighbour):
-        for number in range(0, connects, 100):
-            callers = [await Caller.at(there.port) for _ in range(100)]
-            for place, caller in enumerate(callers):
-                caller.say(*["", "01", f"{H} 12", H, Subscribe("tck/never", 1, 1)][1 : 1 + place % 4])
-            await asyncio.gather(*(caller.leave() for caller in callers))
-            await converses(neighbour)
-            assert len(there.link._sockets) <= number + 101
+        with capture_logs() as logs:
+            await come_and_go(there, neighbour, connects)
+        assert {each["log_level"] for each in logs} == {"debug"}, "nobody can fill the log of the service"
         await there.keeps_only(1)
+
+
+async def come_and_go(there: Landing, neighbour: Caller, connects: int) -> None:
+    for number in range(0, connects, 100):
+        callers = [await Caller.at(there.port) for _ in range(100)]
+        for place, caller in enumerate(callers):
+            caller.say(*["", "01", f"{H} 12", H, Subscribe("tck/never", 1, 1)][1 : 1 + place % 4])
+        await asyncio.gather(*(caller.leave() for caller in callers))
+        await converses(neighbour)
+        assert len(there.link._sockets) <= number + 101
 
 
 @pytest.mark.parametrize("peers", [200, pytest.param(5000, marks=pytest.mark.soak)])
