@@ -17,6 +17,8 @@ from structlog.testing import capture_logs
 from connectivity.errors import PublishFailed
 from connectivity.standings import logs_of
 from mappings.ids import EntityId, EntityType
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Closed, NotResumed, Subscribed
 from mappings.reactive_streams_io.frames import (
     Cancel,
     ClientHello,
@@ -532,3 +534,41 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
     quay.say("a", turns(1, 128))
     await until(lambda: Request(1, 128) in quay.frames("a"))
     assert quay.values()[-128:] == list(range(1, 129))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_command_once(seed: int) -> None:
+    """Messages of both directions are lost at every cut; no command has a key."""
+    random, count, cuts = Random(seed), 900, 0
+    quay = await Quay.filled(revisions=1, options={"ingest": ["telemetry"]})
+    address, read, sent = "c0", 0, 0
+    stream: int | None = None
+    endpoint = Endpoint(Role.CLIENT, quay.clock.now(), has_messages=True)
+    for _ in range(2000):
+        if len(quay.values()) == count:
+            break
+        if stream is not None and (wanted := min(endpoint.wanted(stream), count - sent, random.randint(0, 20))) > 0:
+            endpoint.offer(stream, [turn(sent + 1 + each) for each in range(wanted)])
+            sent += wanted
+        is_cut = endpoint.ticket() is not None and random.random() < 0.2
+        while octets := endpoint.take():
+            if is_cut and random.random() < 0.5:
+                break
+            quay.say(address, octets)
+        await pause(random.randint(1, 60))
+        heard = quay.messages(address)
+        if is_cut:
+            heard = heard[: random.randint(read, len(heard))]
+        for message in heard[read:]:
+            for event in endpoint.receive(message, quay.clock.now()):
+                assert not isinstance(event, Closed | NotResumed), event
+                if isinstance(event, Subscribed):
+                    stream = event.stream if endpoint.accept(event.stream) else None
+        read = len(heard)
+        if is_cut:
+            cuts += 1
+            endpoint.lose(quay.clock.now())
+            address, read = f"c{cuts}", 0
+            endpoint = Endpoint(Role.CLIENT, quay.clock.now(), has_messages=True, ticket=endpoint.ticket())
+    assert cuts > 5
+    assert quay.values() == list(range(1, count + 1))
