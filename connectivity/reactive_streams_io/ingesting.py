@@ -131,7 +131,9 @@ class Ingest:
         inlet.stream = None
         fault = reasons.read(reason) if reason is not None else None
         is_final = fault is None or (400 <= fault.status < 500 and fault.status != _TOO_MANY)
-        log.info(
+        # Who has nothing to bring says so at each hello.
+        tell = log.debug if is_final else log.info
+        tell(
             "a client has ended what is ingested",
             connection=self._connection_id,
             publisher=inlet.publisher,
