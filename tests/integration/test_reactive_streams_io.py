@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,21 +33,16 @@ def places(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, 
     return prepared(mosquitto, rabbitmq, kafka)
 
 
+def document(place: Place) -> dict[str, Any]:
+    options = {"tck": True, "replyAddressPattern": place.pattern}
+    mapping = {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": options}}
+    return place.document({"payloadMapping": ["rsio"]}, mappingDefinitions=mapping)
+
+
 @pytest.fixture(scope="module")
 def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """One for all brokers."""
-    documents = [
-        place.document(
-            {"payloadMapping": ["rsio"]},
-            mappingDefinitions={
-                "rsio": {
-                    "mappingEngine": "ReactiveStreamsIO",
-                    "options": {"tck": True, "replyAddressPattern": place.pattern},
-                }
-            },
-        )
-        for place in places.values()
-    ]
+    documents = [document(place) for place in places.values()]
     with ServiceProcess.start(tmp_path_factory.mktemp("rsio"), documents) as running:
         yield running
 
@@ -106,3 +104,27 @@ def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: di
         assert one.told == [Closed("protocol error: no session")]
         two.send(bytes.fromhex("12"))
         two.until(lambda: any(isinstance(event, Closed) for event in two.told))
+
+
+def test_case_g02_a_service_that_stops_says_goodbye_and_hears_one(
+    mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path
+) -> None:
+    kinds = ("mqtt-5", "amqp-091")
+    places = {kind: place for kind, place in prepared(mosquitto, rabbitmq, kafka).items() if kind in kinds}
+    with (
+        ServiceProcess.start(tmp_path, [document(place) for place in places.values()]) as running,
+        ExitStack() as stack,
+    ):
+        clients = [Client(kind, place.client("one")) for kind, place in places.items()]
+        for client in clients:
+            stack.callback(client.close)
+            stream = client.endpoint.subscribe("tck/never", 1)
+            client.say()
+            client.until(lambda client=client, stream=stream: client.has(Accepted(stream, 0)))  # type: ignore[misc]
+        with ThreadPoolExecutor(1) as pool:
+            stopping = pool.submit(running.stop)
+            for client in clients:
+                client.until(lambda client=client: client.has(Closed("shutdown")))  # type: ignore[misc]
+            code, seconds = stopping.result(PATIENCE)
+    assert code == 0
+    assert seconds < 10
