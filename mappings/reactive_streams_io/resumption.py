@@ -128,6 +128,8 @@ class Resumables:
         self._lost[session.key] = kept
         octets = sum(each.session.octets for each in self._lost.values())
         surplus = len(self._lost) - self._limits.resumable
+        if surplus <= 0 and octets <= self._limits.resumable_octets:
+            return
         for each in sorted(self._lost.values(), key=lambda each: each.session.has_streams):
             if surplus <= 0 and octets <= self._limits.resumable_octets:
                 break
