@@ -72,11 +72,12 @@ def kill(folder: Path, ground: Ground, rounds: int) -> None:
                 assert "the reader handed on" in checked.stdout
 
 
-@pytest.mark.parametrize("kind", [RABBITMQ, MOSQUITTO_5])
+@pytest.mark.broker("mosquitto")
 def test_what_is_read_in_frames_comes_once_and_in_order_through_kills_and_cuts(
-    start: Callable[[type[Ground]], Ground], kind: type[Ground], tmp_path: Path
+    start: Callable[[type[Ground]], Ground], tmp_path: Path
 ) -> None:
-    kill(tmp_path, start(kind), 1)
+    """The same over RabbitMQ is in `test_streams_killed`, beside a reader of another protocol."""
+    kill(tmp_path, start(Mosquitto5Ground), 1)
 
 
 @pytest.mark.soak

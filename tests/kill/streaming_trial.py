@@ -45,9 +45,9 @@ POLICY = {
 
 
 def connection(ground: Ground, name: str, *readers: str) -> dict[str, Any]:
-    """A source for Ditto commands, and one for each party of the stream that comes by this broker."""
+    """A source for each party of the stream that comes by this broker."""
     parties = [WRITE, RECALL, *(reader for reader in readers if reader != OCTETS)]
-    document = ground.connection(name, MAKE, *parties)
+    document = ground.connection(name, *parties)
     meant = ground.reply_address(ground.beside(ground.addresses(name, FRAMES)[1], "*"))
     document["mappingDefinitions"] = {
         "tanks": {"mappingEngine": "Streamr", "options": OPTIONS},
@@ -56,7 +56,7 @@ def connection(ground: Ground, name: str, *readers: str) -> dict[str, Any]:
             "options": {"streams": _STREAMS, "replyAddressPattern": meant},
         },
     }
-    for party, source in zip(parties, document["sources"][1:], strict=True):
+    for party, source in zip(parties, document["sources"], strict=True):
         source["payloadMapping"] = ["tanks"]
         if party == FRAMES:
             # Each session has an address of its own.
@@ -81,7 +81,7 @@ class StreamTrial:
     """Where things are killed while a stream is written and read."""
 
     def __init__(self, folder: Path, ground: Ground, *readers: str) -> None:
-        """`readers`: READ, FRAMES, OCTETS; a connection has room for one of the first two."""
+        """`readers`: READ, FRAMES, OCTETS."""
         self.ground = ground
         self.readers = readers
         self._port = free_port()
@@ -90,7 +90,9 @@ class StreamTrial:
         self._words = folder / "parties.txt"
         self._parties: dict[str, subprocess.Popen[bytes]] = {}
         ground.prepare(self._name, MAKE, *self._logs)
-        documents = [connection(ground, self._name, *readers), door(self._name, self._port)]
+        # For the commands of the Ditto protocol there is a connection beside that of the stream.
+        maker = {**ground.connection(self._name, MAKE), "id": f"{self._name}-{MAKE}"}
+        documents = [maker, connection(ground, self._name, *readers), door(self._name, self._port)]
         self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()
