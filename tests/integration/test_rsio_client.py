@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from mappings.reactive_streams_io.limits import Limits
 from tests.brokers import free_port
 from tests.brokers.mosquitto import Mosquitto
 from tests.connectivity.quay import revisions as revisions_of
-from tests.helpers import wait_until
+from tests.helpers import wait_until, wait_until_sync
 from tests.integration.documents import READ, client, connection, policy_for, source, topic
 from tests.service import ServiceProcess
 
@@ -118,6 +118,58 @@ def test_the_program_prints_what_it_reads_and_what_it_is_refused(at: str) -> Non
     ]
     refused = ran("things/acme.site:safe/history")
     assert (refused.returncode, refused.stdout, refused.stderr[:12]) == (1, "", "refused: 404")
+
+
+def report(number: int, **headers: str) -> bytes:
+    command = {"topic": topic("lamp", "commands/modify"), "path": "/attributes/n", "value": number, "headers": headers}
+    return json.dumps(command).encode()
+
+
+@pytest.mark.usefixtures("service")
+def test_all_that_the_program_brings_is_carried_out_though_it_leaves_at_once(
+    broker: Mosquitto, places: dict[str, str]
+) -> None:
+    before = newest(broker)
+    program = [sys.executable, "-m", "examples.rsio_client", "ingest/reports", "--publish", "--topic", "reports"]
+    ran = subprocess.run(
+        [*program, "--at", places["readers"].replace("tcp", "mqtt")],
+        cwd=ROOT,
+        input=b"\n".join(report(number) for number in range(400)),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    wait_until_sync(lambda: newest(broker) == before + 400, PATIENCE)
+
+
+async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_killed_amid_them(
+    broker: Mosquitto, service: ServiceProcess, places: dict[str, str]
+) -> None:
+    """What was sent and may not be stored is sent again, and known by its key."""
+    count = 600
+    first = await asyncio.to_thread(newest, broker) + 1
+
+    async def reports() -> AsyncGenerator[bytes, None]:
+        for number in range(count):
+            if number == count // 2:
+                # All of it is carried out, and the client knows that only of the greater part.
+                await asyncio.to_thread(wait_until_sync, lambda: newest(broker) == first + count // 2 - 1, PATIENCE)
+                await asyncio.to_thread(service.kill)
+                await asyncio.to_thread(service.start_again)
+            yield report(number, **{"idempotency-key": f"report-{number}"})
+
+    found = list[dict[str, Any]]()
+    at = connector(places["readers"].replace("tcp", "mqtt"), beginning="reports")
+    async with Client(at, Limits(silence_before_ping=2.0)) as reporter, asyncio.timeout(PATIENCE):
+        await reporter.publish("ingest/reports", reports())
+        async with aclosing(reporter.follow(f"{HISTORY}?from={first}&follow=true")) as elements:
+            async for element in elements:
+                found.append(json.loads(element))
+                if len(found) == count:
+                    break
+    assert [event["value"] for event in found] == list(range(count))
+    assert await asyncio.to_thread(newest, broker) == first + count - 1
 
 
 async def test_who_follows_misses_nothing_while_broker_and_service_are_away(
