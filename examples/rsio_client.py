@@ -1,8 +1,8 @@
 """A client of reactive-streams-io: it reads what it asked for at its own pace, brings what the service asks for, and goes on
 where it was when a link is lost.
 
-    python -m examples.rsio_client 'things/acme.plant:pump-7/history?from=-3'
-    python -m examples.rsio_client 'things/acme.plant:pump-7/history?follow=true' --at tcp://127.0.0.1:8766
+    python -m examples.rsio_client 'things/acme.plant:pump-8/history?from=-3'
+    python -m examples.rsio_client 'things/acme.plant:pump-8/history?follow=true' --at tcp://127.0.0.1:8766
     python -m examples.rsio_client ingest/reports --publish <commands.jsonl
 
 What to say is decided by an `Endpoint` of `mappings.reactive_streams_io`, which knows no sockets; `rsio_links` carries its
@@ -82,7 +82,7 @@ class Client:
     """A conversation with the service. `connect` makes a link: the first one, and another one when that is lost.
 
         async with Client(connector("tcp://127.0.0.1:8766")) as client:
-            async for element in client.follow("things/acme.plant:pump-7/history?follow=true"):
+            async for element in client.follow("things/acme.plant:pump-8/history?follow=true"):
                 ...
 
     A session that is lost with its link is resumed on the next one, and its streams notice nothing. Raises OSError if the
@@ -387,7 +387,7 @@ async def run(chosen: argparse.Namespace) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Read what a publisher brings, or bring what the service asks for.")
-    parser.add_argument("publisher", help="such as things/acme.plant:pump-7/history?from=-3, or ingest/reports")
+    parser.add_argument("publisher", help="such as things/acme.plant:pump-8/history?from=-3, or ingest/reports")
     parser.add_argument("--at", default="mqtt://127.0.0.1:1883", help="mqtt://, tcp:// or ssl:// with host and port")
     parser.add_argument("--topic", default="rsio", help="what topics at the broker begin with")
     parser.add_argument("--ca", metavar="FILE", help="whom to trust at ssl://")
