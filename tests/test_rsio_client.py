@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import ssl
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from itertools import pairwise
@@ -19,6 +22,7 @@ from examples.rsio_client import Client, Ended, Lost, after, can_go_on
 from examples.rsio_links import SocketLink, connector
 from mappings.reactive_streams_io.events import (
     Arrived,
+    Closed,
     Event,
     Failed,
     Interrupted,
@@ -35,6 +39,7 @@ from tests.clock import Clock
 from tests.helpers import wait_until
 from tests.mappings.reactive_streams_io.conversation import Feed, Party
 
+ROOT = Path(__file__).parents[1]
 PATIENCE = 60.0
 REPORTS = "ingest/reports"
 HISTORY = "things/acme.site:lamp/history"
@@ -337,6 +342,22 @@ async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_told_to(
         assert door.protocols == ["rsio/0"]
         with pytest.raises(ssl.SSLError, match="verify failed"):
             await Client(connector(uri)).__aenter__()
+
+
+async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
+    words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", door.uri]
+    program = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+    try:
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+        program.send_signal(signal.SIGINT)
+        said = await asyncio.wait_for(program.communicate(), PATIENCE)
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.communicate()
+    assert (program.returncode, *said) == (0, b"", b"")
+    (party,) = door.parties
+    assert (party.told(Interrupted), [event.reason for event in party.told(Closed)]) == ([], ["ok"])
 
 
 async def test_who_leaves_without_a_link_waits_for_none() -> None:

@@ -85,6 +85,10 @@ def expect(desk: Desk, written: list[str], tokens: dict[str, bytes]) -> None:
     desk.heard = desk.heard[len(expected) :]
 
 
+def at_topics(mosquitto: Mosquitto, name: str) -> MqttClient:
+    return MqttClient(mosquitto.host, mosquitto.port, ask=f"rsio/{name}/up", answers=f"rsio/{name}/down")
+
+
 def wait_for(desk: Desk, length: int) -> None:
     while len(desk.heard) < length:
         desk.heard += desk.client.received.get(timeout=PATIENCE)
@@ -163,11 +167,8 @@ def converse(mosquitto: Mosquitto) -> None:
     tokens: dict[str, bytes] = {}
     with ExitStack() as stack:
         desks = {
-            width: Desk(stack.enter_context(MqttClient(mosquitto.host, mosquitto.port, **places)))
-            for width, places in {
-                1: {"ask": "rsio/desk/up", "answers": "rsio/desk/down"},
-                2: {"ask": "rsio/again/up", "answers": "rsio/again/down"},
-            }.items()
+            arrows: Desk(stack.enter_context(at_topics(mosquitto, name)))
+            for arrows, name in {1: "desk", 2: "again"}.items()
         }
         for desk in desks.values():
             desk.client.read = bytes
