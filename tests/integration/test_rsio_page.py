@@ -128,6 +128,7 @@ def test_what_the_page_says_is_said_and_heard_and_what_it_runs_prints_what_it_sa
 ) -> None:
     """In one go, since each part goes on with what the ones before it have stored."""
     run_programs(mosquitto, door)
+    run_script(mosquitto)
     converse(mosquitto)
 
 
@@ -153,6 +154,17 @@ def run_programs(mosquitto: Mosquitto, door: str) -> None:
             revision += len(PUMP.read_text(encoding="utf-8").splitlines()) if PUMP.name in command else 1
             # Nobody who types is so quick that he reads what is not stored yet.
             wait_until_sync(partial(has_pump, mosquitto, revision), PATIENCE)
+
+
+def run_script(mosquitto: Mosquitto) -> None:
+    (script,) = blocks("python")
+    assert "mqtt://127.0.0.1:1883" in script
+    there = script.replace("mqtt://127.0.0.1:1883", f"mqtt://{mosquitto.host}:{mosquitto.port}")
+    ran = subprocess.run(
+        [sys.executable, "-"], cwd=ROOT, input=there, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    revisions = [f'{{"revision":{number}}}' for number in range(1, 5)]
+    assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", revisions)
 
 
 def has_pump(mosquitto: Mosquitto, revision: int) -> bool:
