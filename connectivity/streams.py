@@ -49,6 +49,9 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 100
 """Elements that one subscription sends before others have their turn, where each is a message: about a millisecond."""
 
+FEW = 64
+"""So many of those that are due in one second may be held though nothing is to be done about them any more."""
+
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -96,6 +99,23 @@ Open = Callable[[Subscribe, tuple[str, ...]], Feed | Fault]
 """The feed of a subscribe for these subjects, or why there is none: told at the first request."""
 
 
+class _Due(list["Live"]):
+    """Who is looked at in one second. Those that are looked at in another one by now are `stale`."""
+
+    __slots__ = ("stale",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stale = 0
+
+    def leave(self) -> None:
+        """One is looked at in another second now. Where most are, what is left of them is let go."""
+        self.stale += 1
+        if self.stale >= FEW and 2 * self.stale > len(self):
+            self[:] = [live for live in self if live.due is self]
+            self.stale = 0
+
+
 class Live(Subscription):
     """One open subscription, or one that ended a moment ago.
 
@@ -131,7 +151,7 @@ class Live(Subscription):
         self.posting: Posting | None = None
         self.pump: asyncio.Task[None] | None = None
         self.touched = now
-        self.due: list[Live] | None = None
+        self.due: _Due | None = None
 
     @property
     def connection_id(self) -> str:
@@ -150,7 +170,7 @@ class Streams:
         self._bounds = bounds
         self._clock = clock
         self._scopes: defaultdict[tuple[Hashable, Kind], dict[str, Live]] = defaultdict(dict)
-        self._due: defaultdict[int, list[Live]] = defaultdict(list)
+        self._due: defaultdict[int, _Due] = defaultdict(_Due)
         """By second: who is looked at then. Only the list that a subscription was put into last counts."""
         self._second = int(clock())
         """The second of the last sweep. Idle times are counted in such seconds: one number that all can share."""
@@ -236,9 +256,11 @@ class Streams:
         """End what has been idle for too long, forget what ended long enough ago. Call it about once a second."""
         former, self._second = self._second, int(self._clock())
         for second in range(former + 1, self._second + 1):
-            due = self._due.pop(second, [])
-            for live in due:
+            due = self._due.pop(second, None)
+            # The end of one may be that of others, which leave the list meanwhile.
+            for live in tuple(due or ()):
                 if live.due is due:
+                    live.due = None
                     self._look_at(live, self._second)
 
     def fail_entity(self, entity: EntityId, fault: Fault) -> int:
@@ -278,8 +300,10 @@ class Streams:
             self._send(live, live.expire())
 
     def _schedule(self, live: Live, seconds: float) -> None:
-        live.due = self._due[self._second + math.ceil(seconds) + 1]
+        former, live.due = live.due, self._due[self._second + math.ceil(seconds) + 1]
         live.due.append(live)
+        if former is not None:
+            former.leave()
 
     def _forget(self, live: Live, scope: Hashable, kind: Kind) -> None:
         lives = self._scopes.get((scope, kind))

@@ -5,12 +5,14 @@ Case numbers are those of the streaming-subscription cases; the feed is a list, 
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from connectivity.errors import PublishFailed
 from connectivity.feeds import Feed
 from connectivity.lanes import Ended, Posting
-from connectivity.streams import AT_ONCE, Peer
+from connectivity.streams import AT_ONCE, Live, Peer
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import (
@@ -347,6 +349,27 @@ async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_i
     assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
     bench.cancel(first)
     bench.subscribe()
+
+
+async def test_rs_3_13_what_ended_takes_no_memory_until_it_would_have_been_idle() -> None:
+    """However many are opened and cancelled within the idle time, few are held that ended an after-life ago.
+
+    Who is there still is looked at in time.
+    """
+    bench = Bench(idle_timeout=1000, max_per_connection=10)
+    kept = bench.subscribe()
+    for _ in range(10):
+        for _ in range(500):
+            bench.cancel(bench.subscribe())
+        bench.pass_time(2)
+    bench.pass_time(11)
+    gc.collect()
+    held = [live for live in gc.get_objects() if isinstance(live, Live) and live.peer is bench.peer]
+    assert len(held) < 700
+    bench.pass_time(1000)
+    gone = bench.reply.signals[-1]
+    assert isinstance(gone, Failed)
+    assert (gone.key, gone.reason) == (kept, Ending.IDLE)
 
 
 async def test_rs_3_13_what_ended_is_forgotten_after_its_after_life() -> None:
