@@ -168,10 +168,10 @@ class Trials:
             return Page((), position, Then.WAIT)
         if not self._ahead and (fault := trials.ending(self._trial)) is not None:
             raise FeedFailed(fault)
-        found = [*self._ahead, *islice(self._elements, limit)]
-        self._ahead = found[limit:]
+        found = [*self._ahead, *islice(self._elements, limit - len(self._ahead))]
+        self._ahead = list(islice(self._elements, 1))
         is_last = not self._ahead and trials.ending(self._trial) is None
-        return Page(found[:limit], position + len(found[:limit]), Then.END if is_last else Then.MORE)
+        return Page(found, position + len(found), Then.END if is_last else Then.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """There never is more."""

@@ -90,10 +90,11 @@ class Publishing:
         if not self.has_begun or self.has_ended:
             raise ValueError(f"elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
         if size := self._size:
-            if not set(map(len, elements)) <= {size}:
+            run, octets = b"".join(elements), size * len(elements)
+            # None is larger, so none is smaller either.
+            if len(run) != octets or (elements and max(map(len, elements)) > size):
                 raise ValueError(f"found elements of other sizes than {size}")
-            octets = size * len(elements)
-            self._run += b"".join(elements)
+            self._run += run
         else:
             octets = sum(map(len, elements))
             if octets > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
