@@ -41,8 +41,10 @@ from tests.bench import (
     lake,
     monitoring,
     operating,
+    rsio,
     search,
     searching,
+    sizes,
     streamr,
     targets,
     twins,
@@ -323,6 +325,10 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "streamr-many": streamr.many,
     "streamr-resend": streamr.resend,
     "streamr-door": streamr.door,
+    "rsio-packed": rsio.packed,
+    "rsio-tcp": rsio.tcp,
+    "rsio-mqtt": rsio.mqtt,
+    "rsio-sizes": sizes.listed,
 }
 
 

@@ -1,10 +1,10 @@
 """A subscriber that costs next to nothing: it counts what arrives on a topic with QoS 0 and parses no payload.
 
-    python -m tests.bench.sink HOST PORT TOPIC COUNT
+    python -m tests.bench.sink HOST PORT TOPIC COUNT [END]
 
-Prints `ready`, then after COUNT messages, or fewer and a long silence, one JSON line: the seconds between the first and the
-last of them, how many were seen, and the bytes of the last. A client library as the subscriber would be the slowest part of
-what is measured.
+Prints `ready`, then after COUNT messages, or one that ends with the octets END (in hexadecimal), or fewer and a long
+silence, one JSON line: the seconds between the first and the last of them, how many were seen, the bytes of the last, and
+those of all. A client library as the subscriber would be the slowest part of what is measured.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def subscribe_packet(topic: str) -> bytes:
     return bytes([0x82, len(body)]) + body
 
 
-def packets(link: socket.socket) -> Iterator[tuple[int, int]]:
-    """Type and length of every packet that arrives."""
+def packets(link: socket.socket, ending: bytes = b"") -> Iterator[tuple[int, int, bool]]:
+    """Type and length of every packet that arrives, and whether it ends so."""
     buffer = bytearray()
     while chunk := link.recv(1 << 18):
         buffer += chunk
         start = 0
         while (end := packet_end(buffer, start)) is not None:
-            yield buffer[start] >> 4, end - start
+            yield buffer[start] >> 4, end - start, bool(ending) and buffer.startswith(ending, end - len(ending))
             start = end
         del buffer[:start]
 
@@ -57,24 +57,24 @@ def packet_end(buffer: bytearray, start: int) -> int | None:
     return None
 
 
-def main(host: str, port: int, topic: str, count: int) -> int:
+def main(host: str, port: int, topic: str, count: int, ending: bytes = b"") -> int:
     with socket.create_connection((host, port), timeout=PATIENCE) as link:
         link.sendall(connect_packet() + subscribe_packet(topic))
-        seen, size, first, last = 0, 0, 0.0, 0.0
+        seen, size, octets, first, last = 0, 0, 0, 0.0, 0.0
         with contextlib.suppress(TimeoutError):
-            for kind, length in packets(link):
+            for kind, length, is_end in packets(link, ending):
                 if kind == SUBACK:
                     print("ready", flush=True)
                 elif kind == PUBLISH:
-                    seen, size, last = seen + 1, length, time.perf_counter()
+                    seen, size, octets, last = seen + 1, length, octets + length, time.perf_counter()
                     if seen == 1:
                         first = last
                         link.settimeout(SILENCE)
-                    elif seen == count:
+                    if is_end or seen == count:
                         break
-    print(json.dumps({"seconds": last - first, "seen": seen, "bytes": size}), flush=True)
+    print(json.dumps({"seconds": last - first, "seen": seen, "bytes": size, "octets": octets}), flush=True)
     return 0 if seen else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), bytes.fromhex("".join(sys.argv[5:]))))

@@ -82,9 +82,12 @@ def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:
 
 
 @contextmanager
-def sink(broker: Mosquitto, topic: str, count: int) -> Any:
-    """A counting subscriber that is ready; calling what the block gets waits for its figures."""
-    command = [sys.executable, "-m", "tests.bench.sink", broker.host, str(broker.port), topic, str(count)]
+def sink(broker: Mosquitto, topic: str, count: int, ending: bytes = b"") -> Any:
+    """A counting subscriber that is ready; calling what the block gets waits for its figures.
+
+    It has enough after so many messages, or after one that ends so.
+    """
+    command = [sys.executable, "-m", "tests.bench.sink", broker.host, str(broker.port), topic, str(count), ending.hex()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

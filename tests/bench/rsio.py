@@ -1,0 +1,185 @@
+"""Replays as reactive-streams-io: in process, at a TCP door beside a bare socket, over MQTT beside a bare client."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mappings.reactive_streams_io.frames import OnComplete, encode
+from mappings.reactive_streams_io.limits import UNBOUNDED
+from tests.bench.report import Figure
+from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, sink, thing
+from tests.bench.streamr import PATIENT
+from tests.brokers.mosquitto import Mosquitto
+from tests.client import MqttClient
+from tests.connectivity.quay import H, Quay, octets, subscribe
+from tests.connectivity.site import pause, until
+from tests.integration.documents import connection, source
+from tests.service import ServiceProcess, free_port
+
+GOAL = 500_000
+TURNS = 3
+SIZE = 16
+PIECE = 1 << 16
+"""Octets that the bare server sends at a time."""
+
+END = encode(OnComplete(1))
+
+
+def packed(folder: Path) -> list[Figure]:
+    """From a test publisher by way of feed, engine, session and outbox to the octets that a link is given."""
+    count = 400_000
+    rates, processor, messages = asyncio.run(_packed(count))
+    rate = statistics.median(rates)
+    return [
+        Figure(
+            f"packed replay of {SIZE}-octet elements in process, feed to message",
+            f"{rate:,.0f} elements/s",
+            "–",
+            f"≥ {GOAL:,}/s",
+            rate >= GOAL,
+            f"{processor / count * 1e6:.2f} µs of processor per element; {messages:,} messages",
+        )
+    ]
+
+
+async def _packed(count: int) -> tuple[list[float], float, int]:
+    rates, processor, messages = [], 0.0, 0
+    quay = await Quay.filled()
+    try:
+        quay.say("a", H)
+        await pause()
+        for _ in range(TURNS):
+            quay.forget()
+            begun, spent = time.perf_counter(), time.process_time()
+            quay.say("a", subscribe(f"tck/fixed?n={count}&size={SIZE}", 1, UNBOUNDED))
+            published = quay.link.published
+            await until(lambda: published and published[-1].envelope.payload.endswith(END))  # noqa: B023
+            rates.append(count / (time.perf_counter() - begun))
+            processor = time.process_time() - spent
+            messages = len(published)
+    finally:
+        await quay.close()
+    return rates, processor, messages
+
+
+def door(port: int) -> dict[str, Any]:
+    """A TCP door that offers twins and the test publishers."""
+    return {
+        "id": "door",
+        "connectionType": "tcp",
+        "connectionStatus": "open",
+        "uri": f"tcp://127.0.0.1:{port}",
+        "sources": [{"addresses": ["rsio"], "authorizationContext": [SUBJECT], "payloadMapping": ["rsio"]}],
+        "mappingDefinitions": {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {"tck": True}}},
+    }
+
+
+@contextmanager
+def bare_socket(file: Path, piece: int) -> Iterator[int]:
+    """The port of a bare server that sends what is in a file."""
+    command = [sys.executable, "-m", "tests.bench.bare_socket", str(file), str(piece)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        assert process.wait(120) == 0
+
+
+def tcp(folder: Path) -> list[Figure]:
+    """A history, and packed elements, to a client that reads every frame, beside the same octets from a bare socket."""
+    events = 100_000
+    fill(folder / "data" / "journal.db", 1, events)
+    port = free_port()
+    with serving(folder, door(port)) as service:
+        return [
+            _beside(folder, service, port, "a history", f"things/{thing(0)}/history", events),
+            _beside(folder, service, port, "packed elements", f"tck/fixed?n=1000000&size={SIZE}", 1_000_000),
+        ]
+
+
+def _beside(folder: Path, service: ServiceProcess, port: int, what: str, publisher: str, count: int) -> Figure:
+    """So many elements, and the same octets sent by the bare server, in turns."""
+    file = folder / "octets"
+    least = SIZE * count
+    octets = run("reader", "127.0.0.1", port, "count", publisher, least, file)["octets"]
+    rates: dict[tuple[str, str], list[float]] = {}
+    ours = theirs = 0.0
+    for _ in range(TURNS):
+        for how in ("count", "read"):
+            before = processor_seconds(service)
+            found = run("reader", "127.0.0.1", port, how, publisher, least)
+            ours = processor_seconds(service) - before
+            rates.setdefault(("ours", how), []).append(count / found["seconds"])
+            with bare_socket(file, PIECE) as bare:
+                found = run("reader", "127.0.0.1", bare, how, publisher, least)
+            theirs = found["processor"]
+            rates.setdefault(("bare", how), []).append(count / found["seconds"])
+    spent = f"service {ours / count * 1e6:.2f} µs, client {theirs / count * 1e6:.2f} µs"
+    middle = {key: statistics.median(each) for key, each in rates.items()}
+    ratio = middle["ours", "read"] / middle["bare", "read"]
+    return Figure(
+        f"{what} over TCP to a client that reads the frames",
+        f"{middle['ours', 'read']:,.0f} elements/s",
+        f"{middle['bare', 'read']:,.0f} elements/s (asyncio on uvloop, the same octets)",
+        "ratio ≥ 0.8",
+        ratio >= 0.8,
+        f"ratio {ratio:.2f}; {octets / count:.0f} octets each; processor time for each: {spent}; "
+        f"to one that looks at nothing {middle['ours', 'count']:,.0f} and "
+        f"{middle['bare', 'count']:,.0f} elements/s",
+    )
+
+
+def mqtt(folder: Path) -> list[Figure]:
+    """Packed elements and a history over MQTT, beside paho publishing messages of the same size."""
+    events = 200_000
+    fill(folder / "data" / "journal.db", 1, events)
+    options = {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {"tck": True}}}
+    with Mosquitto.start(persistence=False, config_lines=PATIENT) as broker:
+        definition = connection(broker, source("bench", SUBJECT, payloadMapping=["rsio"]), mappingDefinitions=options)
+        with serving(folder, definition) as service:
+            packs = f"tck/fixed?n=2000000&size={SIZE}"
+            return [
+                _over_mqtt(service, broker, "packed elements", packs, 2_000_000, 0.8),
+                _over_mqtt(service, broker, "a history", f"things/{thing(0)}/history", events, None),
+            ]
+
+
+def _over_mqtt(
+    service: ServiceProcess, broker: Mosquitto, what: str, publisher: str, count: int, goal: float | None
+) -> Figure:
+    """Octets of messages in a second, and those of the bare client, in turns."""
+    ours, bare, processor, size = [], [], 0.0, 0
+    found: dict[str, Any] = {}
+    for _ in range(TURNS):
+        with (
+            sink(broker, "bench/answers", count, END) as figures,
+            MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,
+        ):
+            before = processor_seconds(service)
+            asker.send(octets(H, subscribe(publisher, 1, UNBOUNDED)))
+            found = figures()
+            processor = processor_seconds(service) - before
+            ours.append(found["octets"] / found["seconds"])
+        size = found["octets"] // found["seen"]
+        with sink(broker, "bare", found["seen"]) as figures:
+            run("bare", broker.host, broker.port, "bare", found["seen"], size)
+            told = figures()
+            bare.append(told["octets"] / told["seconds"])
+    rate, other, each = statistics.median(ours), statistics.median(bare), found["octets"] / count
+    ratio = rate / other
+    return Figure(
+        f"{what} over MQTT, QoS 1",
+        f"{rate / each:,.0f} elements/s, {rate / 1e6:,.0f} MB/s",
+        f"{other / 1e6:,.0f} MB/s (paho, window 100)",
+        "–" if goal is None else f"ratio ≥ {goal}",
+        goal is None or ratio >= goal,
+        f"ratio {ratio:.2f}; {found['seen']:,} messages of {size:,} bytes, {each:.0f} for each element; service "
+        f"{processor / count * 1e6:.2f} µs of processor per element",
+    )

@@ -1,0 +1,108 @@
+"""Octets on the wire for the same things said in three ways: reactive-streams-io, RSocket, Ditto JSON.
+
+Nothing is measured: the frames of reactive-streams-io and the messages of the Ditto protocol are those that the service
+writes, the lengths of RSocket's follow from its format. What a transport adds is left out, apart from the length that
+RSocket puts before each frame on TCP; it has no other way to find their ends.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mappings.codecs import load_codec
+from mappings.ids import new_subscription_id
+from mappings.reactive_streams_io.elements import EventWriter
+from mappings.reactive_streams_io.frames import (
+    OnComplete,
+    OnNext,
+    OnNextPacked,
+    OnSubscribe,
+    Request,
+    Subscribe,
+    encode,
+)
+from mappings.signals import Complete, Created, HistoryQuery, Kind, Next, Outbound
+from tests.bench.report import Figure
+from tests.bench.site import events_of, thing
+
+RSOCKET_FRAME = 3 + 4 + 2
+"""The length of a frame, the stream's id, type and flags."""
+
+RSOCKET_NUMBER = 4
+METADATA_LENGTH = 3
+ROUTE_HEAD = 1 + 3 + 1
+"""What names a route in composite metadata: its kind, its length, the length of its text."""
+
+
+class Row(NamedTuple):
+    """The same thing in octets. `ditto` of None: it cannot be said."""
+
+    what: str
+    rsio: float
+    rsocket: float
+    ditto: float | None
+
+
+def rows() -> Iterator[Row]:
+    """Events of a sensor, numbers, and what frames a stream."""
+    event = events_of(thing(0), 3)[2]
+    element = EventWriter(thing(0))(event)
+    headers = {"correlation-id": "c-1"}
+    key = new_subscription_id()
+    name = f"things/{thing(0)}/history"
+    following = Next(Kind.HISTORY, key, thing(0), headers, (event,), headers)
+    yield Row("an event", len(encode(OnNext(1, element))), RSOCKET_FRAME + len(element), _ditto(following))
+    numbers = [struct.pack(">d", number) for number in range(100)]
+    packed = len(encode(OnNextPacked(1, numbers), 8)) / len(numbers)
+    yield Row("one number of an event, a hundred together", packed, RSOCKET_FRAME + 8, None)
+    yield Row("the same, by itself", len(encode(OnNext(1, numbers[0]), 8)), RSOCKET_FRAME + 8, None)
+    query = HistoryQuery(thing(0))
+    asked = RSOCKET_FRAME + RSOCKET_NUMBER + METADATA_LENGTH + ROUTE_HEAD + len(name)
+    subscribe = _asking("subscribeForPersistedEvents", {})
+    yield Row("a subscribe with demand", len(encode(Subscribe(name, 1, 100))), asked, subscribe)
+    created = _ditto(Created(Kind.HISTORY, key, query.entity, headers))
+    yield Row("its confirmation", len(encode(OnSubscribe(1, 0))), 0, created)
+    request = _asking("request", {"subscriptionId": key, "demand": 100})
+    yield Row("a request", len(encode(Request(1, 100))), RSOCKET_FRAME + RSOCKET_NUMBER, request)
+    yield Row(
+        "the end", len(encode(OnComplete(1))), RSOCKET_FRAME, _ditto(Complete(Kind.HISTORY, key, thing(0), headers))
+    )
+
+
+def table() -> str:
+    """As in docs/performance.md."""
+    lines = ["| octets of | reactive-streams-io | RSocket | Ditto JSON |", "|---|---|---|---|"]
+    for row in rows():
+        ditto = "–" if row.ditto is None else f"{row.ditto:g}"
+        lines.append(f"| {row.what} | {row.rsio:g} | {row.rsocket:g} | {ditto} |")
+    return "\n".join(lines)
+
+
+def listed(folder: Path) -> list[Figure]:
+    """The table as figures, with RSocket's in the place of a bare client."""
+    return [
+        Figure(
+            f"octets of {row.what}",
+            f"{row.rsio:g}",
+            f"{row.rsocket:g} (RSocket)",
+            "–",
+            True,
+            "" if row.ditto is None else f"Ditto JSON {row.ditto:g}",
+        )
+        for row in rows()
+    ]
+
+
+def _ditto(signal: Outbound) -> int:
+    (message,) = load_codec("ditto").encode(signal, None)
+    return len(message.payload)
+
+
+def _asking(action: str, value: dict[str, object]) -> int:
+    topic = f"acme.bench/{thing(0).name}/things/twin/streaming/{action}"
+    document = {"topic": topic, "path": "/", "headers": {"correlation-id": "c-1"}, "value": value}
+    return len(json.dumps(document, separators=(",", ":")))
