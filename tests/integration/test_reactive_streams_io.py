@@ -22,7 +22,7 @@ from tests.brokers.rabbitmq import RabbitMQ
 from tests.connectivity.site import policy
 from tests.integration.documents import topic
 from tests.integration.places import KINDS, OPERATOR, Place, prepared
-from tests.integration.rsio import Client
+from tests.integration.rsio import PATIENCE, Client
 from tests.service import ServiceProcess
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
