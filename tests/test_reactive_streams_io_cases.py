@@ -31,7 +31,6 @@ CASES = [*(f"{group}{number:02}" for group, count in COUNTS.items() for number i
 OF_THE_MACHINE = {
     *("H06", "D18", "D19", "D20", "D21", "I03", "I04", "I05", "F03", "F04", "F05", "F06", "F07", "F08"),
     *("P01", "P02", "P03", "P04", "P05", "P06", "P07", "P08", "P09", "P12"),
-    *("W01", "W02", "W03", "W04", "W06"),
 }
 """Those in which the other side publishes; every other one is a test of the service too, over messages or sockets."""
 
