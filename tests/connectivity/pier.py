@@ -76,10 +76,11 @@ class Pier(Site):
 
     async def change(self, *commands: bytes) -> None:
         """Commands of the owner, carried out."""
-        before = len(self.outcomes)
+        answers = self.holding.by_address["owner"]
+        before = len(answers)
         self.deliver(*commands, source=-1)
-        await until(lambda: len(self.outcomes) == before + len(commands))
-        assert {json.loads(each.envelope.payload)["status"] // 100 for each in self.holding.by_address["owner"]} == {2}
+        await until(lambda: len(answers) == before + len(commands))
+        assert {json.loads(each.envelope.payload)["status"] // 100 for each in answers} == {2}
 
     async def grow(self, number: int) -> None:
         """So many further revisions, or lamps."""
