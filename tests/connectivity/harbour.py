@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     back: list[list[Slip]]
 
 
-DOINGS = (
+ACTS = (
     *("subscribe",) * 5,
     *("request",) * 3,
     "cancel",
@@ -101,7 +101,7 @@ DOINGS = (
 steps = st.builds(
     Step,
     st.integers(0, VISITORS - 1),
-    st.sampled_from(DOINGS),
+    st.sampled_from(ACTS),
     st.integers(0, len(NAMES) - 1),
     st.integers(0, 6),
     st.sampled_from((ROUNDS, 0, 1, 2)),

@@ -89,11 +89,11 @@ class Plan(NamedTuple):
     """Empty where the transport has messages."""
 
 
-DOINGS = (*("subscribe", "request") * 5, "cancel", "cancel", "wait", "wait", "lose", "lose", "part")
+ACTS = (*("subscribe", "request") * 5, "cancel", "cancel", "wait", "wait", "lose", "lose", "part")
 steps = st.builds(
     Step,
     st.sampled_from(Role),
-    st.sampled_from(DOINGS),
+    st.sampled_from(ACTS),
     st.integers(0, 15),
     st.integers(0, 6),
     st.sampled_from((ROUNDS, 0, 1, 2)),
