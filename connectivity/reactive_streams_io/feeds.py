@@ -1,8 +1,8 @@
 """Feeds of elements, made of the feeds that there are (reactive-streams-io, elements).
 
 `Written` makes octets of what another feed brings and may leave some out, `Apart` makes several elements of one, `Behind`
-goes on with a second feed where the first one has ended, `Later` is one that has to be found first, `Trials` are the test
-publishers. A position is that of the feed underneath.
+goes on with a second feed where the first one has ended, `Later` is one that has to be found first, `Trials` and `Numbers`
+are the test publishers. A position is that of the feed underneath.
 """
 
 from __future__ import annotations
@@ -178,3 +178,34 @@ class Trials:
 
     def close(self) -> None:
         self._ahead = []
+
+
+class Numbers:
+    """The test publisher of elements with a fixed size, in runs. A position is how many were read."""
+
+    __slots__ = ("_trial",)
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def __repr__(self) -> str:
+        return f"<Numbers {self._trial}>"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is complete before it has begun."""
+        return not self._trial.count
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        """As many as there is room for."""
+        size = self._trial.size
+        count = min(limit, max(1, max_bytes // size), self._trial.count - position)
+        behind = position + count
+        run = trials.numbers(position + 1, count, size)
+        return Page(run, behind, Then.END if behind == self._trial.count else Then.MORE)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        """There never is more."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -20,7 +20,7 @@ from connectivity.history import HistoryFeed
 from connectivity.published import first_published
 from connectivity.reactive_streams_io.encoding import cbor
 from connectivity.reactive_streams_io.enriching import enriched
-from connectivity.reactive_streams_io.feeds import Apart, Behind, Later, Trials, Write, Written
+from connectivity.reactive_streams_io.feeds import Apart, Behind, Later, Numbers, Trials, Write, Written
 from connectivity.reactive_streams_io.watching import not_readable
 from connectivity.store import Store
 from connectivity.streamr.resending import query_of
@@ -277,7 +277,7 @@ def _in_cbor(name: names.Name, opened: Opened) -> Opened | Fault:
 
 
 def _trial(trial: names.Trial) -> Feed:
-    feed = Trials(trial)
+    feed = Numbers(trial) if trials.element_size(trial) else Trials(trial)
     return NOTHING if feed.is_empty else feed
 
 

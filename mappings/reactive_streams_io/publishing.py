@@ -14,6 +14,7 @@ from mappings.errors import EncodeError, Fault
 from mappings.reactive_streams_io.frames import Subscribe
 from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
 from mappings.reactive_streams_io.octets import varint
+from mappings.reactive_streams_io.runs import Run
 
 _LARGEST_HEAD = 16
 """Octets that a packed frame has before its elements, at most."""
@@ -90,11 +91,8 @@ class Publishing:
         if not self.has_begun or self.has_ended:
             raise ValueError(f"elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
         if size := self._size:
-            run, octets = b"".join(elements), size * len(elements)
-            # None is larger, so none is smaller either.
-            if len(run) != octets or (elements and max(map(len, elements)) > size):
-                raise ValueError(f"found elements of other sizes than {size}")
-            self._run += run
+            octets = size * len(elements)
+            self._run += _joined(elements, size)
         else:
             octets = sum(map(len, elements))
             if octets > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
@@ -179,3 +177,16 @@ class Publishing:
         if not rest:
             self._element = (self._element + 1) % 128
         return frame
+
+
+def _joined(elements: Sequence[bytes], size: int) -> bytes:
+    """Elements of this size next to each other. Raises ValueError where one has another size."""
+    if isinstance(elements, Run):
+        octets, is_fit = elements.octets, elements.size == size
+    else:
+        octets = b"".join(elements)
+        # None is larger, so none is smaller either.
+        is_fit = len(octets) == size * len(elements) and max(map(len, elements), default=size) <= size
+    if not is_fit:
+        raise ValueError(f"found elements of other sizes than {size}")
+    return octets

@@ -7,11 +7,10 @@ large element, `never` is silent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, count, islice
-from struct import Struct
 
 from mappings.errors import Fault
 from mappings.reactive_streams_io.names import Trial
+from mappings.reactive_streams_io.runs import Run
 
 _SMALL = 64
 _LASTS = [bytes([last]) for last in range(256)]
@@ -20,29 +19,30 @@ FAILURE = Fault(500, "rsio:tck.failed", "This publisher fails, as it was asked t
 
 
 def elements(trial: Trial) -> Iterator[bytes]:
-    """The elements of a test publisher, counted from 1. That of `never` are none, which is not its end."""
+    """The elements of a test publisher whose elements differ in size, counted from 1.
+
+    That of `never` are none, which is not its end. Those of `fixed` come in runs (`numbers`).
+    """
     match trial.kind:
         case "range" | "fail":
             return (str(number).encode() for number in range(1, trial.count + 1))
-        case "fixed":
-            return islice(_numbers(trial.size), trial.count)
         case "big":
             return iter((b"x" * trial.size,))
         case _:
             return iter(())
 
 
-def _numbers(size: int) -> Iterator[bytes]:
-    """Whole numbers from 1, in so many octets. One that its size cannot hold begins anew."""
+def numbers(first: int, count: int, size: int) -> Run:
+    """So many whole numbers, each in so many octets. One that its size cannot hold begins anew."""
+    behind = first + count
     if size > _SMALL:
-        return (number.to_bytes(size, "big") for number in count(1))
+        return Run(b"".join(number.to_bytes(size, "big") for number in range(first, behind)), size)
     # All that differ in their last octet alone are made together: benchmarks read these by the million.
     modulus = 1 << 8 * (size - 1)
-    heads = ((number % modulus).to_bytes(size - 1, "big") for number in count())
-    apart = Struct(f"{size}s" * len(_LASTS)).unpack
-    numbers: Iterator[bytes] = chain.from_iterable(apart(head + head.join(_LASTS)) for head in heads)
-    next(numbers)
-    return numbers
+    heads = ((number % modulus).to_bytes(size - 1, "big") for number in range(first >> 8, (behind + 255) >> 8))
+    octets = b"".join(head + head.join(_LASTS) for head in heads)
+    start = (first & 255) * size
+    return Run(octets[start : start + count * size], size)
 
 
 def element_size(trial: Trial) -> int:

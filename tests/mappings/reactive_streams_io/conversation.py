@@ -26,7 +26,11 @@ class Feed:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self._elements: Iterator[bytes] = trials.elements(trial)
+        self._elements: Iterator[bytes] = (
+            trials.elements(trial)
+            if trial.kind != "fixed"
+            else (element for number in range(trial.count) for element in trials.numbers(number + 1, 1, trial.size))
+        )
         self._ahead = list(islice(self._elements, 1))
 
     @property

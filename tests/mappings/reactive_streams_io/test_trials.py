@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
+import pytest
+
 from mappings.reactive_streams_io.names import Trial
-from mappings.reactive_streams_io.trials import FAILURE, element_size, elements, ending
+from mappings.reactive_streams_io.trials import FAILURE, element_size, elements, ending, numbers
 
 
 def test_range_and_fail_count_in_decimal_digits() -> None:
@@ -16,17 +18,26 @@ def test_range_and_fail_count_in_decimal_digits() -> None:
 
 
 def test_fixed_counts_in_whole_numbers_of_its_size() -> None:
-    assert list(elements(Trial("fixed", 3, 2))) == [b"\x00\x01", b"\x00\x02", b"\x00\x03"]
-    assert list(elements(Trial("fixed", 257, 1)))[254:] == [b"\xff", b"\x00", b"\x01"]
-    assert list(elements(Trial("fixed", 65_537, 2)))[65_534:] == [b"\xff\xff", b"\x00\x00", b"\x00\x01"]
-    assert next(elements(Trial("fixed", 1, 20))) == bytes(19) + b"\x01"
+    assert list(numbers(1, 3, 2)) == [b"\x00\x01", b"\x00\x02", b"\x00\x03"]
+    assert list(numbers(255, 3, 1)) == [b"\xff", b"\x00", b"\x01"]
+    assert list(numbers(65_535, 3, 2)) == [b"\xff\xff", b"\x00\x00", b"\x00\x01"]
+    assert list(numbers(1, 1, 20)) == [bytes(19) + b"\x01"]
+
+
+@pytest.mark.parametrize("size", [3, 16, 64, 65, 200])
+@pytest.mark.parametrize(("first", "count"), [(1, 255), (1, 256), (255, 2), (256, 1), (300, 1000), (512, 512)])
+def test_runs_of_whole_numbers_are_the_same_wherever_they_begin(first: int, count: int, size: int) -> None:
+    expected = [number.to_bytes(size, "big") for number in range(first, first + count)]
+    assert list(numbers(first, count, size)) == expected
+
+
+def test_only_fixed_has_a_size_of_elements() -> None:
     assert element_size(Trial("fixed", 3, 2)) == 2
     assert element_size(Trial("range", 3)) == 0
 
 
 def test_endless_counts_are_made_as_they_are_asked_for() -> None:
     assert list(islice(elements(Trial("range", 2**63 - 1)), 2)) == [b"1", b"2"]
-    assert list(islice(elements(Trial("fixed", 2**63 - 1, 1)), 2)) == [b"\x01", b"\x02"]
 
 
 def test_big_is_one_element_and_never_none() -> None:
