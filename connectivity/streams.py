@@ -73,7 +73,7 @@ class Peer:
     `has_session`: the scope is a session that has a lifetime of its own. Its subscriptions end when whoever keeps the
     session cancels them, and never for lack of interaction. `reader`: the address of who reads the answers, where it is
     told when that one has gone; its subscriptions end with it. `at_once`: how many elements it is sent before others have
-    their turn.
+    their turn. `page_items`: how many a page may have, where that is more than the usual.
     """
 
     reply: Reply
@@ -82,6 +82,7 @@ class Peer:
     has_session: bool = False
     reader: str | None = None
     at_once: int = AT_ONCE
+    page_items: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +379,7 @@ class Streams:
     async def _pump(self, live: Live) -> Then:
         """Draw and send pages while there is demand; the next one when the broker has taken the last one."""
         while live.wanted and (feed := live.feed) is not None:
-            limit = min(live.wanted, self._bounds.page_items)
+            limit = min(live.wanted, max(self._bounds.page_items, live.peer.page_items))
             page = await feed.page(live.position, limit, self._bounds.page_bytes)
             if live.is_closed:
                 break

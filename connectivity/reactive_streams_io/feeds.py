@@ -20,6 +20,9 @@ from mappings.reactive_streams_io.names import Trial
 Write = Callable[[Any], bytes | None]
 """What an element of a feed is in octets; None for one that is left out."""
 
+WRITTEN_AT_ONCE = 500
+"""Elements that are written before others have their turn: about a millisecond."""
+
 
 class Written:
     """The elements of a feed in octets."""
@@ -34,7 +37,7 @@ class Written:
         return f"<Written {self._feed!r}>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        found = await self._feed.page(position, limit, max_bytes)
+        found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
         octets = [written for each in found.elements if (written := self._write(each)) is not None]
         return Page(octets, found.position, found.then)
 

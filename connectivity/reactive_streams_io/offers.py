@@ -40,6 +40,9 @@ from mappings.signals import (
 AT_ONCE = 500
 """Elements of one stream that are offered before others have their turn: many of them are one message."""
 
+PACKED_AT_ONCE = 60 << 10
+"""Octets of elements of a fixed size that are offered then: together about a whole message."""
+
 _NOT_READ = Fault(503, "rsio:subscription.ended", "The subscription has ended.")
 
 
@@ -146,7 +149,8 @@ class Offer:
         self.connection_id = offers.connection_id
         self.is_over = False
         scope = (offers.connection_id, "rsio", offers.session.key)
-        self.peer = Peer(self, offers.subjects, scope, has_session=True, at_once=AT_ONCE)
+        at_once = max(AT_ONCE, PACKED_AT_ONCE // opened.element_size) if opened.element_size else AT_ONCE
+        self.peer = Peer(self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once)
         self._offers = offers
         self._element_size = opened.element_size
         self._postings: deque[Posting] = deque()

@@ -414,6 +414,19 @@ async def test_a_stalled_subscription_never_delays_another() -> None:
     assert reply.names[-1] == "Complete"
 
 
+async def test_whoever_is_sent_more_at_once_is_read_larger_pages() -> None:
+    bench = Bench(lambda: ListFeed(range(500)), page_items=10)
+    replies = [KeepingReply("a"), KeepingReply("b")]
+    for reply, at_once in zip(replies, (AT_ONCE, 250), strict=True):
+        peer = Peer(reply, READER, reply.connection_id, at_once=at_once, page_items=at_once)
+        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=500), peer)
+    await bench.settle()
+    assert [[len(each.elements) for each in reply.signals if isinstance(each, Next)] for reply in replies] == [
+        [AT_ONCE] * 5,
+        [250] * 2,
+    ]
+
+
 async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     """A broker that takes a whole page at once does not make the others wait until it has it."""
     bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)

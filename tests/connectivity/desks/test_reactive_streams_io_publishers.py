@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connectivity.feeds import NOTHING, FeedFailed, Page, Then
-from connectivity.reactive_streams_io.feeds import Apart, Behind, Later, Trials, Written
+from connectivity.reactive_streams_io.feeds import WRITTEN_AT_ONCE, Apart, Behind, Later, Numbers, Trials, Written
 from mappings.errors import Fault
 from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, Request
 from mappings.reactive_streams_io.names import Trial
@@ -334,3 +334,26 @@ async def test_a_test_publisher_ends_with_its_last_element() -> None:
     assert not Trials(Trial("never")).is_empty
     assert not Trials(Trial("fail")).is_empty
     await pause()
+
+
+async def test_numbers_of_a_fixed_size_come_in_runs_as_long_as_there_is_room_for() -> None:
+    numbers = Numbers(Trial("fixed", 700, 2))
+    assert await all_of(numbers, limit=300) == [number.to_bytes(2, "big") for number in range(1, 701)]
+    page = await numbers.page(0, 700, 128)
+    assert (len(page.elements), page.position, page.then) == (64, 64, Then.MORE)
+    assert len((await numbers.page(699, 700, 1)).elements) == 1
+    assert Numbers(Trial("fixed", 0, 2)).is_empty
+
+
+async def test_elements_that_have_to_be_written_are_so_few_that_others_have_their_turn() -> None:
+    asked: list[int] = []
+
+    class Noting(Listed):
+        async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
+            asked.append(limit)
+            return await super().page(position, limit, max_bytes)
+
+    written = Written(Noting([1], [2]), lambda each: b"%d" % each)
+    await written.page(0, 8192, 1 << 20)
+    await written.page(1, 20, 1 << 20)
+    assert asked == [WRITTEN_AT_ONCE, 20]
