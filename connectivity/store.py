@@ -381,10 +381,13 @@ class Store:
                 raise
             except Exception:
                 self._write_singly(batch)
-            if self._queue and self._queue[0].step is not None and not self._is_aside_next:
+            has_step = bool(self._queue) and self._queue[0].step is not None and not self._is_aside_next
+            if has_step:
+                # Somebody waits for it, most often an operator: changes behind it are left for the next commit.
                 self._take_step(self._queue.popleft())
             if (
                 self._queue
+                and (not has_step or self._queue[0].step is not None)
                 and not self._is_aside_next
                 and sum(len(submitted.changes) for submitted in self._written) < self._most
             ):

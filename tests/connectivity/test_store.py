@@ -156,6 +156,18 @@ async def test_a_change_is_durable_when_its_future_is_done(store: Store, gate: G
     assert gate.latest(LAMP) == 1
 
 
+async def test_a_step_leaves_changes_behind_it_to_the_next_commit_and_not_other_steps(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    store.submit([change(LAMP, 1)])
+    await wait_until(lambda: gate.threads)
+    store.submit([change(LAMP, 2)])
+    steps = [store.take(lambda: None) for _ in range(3)]
+    behind = store.submit([change(LAMP, 3)])
+    gate.is_open.set()
+    await asyncio.gather(*steps, behind)
+    assert [len(batch) for batch in gate.commits] == [1, 1, 1]
+
+
 async def test_commits_run_in_a_worker_and_writes_on_the_loop(store: Store, gate: Gate) -> None:
     await store.submit([change(LAMP, 1)])
     assert gate.threads
