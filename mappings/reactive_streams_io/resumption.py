@@ -54,6 +54,8 @@ class _Kept:
     token: bytes
     former: bytes | None
     until: float | None = None
+    octets: int = 0
+    """What is kept of it, as far as is known."""
 
 
 class Ticket:
@@ -77,7 +79,7 @@ class Ticket:
 class Resumables:
     """The sessions of one server that have a token. `tokens` makes one; times are the seconds that the endpoints get."""
 
-    __slots__ = ("_by_session", "_by_token", "_limits", "_lost", "_tokens")
+    __slots__ = ("_by_session", "_by_token", "_given_up", "_idle", "_limits", "_lost", "_octets", "_tokens")
 
     def __init__(
         self, limits: Limits | None = None, tokens: Callable[[], bytes] = lambda: secrets.token_bytes(SHORTEST_TOKEN)
@@ -87,9 +89,14 @@ class Resumables:
         self._by_token: dict[bytes, _Kept] = {}
         self._by_session: dict[int, _Kept] = {}
         self._lost: dict[int, _Kept] = {}
+        self._idle: dict[int, _Kept] = {}
+        """Those of the lost ones that had no streams."""
+        self._given_up: dict[int, _Kept] = {}
+        self._octets = 0
+        """What the lost ones keep together, as far as is known."""
 
     def __repr__(self) -> str:
-        return f"<Resumables {len(self._by_token)} tokens, {len(self._lost)} lost>"
+        return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._given_up)} lost>"
 
     def grant(self, holder: Holder, former: bytes | None = None) -> bytes:
         """A token for the session of a connection. Those before are void, but for the `former` one until it is `used`."""
@@ -112,7 +119,8 @@ class Resumables:
         if (kept := self._by_session.get(session.key)) is not None:
             self.used(session)
             del self._by_session[session.key], self._by_token[kept.token]
-            self._lost.pop(session.key, None)
+            self._given_up.pop(session.key, None)
+            self._find(kept)
 
     def is_kept(self, session: Session) -> bool:
         """Whether somebody may come back for a session."""
@@ -125,17 +133,12 @@ class Resumables:
         """
         kept = self._by_session[session.key]
         kept.until = until
+        kept.octets = session.octets
+        self._octets += kept.octets
         self._lost[session.key] = kept
-        octets = sum(each.session.octets for each in self._lost.values())
-        surplus = len(self._lost) - self._limits.resumable
-        if surplus <= 0 and octets <= self._limits.resumable_octets:
-            return
-        for each in sorted(self._lost.values(), key=lambda each: each.session.has_streams):
-            if surplus <= 0 and octets <= self._limits.resumable_octets:
-                break
-            each.until = float("-inf")
-            octets -= each.session.octets
-            surplus -= 1
+        if not session.has_streams:
+            self._idle[session.key] = kept
+        self._make_room()
 
     def claim(self, token: bytes, subject: str, now: float) -> Holder | None:
         """The connection whose session a token names, if it may still be claimed by this subject."""
@@ -148,16 +151,33 @@ class Resumables:
     def give_up(self, session: Session) -> None:
         """A claim has failed: the session is over, which `expire` will tell."""
         if (kept := self._by_session.get(session.key)) is not None:
-            kept.until = float("-inf")
-            self._lost[session.key] = kept
-
-    def next_expiry(self) -> float | None:
-        """When `expire` has something to tell, as far as is known."""
-        return min((kept.until for kept in self._lost.values() if kept.until is not None), default=None)
+            self._give_up(kept)
 
     def expire(self, now: float) -> list[tuple[Session, list[StreamEvent]]]:
         """The sessions that nobody came back for in time, and what becomes of their streams."""
-        over = [kept.session for kept in self._lost.values() if kept.until is not None and kept.until < now]
+        for kept in self._lost.values():
+            # Streams go on for a while when nobody is there.
+            former, kept.octets = kept.octets, kept.session.octets
+            self._octets += kept.octets - former
+        self._make_room()
+        late = [kept for kept in self._lost.values() if kept.until is not None and kept.until < now]
+        over = [kept.session for kept in (*self._given_up.values(), *late)]
         for session in over:
             self.void(session)
         return [(session, session.end_all(GIVEN_UP)) for session in over]
+
+    def _make_room(self) -> None:
+        """Give up as many as are too many."""
+        while len(self._lost) > self._limits.resumable or self._octets > self._limits.resumable_octets:
+            self._give_up(next(iter((self._idle or self._lost).values())))
+
+    def _give_up(self, kept: _Kept) -> None:
+        self._find(kept)
+        kept.until = float("-inf")
+        self._given_up[kept.session.key] = kept
+
+    def _find(self, kept: _Kept) -> None:
+        """It is lost no more, if it was."""
+        if self._lost.pop(kept.session.key, None) is not None:
+            self._idle.pop(kept.session.key, None)
+            self._octets -= kept.octets

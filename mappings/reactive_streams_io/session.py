@@ -250,10 +250,6 @@ class Session:
     # What goes out.
 
     @property
-    def has_frames(self) -> bool:
-        return bool(self._again or self._said or self._order)
-
-    @property
     def is_repeating(self) -> bool:
         """Whether frames of a lost transport are still to be sent again."""
         return bool(self._again)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mappings.reactive_streams_io.events import Failed
+from mappings.reactive_streams_io.frames import Subscribe
 from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.resumption import GIVEN_UP, Resumables, Ticket
 from mappings.reactive_streams_io.session import Session
@@ -71,9 +72,7 @@ def test_a_lost_session_is_kept_for_its_lifetime(resumables: Resumables) -> None
     connection = Connection()
     token = resumables.grant(connection)
     stream = connection.session.subscribe("a", 0)
-    assert resumables.next_expiry() is None
     resumables.lose(connection.session, 60)
-    assert resumables.next_expiry() == 60
     assert resumables.claim(token, "ada", 60) is connection
     assert resumables.expire(60) == []
     assert resumables.claim(token, "ada", 60.1) is None
@@ -104,6 +103,55 @@ def test_those_without_streams_are_given_up_first(resumables: Resumables) -> Non
         resumables.grant(connection)
         resumables.lose(connection.session, 60)
     assert [session for session, _ in resumables.expire(0)] == [connections[1].session, connections[3].session]
+
+
+def test_who_has_come_back_or_was_given_up_makes_room_for_others(resumables: Resumables) -> None:
+    connections = [Connection() for _ in range(4)]
+    tokens = [resumables.grant(connection) for connection in connections]
+    for connection in connections[:2]:
+        resumables.lose(connection.session, 60)
+    resumables.grant(connections[0], tokens[0])
+    resumables.lose(connections[2].session, 60)
+    assert resumables.expire(0) == []
+    resumables.lose(connections[3].session, 60)
+    assert resumables.claim(tokens[1], "ada", 0) is None
+    assert [session for session, _ in resumables.expire(0)] == [connections[1].session]
+    assert [resumables.claim(token, "ada", 0) for token in tokens[2:]] == connections[2:]
+
+
+def test_a_session_that_is_lost_with_thousands_of_others_is_measured_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[Session] = []
+    octets = Session.octets.fget
+    assert octets is not None
+
+    def measure(session: Session) -> int:
+        measured.append(session)
+        return octets(session)
+
+    monkeypatch.setattr(Session, "octets", property(measure))
+    resumables = Resumables()
+    connections = [Connection() for _ in range(5000)]
+    for connection in connections:
+        resumables.grant(connection)
+        resumables.lose(connection.session, 60)
+    kept = Limits().resumable
+    assert len(resumables.expire(0)) == len(connections) - kept
+    assert len(measured) <= 2 * (len(connections) + kept)
+
+
+def test_what_a_lost_session_still_gathers_counts() -> None:
+    resumables = Resumables(Limits(resumable_octets=100))
+    connections = [Connection() for _ in range(2)]
+    for connection in connections:
+        connection.session.receive(Subscribe("a", 1, 9))
+        connection.session.accept(1, 0)
+        resumables.grant(connection)
+        resumables.lose(connection.session, 60)
+    assert resumables.expire(0) == []
+    connections[1].session.offer(1, [b"x" * 95])
+    assert [session for session, _ in resumables.expire(0)] == [connections[0].session]
 
 
 def test_a_session_that_cannot_be_claimed_is_given_up(resumables: Resumables) -> None:

@@ -21,4 +21,4 @@ def test_nothing_is_said_of_a_stream_that_is_over() -> None:
     ]
     assert said == [False] * 7
     assert (speaker.wanted(7), speaker.waiting(7)) == (0, 0)
-    assert not speaker.session.has_frames
+    assert speaker.session.next_frame() is None
