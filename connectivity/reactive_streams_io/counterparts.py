@@ -123,6 +123,9 @@ class Counterpart:
     def tick(self) -> Sequence[Event]:
         """Look whether something is due."""
         now = self._clock()
+        if self._is_peer and self.unconfirmed:
+            # A door reads nothing from whom it waits for, and lets go by itself of who takes nothing.
+            self.endpoint.unread(now)
         events = self.endpoint.tick(now)
         self.offers.ingest.tick(now)
         return self._react(events)

@@ -16,7 +16,8 @@ After the handshake both sides are alike: each may subscribe to the other. What 
 go on over another transport; this file has what belongs to one transport: the hellos, the extensions in force, keepalive,
 the sequence numbers of messages, and parting (reactive-streams-io: handshake, extensions, closing).
 
-`receive`, `take`, `tick` and `lose` are all that a transport needs; `due` says when to call `tick` next.
+`receive`, `take`, `tick` and `lose` are all that a transport needs; `due` says when to call `tick` next. One that stops
+reading for a while says so (`unread`).
 """
 
 from __future__ import annotations
@@ -230,6 +231,12 @@ class Endpoint(Speaker):
         if self.state is not State.CLOSED and (due := self.due) is not None and now >= due:
             self._late(now)
         return self.take_events()
+
+    def unread(self, now: float) -> None:
+        """The transport reads nothing now: that the peer is not heard does not mean that it is silent."""
+        self._heard = now
+        if self._cut is not None:
+            self._cut = now
 
     @property
     def due(self) -> float | None:

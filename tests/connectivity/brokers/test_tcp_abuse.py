@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from connectivity.reactive_streams_io.counterparts import WINDOW_OF_A_PEER
 from connectivity.tcp.peer import Peer
-from mappings.reactive_streams_io.frames import OnError, OnSubscribe, Ping, Request, Subscribe, encode
+from mappings.reactive_streams_io.frames import OnError, OnSubscribe, Ping, Pong, Request, Subscribe, encode
 from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
 from tests.connectivity.brokers.doors import PATIENCE, let_pass
 from tests.connectivity.brokers.landing import SERVER_HELLO, Caller, Landing, landing
@@ -82,6 +82,22 @@ async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscr
         [peer] = stuck(there)
         assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
         let_pass(there.link, 31)
+
+
+async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_silent() -> None:
+    async with beside_a_neighbour() as (there, _):
+        slow = await there.greeted("01 00 01 02")
+        slow.writer.transport.pause_reading()
+        slow.say(Subscribe("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
+        await wait_until(lambda: stuck(there), PATIENCE)
+        # Nothing that it says is read meanwhile.
+        slow.say(Ping(b"1"))
+        for _ in range(4):
+            there.pass_time(60)
+        slow.writer.transport.resume_reading()
+        await slow.framed(lambda frames: Pong(b"1") in frames)
+        assert len(there.clients) == 2
+        await slow.leave()
 
 
 async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_either() -> None:

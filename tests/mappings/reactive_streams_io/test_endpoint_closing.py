@@ -178,6 +178,19 @@ def test_silence_is_met_with_pings_and_at_last_with_a_goodbye() -> None:
     assert party.endpoint.is_closed
 
 
+def test_a_peer_that_is_not_read_is_not_silent() -> None:
+    party = alive()
+    for now in range(1020, 1400, 20):
+        party.endpoint.unread(now)
+        assert party.endpoint.due == now + 30
+    cut = Party(extensions=(Extension.SEQUENCE,))
+    cut.hears(H)
+    cut.hears("12")
+    assert cut.endpoint.due == 1600
+    cut.endpoint.unread(1500)
+    assert cut.endpoint.due == 2100
+
+
 def test_without_keepalive_a_silent_socket_stays_open() -> None:
     party = Party(extensions=(Extension.SEQUENCE,))
     party.hears(H)
