@@ -204,7 +204,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "connectivity.desk_sessions",
         ),
         ("connectivity.targets", "connectivity.arrivals", "connectivity.rehearsal", "connectivity.subscriptions"),
-        ("connectivity.desks.base", "connectivity.lines"),
+        ("connectivity.desks.base", "connectivity.lines", "connectivity.judging"),
         ("connectivity.streamr", "connectivity.streamr.*"),
         ("connectivity.reactive_streams_io", "connectivity.reactive_streams_io.*"),
         ("connectivity.desks", "connectivity.desks.*"),

@@ -83,9 +83,9 @@ class Offers:
 
     def begin(self, stream: int, opened: Opened, demand: int) -> None:
         """Subscribe on the engine. Raises StoreUnavailable."""
-        if opened.entity is not None:
-            self._watching.note(self, stream, opened.entity)
         offer = self._offers[stream] = Offer(self, stream, opened)
+        if opened.entity is not None:
+            self._watching.note((self, stream))
         query = DeskQuery(opened.open, opened.entity)
         self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)
 
@@ -100,7 +100,7 @@ class Offers:
         """The client wants no more of a stream, or nobody has to be told of its end."""
         if (offer := self._offers.pop(stream, None)) is not None:
             self._waiting.pop(stream, None)
-            self._watching.forget(self, stream)
+            self._watching.forget((self, stream))
             offer.is_over = True
             self._streams.cancel(Cancel(offer.kind, offer.key, {}), offer.peer)
             offer.let_go()
@@ -132,7 +132,7 @@ class Offers:
     def forget(self, offer: Offer) -> None:
         """An offer has come to its end, which waits behind its elements."""
         self._offers.pop(offer.stream, None)
-        self._watching.forget(self, offer.stream)
+        self._watching.forget((self, offer.stream))
 
 
 class Offer:

@@ -1,19 +1,17 @@
 """Who may still read what he has subscribed to (reactive-streams-io, names).
 
-A client is let in once and may read a stream for years. Whenever policies change, the streams that this may concern are
-judged again, before anybody is sent what was committed together with the change: what may not be read any longer fails with
-what somebody is told who asks anew. Since the time of a subject may also end without an event, everybody is judged again
-once a minute, some in each second. Searches judge each of their pages themselves.
+When somebody is judged again is said in `connectivity.judging`. What may not be read any longer fails with what somebody is
+told who asks anew. Searches judge each of their pages themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol, TypeAlias
 
+from connectivity.judging import Judging
 from connectivity.store import Store
 from connectivity.twins.base import World
-from connectivity.twins.dependents import Dependents
 from connectivity.twins.enforcer import READ
 from connectivity.twins.streaming import may_stream
 from connectivity.twins.streams import concerning, may_use_stream
@@ -21,9 +19,6 @@ from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.streamr.names import read_partition_name, stream_of
 from mappings.streamr.options import StreamOptions, StreamrOptions
-
-ROUND = 60
-"""After so many sweeps everybody was judged again."""
 
 StreamsThere: TypeAlias = Mapping[str, StreamOptions]
 
@@ -51,46 +46,29 @@ def not_readable(entity: EntityId, subjects: tuple[str, ...], streams: StreamsTh
     return Fault(403, "rsio:stream.notallowed", f"READ on 'stream:/{stream}' is needed.")
 
 
-class Watching:
-    """Keeps an eye on what is subscribed to."""
+class Watching(Judging[tuple[Reader, int]]):
+    """Keeps an eye on what is subscribed to: streams of sessions, each by its number."""
 
     def __init__(self, store: Store, world: World) -> None:
-        self._store = store
+        super().__init__(store.authorities)
         self._world = world
-        self._watched: Dependents[tuple[Reader, int]] = Dependents()
 
-    def __repr__(self) -> str:
-        return f"<Watching {self._watched!r}>"
-
-    def note(self, reader: Reader, stream: int, entity: EntityId) -> None:
-        """Somebody has subscribed to something. Raises StoreUnavailable."""
-        if not len(self._watched):
-            self._store.authorities.watch(self._changed)
+    def concerning(self, judged: tuple[Reader, int]) -> frozenset[EntityId]:
+        reader, stream = judged
+        if (entity := reader.entity(stream)) is None:
+            return frozenset()
         name = _own(entity) if entity.type is EntityType.STREAM else stream_of(entity)
-        options = StreamrOptions(streams=reader.streams_there)
-        self._watched.note((reader, stream), concerning(name, options, self._world))
+        return concerning(name, StreamrOptions(streams=reader.streams_there), self._world)
 
-    def forget(self, reader: Reader, stream: int) -> None:
-        """A stream is over."""
-        self._watched.forget((reader, stream))
-        if not len(self._watched):
-            self._store.authorities.leave(self._changed)
-
-    def sweep(self) -> None:
-        """About once a second: judge some again, whatever has changed. Raises StoreUnavailable."""
-        self._judge(self._watched.turn(ROUND))
-
-    def _changed(self, entities: Collection[EntityId]) -> None:
-        self._judge(list(self._watched.of(entities)))
-
-    def _judge(self, watched: Iterable[tuple[Reader, int]]) -> None:
-        for reader, stream in watched:
+    def judge(self, found: Collection[tuple[Reader, int]]) -> None:
+        for judged in found:
+            reader, stream = judged
             if (entity := reader.entity(stream)) is None:
-                self.forget(reader, stream)
+                self.forget(judged)
             elif (fault := not_readable(entity, reader.subjects, reader.streams_there, self._world)) is not None:
                 reader.fail(stream, fault)
             else:
-                self.note(reader, stream, entity)
+                self.note(judged)
 
 
 def _own(entity: EntityId) -> str:

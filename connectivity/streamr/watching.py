@@ -1,68 +1,46 @@
 """Who may still read what he follows (Streamr protocol, permissions).
 
-A session is let in once and may follow a stream for years. Whenever policies change, those whom that may concern are judged
-again, before anybody is sent what was committed together with the change: who may not read any longer is told so, and is
-sent no more. Since the time of a subject may also end without an event, everybody is judged again once a minute, some in
-each second.
+When somebody is judged again is said in `connectivity.judging`. Who may not read any longer is told so, and is sent no more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
+from connectivity.judging import Judging
 from connectivity.store import Store
 from connectivity.streamr.rooms import Room
 from connectivity.twins.base import World
-from connectivity.twins.dependents import Dependents
 from connectivity.twins.streams import concerning, may_follow
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId
 from mappings.streamr.sessions import Say
 
-ROUND = 60
-"""After so many sweeps everybody was judged again."""
 
-
-class Watching:
+class Watching(Judging[tuple[Room, str]]):
     """Keeps an eye on the streams that are followed, room by room."""
 
     def __init__(self, store: Store, world: World) -> None:
-        self._store = store
+        super().__init__(store.authorities)
         self._world = world
-        self._followed: Dependents[tuple[Room, str]] = Dependents()
-
-    def __repr__(self) -> str:
-        return f"<Watching {self._followed!r}>"
 
     def follow(self, room: Room, stream: str) -> None:
         """Somebody in a room is about to follow a stream. Raises StoreUnavailable."""
-        if (room, stream) in self._followed:
-            return
-        if not len(self._followed):
-            self._store.authorities.watch(self._changed)
-        self._followed.note((room, stream), concerning(stream, room.options, self._world))
+        if (room, stream) not in self:
+            self.note((room, stream))
 
     def close(self, room: Room) -> None:
         """The room is closed."""
-        for followed in self._followed.those(lambda followed: followed[0] is room):
-            self._forget(*followed)
+        for followed in self.those(lambda followed: followed[0] is room):
+            self.forget(followed)
 
-    def sweep(self) -> None:
-        """About once a second: judge some again, whatever has changed. Raises StoreUnavailable."""
-        self._judge(self._followed.turn(ROUND))
+    def concerning(self, judged: tuple[Room, str]) -> frozenset[EntityId]:
+        room, stream = judged
+        return concerning(stream, room.options, self._world)
 
-    def _changed(self, entities: Collection[EntityId]) -> None:
-        policies = {entity for entity in entities if entity.type is EntityType.POLICY}
-        found = set(self._followed.of(policies))
-        # A thing that is replaced as a whole, many times in a second perhaps, has the same policy as a rule.
-        for room, stream in self._followed.of(set(entities) - policies):
-            if concerning(stream, room.options, self._world) != self._followed.upon((room, stream)):
-                found.add((room, stream))
-        self._judge(found)
-
-    def _judge(self, followed: Iterable[tuple[Room, str]]) -> None:
+    def judge(self, found: Collection[tuple[Room, str]]) -> None:
         streams: dict[Room, set[str]] = {}
-        for room, stream in followed:
+        for room, stream in found:
             streams.setdefault(room, set()).add(stream)
         for room, concerned in streams.items():
             self._judge_in(room, concerned)
@@ -80,11 +58,6 @@ class Watching:
         still = room.sessions.followed()
         for stream in streams:
             if stream in still:
-                self._followed.note((room, stream), concerning(stream, options, world))
+                self.note((room, stream))
             else:
-                self._forget(room, stream)
-
-    def _forget(self, room: Room, stream: str) -> None:
-        self._followed.forget((room, stream))
-        if not len(self._followed):
-            self._store.authorities.leave(self._changed)
+                self.forget((room, stream))

@@ -341,11 +341,12 @@ def left(quay: Quay) -> list[object]:
     """What is still kept at a quay without clients."""
     desk: Any = quay.desks.of("reactive_streams_io")
     found: list[object] = [*quay.streams, *quay.streams._scopes, *quay.following._lines]
-    if len(desk._watching._watched):
+    if len(desk._watching._all):
         found.append(desk._watching)
     for room in desk._rooms.values():
         found += [*room._counterparts.values(), *room._at, *room._offers.values()]
-        found += [*room._resumables._by_token, *room._resumables._lost]
+        resumables = room._resumables
+        found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._given_up]
     if len(quay.outbox):
         found.append(quay.outbox)
     return found

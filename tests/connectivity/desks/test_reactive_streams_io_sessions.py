@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from connectivity.brokers.base import Sign
 from connectivity.errors import PublishFailed
+from connectivity.judging import ROUND
 from mappings.reactive_streams_io.frames import (
     ClientHello,
     Goodbye,
@@ -186,6 +187,21 @@ async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
     (failed,) = [frame for frame in quay.frames("a") if isinstance(frame, OnError)]
     assert (failed.subscriber, failed.error[:3]) == (1, "500")
     assert await quay.settled(1)
+
+
+async def test_what_is_due_is_done_also_while_nobody_can_be_judged() -> None:
+    quay = await Quay.filled(revisions=3)
+    quay.say("a", H, subscribe(f"{HISTORY}?follow=true", 1, 1))
+    await quay.framed("a", 3)
+    quay.disk.unreadable = True
+    quay.store._cache.clear()
+    quay.clock.advance(599)
+    for _ in range(ROUND):
+        quay.dispatcher.sweep()
+    quay.clock.advance(2)
+    quay.dispatcher.sweep()
+    assert goodbye(await quay.framed("a", 4)).startswith("idle")
+    assert list(quay.streams) == []
 
 
 async def test_a_message_that_is_too_large_ends_the_session() -> None:
