@@ -117,7 +117,7 @@ class DoorLink(ABC, Generic[AnyPeer]):
         if self.peers.pop(peer.id, None) is not None:
             self.gone(peer)
             log.debug("a peer left", connection=self._connection_id, peer=peer.id)
-            if peer.unsettled:
+            if peer.unsettled and not self.is_over:
                 self._leaving.add(peer)
             else:
                 self.readers(peer.id, Sign.GONE)
@@ -203,6 +203,10 @@ class DoorLink(ABC, Generic[AnyPeer]):
             return
         self.is_over = True
         self._sweep.cancel()
+        # The end of what they have said is not told to this link any more.
+        leaving, self._leaving = self._leaving, set()
+        for each in leaving:
+            self.readers(each.id, Sign.GONE)
         if self._server is not None:
             self._server.close()
         for inbox in self._inboxes:

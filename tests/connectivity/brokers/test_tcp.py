@@ -180,6 +180,22 @@ async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
         assert not pier.link._leaving
 
 
+async def test_a_door_that_closes_tells_of_all_who_have_gone_whatever_has_not_ended() -> None:
+    async with opened() as pier:
+        told = signs_of(pier.link)
+        names = []
+        for _ in range(2):
+            caller, name = await pier.met()
+            caller.writer.write(b"a")
+            await pier.take(1)
+            names.append(name)
+        await caller.leave()
+        await wait_until(lambda: len(pier.link.peers) == 1, PATIENCE)
+        assert not told
+        await pier.link.close()
+        await wait_until(lambda: dict(told) == dict.fromkeys(names, Sign.GONE), PATIENCE)
+
+
 async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MOST_HELD", 10)
     async with opened() as pier:
