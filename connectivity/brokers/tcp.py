@@ -104,9 +104,9 @@ octets. The first one of each peer is empty: it says that the peer is there, and
         Fault(
             "a peer that reads slowly",
             "its streams go at its pace, and nothing more is read from it; one that takes nothing for `outputTimeout` is "
-            "cut off",
+            "cut off; none is taken for silent meanwhile",
         ),
-        Fault("the connection is closed, or the service stops", "sockets are closed"),
+        Fault("the connection is closed, or the service stops", "peers are told goodbye, and sockets are closed"),
     ),
     notes=(
         Note(

@@ -152,8 +152,10 @@ class RsioDesk(Desk):
 
     def sweep(self) -> None:
         self._watching.sweep()
+        # Whatever comes while the store is away is held.
+        is_taking = self._means.store.is_available
         for room in list(self._rooms.values()):
-            room.sweep()
+            room.sweep(is_taking=is_taking)
 
     def reader(self, connection_id: str, address: str, sign: Sign) -> None:
         for room in self._of(connection_id):

@@ -120,10 +120,10 @@ class Counterpart:
         """A message has come that holds no frames."""
         return self._react(self.endpoint.reject(mistake), Parting.UNFIT)
 
-    def tick(self) -> Sequence[Event]:
-        """Look whether something is due."""
+    def tick(self, *, is_taking: bool = True) -> Sequence[Event]:
+        """Look whether something is due. `is_taking`: whether what comes is taken now."""
         now = self._clock()
-        if self._is_peer and self.unconfirmed:
+        if not is_taking or (self._is_peer and self.unconfirmed):
             # A door reads nothing from whom it waits for, and lets go by itself of who takes nothing.
             self.endpoint.unread(now)
         events = self.endpoint.tick(now)

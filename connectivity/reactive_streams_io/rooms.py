@@ -145,10 +145,10 @@ class Room:
                         self._offers.pop(counterpart.offers.session.key, None)
                     self._drop(key, counterpart)
 
-    def sweep(self) -> None:
-        """Do what is due."""
+    def sweep(self, *, is_taking: bool) -> None:
+        """Do what is due. `is_taking`: whether what comes is taken now; otherwise nobody is taken for silent."""
         for key, counterpart in list(self._counterparts.items()):
-            self.see(key, counterpart, counterpart.tick())
+            self.see(key, counterpart, counterpart.tick(is_taking=is_taking))
         for session, _ in self._resumables.expire(self._clock()):
             if (offers := self._offers.pop(session.key, None)) is not None:
                 offers.stop()

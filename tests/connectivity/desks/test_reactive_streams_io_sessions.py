@@ -21,6 +21,7 @@ from mappings.reactive_streams_io.frames import (
     Request,
     Seq,
 )
+from spark_store.errors import StoreUnavailable
 from tests.connectivity.quay import HELLO, HISTORY, H, Quay, elements, goodbye, octets, source, subscribe, trial
 from tests.connectivity.site import pause, until
 
@@ -187,6 +188,27 @@ async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
     (failed,) = [frame for frame in quay.frames("a") if isinstance(frame, OnError)]
     assert (failed.subscriber, failed.error[:3]) == (1, "500")
     assert await quay.settled(1)
+
+
+@pytest.mark.parametrize("seconds", [50, 400])
+async def test_who_is_not_heard_while_the_store_is_away_is_not_taken_for_silent(seconds: float) -> None:
+    quay = await Quay.filled()
+    quay.say("a", "01 00 01 02", trial("never"))
+    await quay.framed("a", 2)
+    quay.disk.full = True
+    with pytest.raises(StoreUnavailable):
+        await quay.store.submit([])
+    for _ in range(4):
+        quay.clock.advance(seconds)
+        quay.dispatcher.sweep()
+    quay.disk.full = False
+    await quay.store.wait_available()
+    quay.clock.advance(80)
+    quay.dispatcher.sweep()
+    assert len(list(quay.streams)) == 1
+    quay.clock.advance(20)
+    quay.dispatcher.sweep()
+    assert goodbye(quay.frames("a")).startswith("idle")
 
 
 async def test_what_is_due_is_done_also_while_nobody_can_be_judged() -> None:
