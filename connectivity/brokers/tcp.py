@@ -6,6 +6,7 @@ described in `connectivity.tcp.options`, the link in `connectivity.tcp.link`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from connectivity.brokers.base import BrokerType
@@ -19,6 +20,8 @@ from connectivity.rules import URI_INVALID, check_without_placeholders, json_pat
 from connectivity.tcp.link import USER
 from connectivity.tcp.listening import examine, listen
 from connectivity.tcp.options import Options
+
+_TO_THE_PEER = re.compile(rf"\{{\{{\s*header:{REPLY_TO}\s*\}}\}}")
 
 
 def check(connection: Connection) -> Sequence[Problem]:
@@ -49,6 +52,10 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
             expected = "one, since a stream of octets means one thing"
             place = json_path("sources", index, "payloadMapping")
             yield Problem(place, f"{len(source.payload_mapping)} payload mappings", expected)
+        reply = source.reply_target
+        if reply.enabled and not _TO_THE_PEER.fullmatch(reply.address):
+            expected = f"{{{{ header:{REPLY_TO} }}}}: there is nobody else to be answered"
+            yield Problem(json_path("sources", index, "replyTarget", "address"), show(reply.address), expected)
     if connection.targets:
         yield Problem("targets", f"{len(connection.targets)} targets", "none: peers are sent what they have asked for")
 

@@ -216,6 +216,7 @@ def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
 def check_conversations(connection: Connection) -> Iterator[Problem]:
     """Whether clients that converse with a source can be answered, and are heard."""
     for index, source in enumerate(connection.sources):
+        yield from _check_one_conversation(connection, json_path("sources", index, "payloadMapping"), source)
         for name in dict.fromkeys(source.payload_mapping):
             if (codec := _used(connection, name)) is not None and codec.has_sessions:
                 path = json_path("sources", index)
@@ -223,6 +224,19 @@ def check_conversations(connection: Connection) -> Iterator[Problem]:
                 if (option := codec.reliable_unless) is not None and source.qos == 0:
                     expected = f"at least 1, since no message to {name} may be lost; or {option}: true in its options"
                     yield Problem(f"{path}.qos", "0", expected)
+
+
+def _check_one_conversation(connection: Connection, path: str, source: Source) -> Iterator[Problem]:
+    """Each mapper has sessions of its own: a client that two of them hear is answered twice."""
+    heard = [
+        name
+        for name in source.payload_mapping
+        if (codec := _used(connection, name)) is not None and codec.has_sessions
+        if (definition := connection.mapping_definitions.get(name)) is None or not definition.incoming_conditions
+    ]
+    if len(heard) > 1:
+        expected = "one of them, since each answers every client; or incomingConditions that tell their messages apart"
+        yield Problem(path, " and ".join(heard), expected, code=MAPPER_INVALID)
 
 
 def _check_answers(path: str, name: str, source: Source, connection_type: str) -> Iterator[Problem]:

@@ -23,6 +23,7 @@ SOURCE = GOOD["sources"][0]
     [
         {},
         {"uri": "tcp://[::]:8766/"},
+        {"sources": [{**SOURCE, "replyTarget": {"address": "{{header:reply-to}}"}}]},
         {"uri": "ssl://door.acme.example:443", "credentials": CERTIFICATE},
         {"uri": "tls://0.0.0.0:443", "credentials": CERTIFICATE, "ca": CERTIFICATE["cert"]},
         {"sources": [{**SOURCE, "payloadMapping": ["ReactiveStreamsIO"]}], "specificConfig": {"maxPeers": "5"}},
@@ -50,6 +51,11 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
         ({"sources": [{**SOURCE, "payloadMapping": []}]}, "sources[0].payloadMapping", "which means Ditto, expected a"),
         ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIo"),
         ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "stream of octets"),
+        (
+            {"sources": [{**SOURCE, "replyTarget": {"address": "elsewhere"}}]},
+            "sources[0].replyTarget.address",
+            "{{ header:reply-to }}: there is nobody else",
+        ),
         (
             {"targets": [{"address": "a", "topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:all"]}]},
             "targets",
