@@ -144,7 +144,7 @@ agreed on the service says its hello, and does not wait for long for the peer's.
 With the door of the example connections, and the command line of the library `websockets`:
 
 ```console
-$ python -m websockets ws://127.0.0.1:8765/twins
+$ .venv/bin/python -m websockets ws://127.0.0.1:8765/twins
 > {"topic": "acme.plant/boiler-1/things/twin/commands/retrieve", "path": "/", "headers": {"correlation-id": "1"}}
 ```
 
