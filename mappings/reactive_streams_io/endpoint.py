@@ -124,6 +124,7 @@ class Endpoint(Speaker):
         self._control: deque[bytes] = deque()
         self._afterwards: deque[bytes] = deque()
         self._control_octets = 0
+        self._wishes = 0
         self._carried = b""
         self._held: list[Frame] = []
         self._held_octets = 0
@@ -158,6 +159,7 @@ class Endpoint(Speaker):
         """What came: any octets of a stream, or one message. What is wrong with it ends the connection, as an event."""
         if self.state is State.CLOSED:
             return []
+        self._wishes = 0
         try:
             frames = self._decoder.feed(octets)
             if self._has_messages:
@@ -168,8 +170,7 @@ class Endpoint(Speaker):
                     if self.is_closed:
                         break
             self._note_cut(now)
-            if self._control_octets + self.session.said_octets > self._limits.backlog:
-                raise broken(Mistake.UNREAD, f"{self._control_octets + self.session.said_octets} octets wait")
+            self._bound()
         except ProtocolError as error:
             self._part(error.fault.message, is_fault=True)
         return self.take_events()
@@ -343,6 +344,14 @@ class Endpoint(Speaker):
                 self._stream_frame(frame)
         else:
             self._of_the_connection(frame, now)
+            self._bound()
+
+    def _bound(self) -> None:
+        """Hold the peer to reading what it asks for. It may ask for very much in one message, so each frame is looked at."""
+        waiting = self._control_octets + self.session.said_octets
+        waiting += _HELD_FRAME * (len(self._control) + self.session.said_frames + self._wishes)
+        if waiting > self._limits.backlog:
+            raise broken(Mistake.UNREAD, f"what counts as {waiting} octets waits")
 
     def _note_cut(self, now: float) -> None:
         """Since when a frame has been waiting for its end, on a transport without messages."""
@@ -352,7 +361,12 @@ class Endpoint(Speaker):
             self._cut = now
 
     def _stream_frame(self, frame: Frame) -> None:
-        self._events += self.session.receive(frame)
+        told = self.session.receive(frame)
+        self._events += told
+        if isinstance(frame, Subscribe | Request | Cancel):
+            # They wait until this message is read to its end. Of elements there are only so many as were wanted.
+            self._wishes += len(told)
+            self._bound()
         if Extension.RESUME.value in self.in_force and (received := self.session.acknowledgement()) is not None:
             self._say(ResumeAck(received))
 
@@ -574,7 +588,7 @@ class Endpoint(Speaker):
 
     def _part(self, reason: str, *, is_fault: bool = False) -> None:
         """End the connection without waiting for the peer."""
-        if self._control_octets > self._limits.backlog:
+        if self._control_octets + _HELD_FRAME * len(self._control) > self._limits.backlog:
             self._control.clear()
             self._control_octets = 0
         self._say_goodbye(reason)
@@ -589,4 +603,4 @@ class Endpoint(Speaker):
 
 
 _HELD_FRAME = 64
-"""What a frame that is held back counts besides its octets."""
+"""What a frame that waits counts besides its octets: about what an object takes."""

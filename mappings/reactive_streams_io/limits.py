@@ -44,7 +44,8 @@ class Limits(msgspec.Struct, frozen=True):
     batch: int = 64 << 10
     """What is handed to the transport at a time, and the size of a packed frame."""
     backlog: int = 1 << 20
-    """Answers that wait for a peer who does not read; whoever lets more pile up is dropped."""
+    """Answers that wait for a peer who does not read, each counted with what an object takes; whoever lets more pile up is
+    dropped."""
     copies: int = 4 << 20
     """Frames kept for a peer that may come back."""
     window: int = 1024

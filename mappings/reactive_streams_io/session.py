@@ -250,6 +250,11 @@ class Session:
     # What goes out.
 
     @property
+    def said_frames(self) -> int:
+        """How many answers and requests wait for the transport; `said_octets` is their size."""
+        return len(self._said)
+
+    @property
     def is_repeating(self) -> bool:
         """Whether frames of a lost transport are still to be sent again."""
         return bool(self._again)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from mappings.errors import EncodeError
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.events import Accepted, Arrived, Closed, Failed
-from mappings.reactive_streams_io.frames import Extension, OnNext, Ping, Subscribe, encode
+from mappings.reactive_streams_io.frames import Cancel, Extension, OnNext, Ping, Request, Subscribe, encode
 from mappings.reactive_streams_io.limits import Limits
 from tests.mappings.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, pipe, subscriber
 from tests.mappings.reactive_streams_io.examples import octets
@@ -203,6 +205,35 @@ def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
         party.react(party.endpoint.receive(encode(Ping(bytes(64))) * 10, 0))
     assert party.endpoint.is_closed
     assert is_goodbye(party.says(), "protocol error: answers are not read")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        encode(Ping(b"")),
+        encode(Subscribe("x", 1, 0)) + encode(Cancel(1)),
+        encode(Subscribe("x", 1, 0)) + encode(Request(1, 1)) * 1000,
+    ],
+    ids=["pings", "subscribed and cancelled", "requests"],
+)
+def test_small_frames_that_are_not_read_are_bounded_amid_a_message(said: bytes) -> None:
+    """A message of 256 KiB holds 130,000 frames whose answers are few octets, and each of them is an object."""
+    endpoint = greeted(has_messages=True).endpoint
+    message = said * ((1 << 18) // len(said))
+    tracemalloc.start()
+    events = endpoint.receive(message, 0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(events[-1], Closed)
+    assert endpoint.is_closed
+    assert peak < 2 << 20
+
+
+def test_a_thousand_subscriptions_too_many_in_one_message_are_refused_one_by_one() -> None:
+    party = greeted(has_messages=True)
+    said = party.hears(b"".join(encode(Subscribe("tck/never", number, 0)) for number in range(4024)))
+    assert not party.endpoint.is_closed
+    assert said.count(b"429 rsio:subscriptions.limit") == 3000
 
 
 def test_a_peer_that_opens_ten_thousand_ids_is_answered_and_bounded() -> None:
