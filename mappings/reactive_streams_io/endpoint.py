@@ -53,14 +53,11 @@ from mappings.reactive_streams_io.frames import (
     Subscribe,
     encode,
 )
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import OBJECT, Limits
 from mappings.reactive_streams_io.mistakes import VERSION, Mistake, broken
 from mappings.reactive_streams_io.resumption import Resumables, Ticket
 from mappings.reactive_streams_io.session import Session
 from mappings.reactive_streams_io.speaking import Speaker
-
-LATE_HELLO = "protocol error: no hello in time"
-LOST = "the connection was lost"
 
 
 class State(Enum):
@@ -208,7 +205,7 @@ class Endpoint(Speaker):
         self._hello_is_sent = True
         return batch[0] if len(batch) == 1 else b"".join(batch)
 
-    def lose(self, now: float, reason: str = LOST) -> list[Event]:
+    def lose(self, now: float, reason: str = reasons.LOST) -> list[Event]:
         """The transport is gone. A session that can be resumed is interrupted, any other one is over."""
         if self.state is State.CLOSED:
             return self.take_events()
@@ -349,7 +346,7 @@ class Endpoint(Speaker):
     def _bound(self) -> None:
         """Hold the peer to reading what it asks for. It may ask for very much in one message, so each frame is looked at."""
         waiting = self._control_octets + self.session.said_octets
-        waiting += _HELD_FRAME * (len(self._control) + self.session.said_frames + self._wishes)
+        waiting += OBJECT * (len(self._control) + self.session.said_frames + self._wishes)
         if waiting > self._limits.backlog:
             raise broken(Mistake.UNREAD, f"what counts as {waiting} octets waits")
 
@@ -504,7 +501,7 @@ class Endpoint(Speaker):
         if not isinstance(frame, Subscribe | Request | Cancel):
             raise broken(Mistake.RESUME_MISPLACED, f"{type(frame).__name__} before the answer")
         self._held.append(frame)
-        self._held_octets += len(encode(frame)) + _HELD_FRAME
+        self._held_octets += len(encode(frame)) + OBJECT
         if self._held_octets > self._limits.backlog:
             raise broken(Mistake.FRAME_TOO_LARGE, f"{self._held_octets} octets before the answer to a resume")
 
@@ -533,8 +530,8 @@ class Endpoint(Speaker):
 
     def _late(self, now: float) -> None:
         if self.state is State.OPENING:
-            if not self._interrupt(now, LATE_HELLO):
-                self._part(LATE_HELLO, is_fault=True)
+            if not self._interrupt(now, reasons.LATE_HELLO):
+                self._part(reasons.LATE_HELLO, is_fault=True)
         elif self.state is State.CLOSING:
             self._end("no goodbye in time")
         elif self.state is State.RESUMING:
@@ -588,7 +585,7 @@ class Endpoint(Speaker):
 
     def _part(self, reason: str, *, is_fault: bool = False) -> None:
         """End the connection without waiting for the peer."""
-        if self._control_octets + _HELD_FRAME * len(self._control) > self._limits.backlog:
+        if self._control_octets + OBJECT * len(self._control) > self._limits.backlog:
             self._control.clear()
             self._control_octets = 0
         self._say_goodbye(reason)
@@ -600,7 +597,3 @@ class Endpoint(Speaker):
         self._held.clear()
         self.state = State.CLOSED
         self._events.append(Closed(reason, is_fault))
-
-
-_HELD_FRAME = 64
-"""What a frame that waits counts besides its octets: about what an object takes."""

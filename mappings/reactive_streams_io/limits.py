@@ -17,6 +17,9 @@ IDS_OF_A_HELLO = 64
 
 SHORTEST_TOKEN = 16
 
+OBJECT = 64
+"""What a frame or an element that waits counts besides its octets: about what an object takes."""
+
 
 class Limits(msgspec.Struct, frozen=True):
     """Sizes in octets, times in seconds, everything else a count."""

@@ -16,6 +16,8 @@ IDLE = "idle"
 SHUTDOWN = "shutdown"
 RESUMED_ELSEWHERE = "resumed elsewhere"
 NO_SESSION = "protocol error: no session"
+LATE_HELLO = "protocol error: no hello in time"
+LOST = "the connection was lost"
 
 GOODBYES = (OK, "protocol error:", "unsupported version", IDLE, SHUTDOWN, RESUMED_ELSEWHERE)
 """What the reasons of our goodbyes begin with."""
