@@ -73,7 +73,8 @@ class Peer:
     `has_session`: the scope is a session that has a lifetime of its own. Its subscriptions end when whoever keeps the
     session cancels them, and never for lack of interaction. `reader`: the address of who reads the answers, where it is
     told when that one has gone; its subscriptions end with it. `at_once`: how many elements it is sent before others have
-    their turn. `page_items`: how many a page may have, where that is more than the usual.
+    their turn. `page_items`: how many a page may have, where that is more than the usual. `is_told_once`: nobody asks for a
+    subscription of it that has ended, so nothing is kept to answer by.
     """
 
     reply: Reply
@@ -83,6 +84,7 @@ class Peer:
     reader: str | None = None
     at_once: int = AT_ONCE
     page_items: int = 0
+    is_told_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,11 +385,13 @@ class Streams:
             page = await feed.page(live.position, limit, self._bounds.page_bytes)
             if live.is_closed:
                 break
-            live.position = page.position
+            live.position, then = page.position, page.then
             await self._send_in_turns(live, page.elements)
+            # Until the next page has come this one takes no room.
+            del page
             if live.is_closed:
                 break
-            if page.then is Then.END:
+            if then is Then.END:
                 if live.posting is not None:
                     # An element that the broker refuses leaves a gap, and there must be no `complete` behind one.
                     await live.posting.over()
@@ -396,7 +400,7 @@ class Streams:
                 continue
             if live.posting is not None:
                 await live.posting.taken()
-            if page.then is Then.WAIT:
+            if then is Then.WAIT:
                 return Then.WAIT
             await asyncio.sleep(0)
         return Then.MORE
@@ -456,7 +460,10 @@ class Streams:
             live.feed = None
         self.open_by_connection[live.connection_id] -= 1
         self._unread(live)
-        self._schedule(live, self._bounds.after_life)
+        if live.peer.is_told_once:
+            self._forget(live, live.peer.scope, live.kind)
+        else:
+            self._schedule(live, self._bounds.after_life)
 
 
 def _about(live: Live) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from connectivity.brokers.base import Delivery, Parting
 from connectivity.errors import ConnectivityError
 from connectivity.inbound import Border
 from connectivity.lines import Line
-from connectivity.reactive_streams_io.offers import Offers, nobody
+from connectivity.reactive_streams_io.offers import Offers
 from connectivity.reactive_streams_io.opening import Opening
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.reactive_streams_io.endpoint import Endpoint, State
@@ -92,7 +92,7 @@ class Counterpart:
         """Why the client's connection is over, where that is still to be told to the door."""
         self._border: Border | None = None
         self._is_flushing = self._is_woken = self._is_gone = False
-        offers.wake = self.wake
+        offers.meet(self.wake)
 
     def __repr__(self) -> str:
         return f"<Counterpart at {self.line.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
@@ -153,7 +153,7 @@ class Counterpart:
     def _take_over(self, session: int) -> None:
         """Go on with the streams of a session that was held elsewhere."""
         self.offers = self._resumed(self.offers.session.key, session)
-        self.offers.wake = self.wake
+        self.offers.meet(self.wake)
 
     def _react(self, events: Sequence[Event], fault: Parting = Parting.MALFORMED) -> Sequence[Event]:
         """Carry out what the client wants of streams; the other events. `fault`: what it is if the client is at fault."""
@@ -209,7 +209,7 @@ class Counterpart:
 
     def _end(self, event: Closed | Interrupted) -> None:
         if self.offers.wake == self.wake:
-            self.offers.wake = nobody
+            self.offers.leave()
             if isinstance(event, Closed):
                 self.offers.stop()
         # Whoever reaches a door can come and go as it likes: that fills no log.

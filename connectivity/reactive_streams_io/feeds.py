@@ -148,39 +148,40 @@ class Later:
 
 
 class Trials:
-    """A test publisher. It knows one element ahead, so that its end comes with the last one."""
+    """A test publisher. Its elements are made when they are asked for."""
 
-    __slots__ = ("_ahead", "_elements", "_trial")
+    __slots__ = ("_elements", "_left", "_trial")
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._elements: Iterator[bytes] = trials.elements(trial)
-        self._ahead = list(islice(self._elements, 1))
+        self._left = trials.number(trial)
 
     def __repr__(self) -> str:
-        return f"<Trials {self._trial.kind}>"
+        return f"<Trials {self._trial.kind}, {self._left} left>"
 
     @property
     def is_empty(self) -> bool:
         """Whether it is complete before it has begun."""
-        return not self._ahead and self._trial.kind != "never" and trials.ending(self._trial) is None
+        return not self._left and self._trial.kind != "never" and trials.ending(self._trial) is None
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:  # noqa: ARG002 - they are small
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where this publisher is to fail."""
         if self._trial.kind == "never":
             return Page((), position, Then.WAIT)
-        if not self._ahead and (fault := trials.ending(self._trial)) is not None:
+        if not self._left and (fault := trials.ending(self._trial)) is not None:
             raise FeedFailed(fault)
-        found = [*self._ahead, *islice(self._elements, limit - len(self._ahead))]
-        self._ahead = list(islice(self._elements, 1))
-        is_last = not self._ahead and trials.ending(self._trial) is None
+        fit = max(1, max_bytes // max(1, self._trial.size))
+        found = list(islice(self._elements, min(limit, fit)))
+        self._left -= len(found)
+        is_last = not self._left and trials.ending(self._trial) is None
         return Page(found, position + len(found), Then.END if is_last else Then.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """There never is more."""
 
     def close(self) -> None:
-        self._ahead = []
+        """What is not made yet takes nothing."""
 
 
 class Numbers:

@@ -1,8 +1,8 @@
 """What one session has subscribed to: its streams, each a subscription on the engine (reactive-streams-io, engine).
 
 The demand of the client is that of the engine. What the engine sends waits in the session until the transport takes it, and
-the engine reads on when that has happened. Offers outlive a transport as their session does: while nobody is there they go
-on up to what a page holds, and no further.
+the engine reads on when that has happened, as far as the gate of the session lets it. Offers outlive a transport as their
+session does: while nobody is there they go on up to what a small page holds, and no further.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from connectivity.errors import ConnectivityError
-from connectivity.feeds import Feed
+from connectivity.feeds import NOTHING, Feed
 from connectivity.lanes import Ended, Posting
+from connectivity.reactive_streams_io.gates import Gate, Gated, Hall
 from connectivity.reactive_streams_io.ingesting import Ingest
 from connectivity.reactive_streams_io.opening import Opened
 from connectivity.reactive_streams_io.watching import Watching
@@ -57,6 +58,7 @@ class Offers:
         options: RsioOptions,
         streams: Streams,
         watching: Watching,
+        hall: Hall,
     ) -> None:
         self.session = session
         self.connection_id = connection_id
@@ -68,6 +70,7 @@ class Offers:
         self.wake: Callable[[], None] = nobody
         self.elements = 0
         """Those that were offered since somebody has set this to 0."""
+        self.gate = Gate(hall)
         self._streams = streams
         self._watching = watching
         self._offers: dict[int, Offer] = {}
@@ -75,6 +78,16 @@ class Offers:
 
     def __repr__(self) -> str:
         return f"<Offers {list(self._offers.values())!r}>"
+
+    def meet(self, wake: Callable[[], None]) -> None:
+        """Somebody is there who takes what there is."""
+        self.wake = wake
+        self.gate.meet()
+
+    def leave(self) -> None:
+        """Nobody is there."""
+        self.wake = nobody
+        self.gate.leave_alone()
 
     def entity(self, stream: int) -> EntityId | None:
         """What a stream is of; None where it is over."""
@@ -86,7 +99,7 @@ class Offers:
         offer = self._offers[stream] = Offer(self, stream, opened)
         if opened.entity is not None:
             self._watching.note((self, stream))
-        query = DeskQuery(opened.open, opened.entity)
+        query = DeskQuery(offer.open, opened.entity)
         self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)
 
     def refuse(self, stream: int, fault: Fault) -> None:
@@ -145,18 +158,29 @@ class Offer:
         self.key = str(stream)
         self.kind = opened.kind
         self.entity: EntityId | None = opened.entity
-        self.open: Callable[[], Feed | Fault] = opened.open
         self.connection_id = offers.connection_id
         self.is_over = False
         scope = (offers.connection_id, "rsio", offers.session.key)
         at_once = max(AT_ONCE, PACKED_AT_ONCE // opened.element_size) if opened.element_size else AT_ONCE
-        self.peer = Peer(self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once)
+        self.peer = Peer(
+            self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once, is_told_once=True
+        )
         self._offers = offers
+        self._open = opened.open
+        self._feed: Gated | None = None
         self._element_size = opened.element_size
         self._postings: deque[Posting] = deque()
 
     def __repr__(self) -> str:
         return f"<Offer {self.stream} of {self.entity}>"
+
+    def open(self) -> Feed | Fault:
+        """The feed behind the gate of the session, or why there is none."""
+        found = self._open()
+        if isinstance(found, Fault) or found is NOTHING:
+            return found
+        self._feed = Gated(found, self._offers.gate)
+        return self._feed
 
     def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
         """Let the session say what the engine does."""
@@ -196,6 +220,8 @@ class Offer:
 
     def let_go(self) -> None:
         """The transport has taken all that was offered, or nothing of it counts any more."""
+        if self._feed is not None:
+            self._feed.taken()
         while self._postings:
             _let_go(self._postings.popleft())
 

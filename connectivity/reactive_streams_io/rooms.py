@@ -14,6 +14,7 @@ from typing import TypeAlias
 from connectivity.lines import Line
 from connectivity.reactive_streams_io.commanding import Answers
 from connectivity.reactive_streams_io.counterparts import GAP, Counterpart
+from connectivity.reactive_streams_io.gates import Hall
 from connectivity.reactive_streams_io.offers import Offers
 from connectivity.reactive_streams_io.opening import Opening
 from connectivity.reactive_streams_io.watching import Watching
@@ -61,6 +62,7 @@ class Room:
         """By address: what nobody received there."""
         self._parted: asyncio.Future[None] | None = None
         """Set once it is time to part: resolved when nobody is left."""
+        self._hall = Hall()
         self._offers: dict[int, Offers] = {}
         """By the keys of their sessions: those of clients that are there, and of those that may come back."""
 
@@ -92,7 +94,9 @@ class Room:
             subject="\0".join(sorted(subjects)),
             resumables=self._resumables,
         )
-        offers = Offers(endpoint.session, self.connection_id, subjects, self.options, self._streams, self._watching)
+        offers = Offers(
+            endpoint.session, self.connection_id, subjects, self.options, self._streams, self._watching, self._hall
+        )
         self._offers[endpoint.session.key] = offers
         counterpart = Counterpart(
             endpoint, offers, self._opening, line, frozenset(subjects), self._clock, self._hand_over, key[1]

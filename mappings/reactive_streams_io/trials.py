@@ -27,9 +27,15 @@ def elements(trial: Trial) -> Iterator[bytes]:
         case "range" | "fail":
             return (str(number).encode() for number in range(1, trial.count + 1))
         case "big":
-            return iter((b"x" * trial.size,))
+            # It is large: nobody has it before it is asked for.
+            return (b"x" * trial.size for _ in range(1))
         case _:
             return iter(())
+
+
+def number(trial: Trial) -> int:
+    """How many elements a test publisher has."""
+    return 1 if trial.kind == "big" else trial.count
 
 
 def numbers(first: int, count: int, size: int) -> Run:

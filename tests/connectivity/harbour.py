@@ -347,6 +347,7 @@ def left(quay: Quay) -> list[object]:
         found += [*room._counterparts.values(), *room._at, *room._offers.values()]
         resumables = room._resumables
         found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._given_up]
+        found += [room._hall] if room._hall.octets else []
     if len(quay.outbox):
         found.append(quay.outbox)
     return found
