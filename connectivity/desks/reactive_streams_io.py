@@ -120,7 +120,7 @@ class RsioDesk(Desk):
         if route.source.qos == 0 and not room.options.allows_unreliable:
             self._turn_away(UNRELIABLE, route, line, key)
             return None
-        if known is None and room.is_full:
+        if known is None and room.is_full(line.address):
             self._turn_away(FULL, route, line, key)
             return None
         return room.begin(key, line, arrival.received.subjects)

@@ -28,6 +28,9 @@ from mappings.unheard import Unheard
 MOST_SESSIONS = 10_000
 """Clients of one connection."""
 
+MOST_AT_AN_ADDRESS = 256
+"""Sessions that are answered at one address, told apart by their names."""
+
 Key: TypeAlias = tuple[str, str | None]
 """A reply address, and what the client calls its session."""
 
@@ -69,9 +72,10 @@ class Room:
     def __repr__(self) -> str:
         return f"<Room of {self.connection_id}, {len(self._counterparts)} clients, {self._resumables!r}>"
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._counterparts) >= MOST_SESSIONS
+    def is_full(self, address: str) -> bool:
+        """Whether nobody may begin at this address: so one client cannot have all the sessions of a connection."""
+        at = self._at.get(address, ())
+        return len(self._counterparts) >= MOST_SESSIONS or len(at) >= MOST_AT_AN_ADDRESS
 
     @property
     def is_parting(self) -> bool:

@@ -14,12 +14,14 @@ from structlog.testing import capture_logs
 from connectivity.brokers.base import Sign
 from connectivity.errors import PublishFailed
 from connectivity.judging import ROUND
+from connectivity.reactive_streams_io import rooms
 from mappings.reactive_streams_io.frames import (
     ClientHello,
     Goodbye,
     OnError,
     Request,
     Seq,
+    ServerHello,
 )
 from spark_store.errors import StoreUnavailable
 from tests.connectivity.quay import HELLO, HISTORY, H, Quay, elements, goodbye, octets, source, subscribe, trial
@@ -423,3 +425,20 @@ def _mutated(message: bytes, random: Random) -> bytes:
             case _:
                 made[at:at] = random.randbytes(random.randint(1, 4))
     return bytes(made)
+
+
+async def test_one_address_does_not_take_all_the_sessions_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "MOST_AT_AN_ADDRESS", 3)
+    quay = await Quay.filled()
+    for number in range(4):
+        quay.say("r", H, rsio_session=f"{number:032x}")
+    *_, refused = await quay.framed("r", 4)
+    assert isinstance(refused, Goodbye)
+    assert refused.reason.startswith("429 rsio:sessions.limit")
+    # Who has a session may begin anew, others begin elsewhere, and one that parts makes room.
+    quay.say("r", H, rsio_session=f"{0:032x}")
+    quay.say("s", H)
+    quay.say("r", "03 00", rsio_session=f"{1:032x}")
+    quay.say("r", H, rsio_session=f"{5:032x}")
+    assert [type(frame) for frame in (await quay.framed("r", 7))[4:]] == [ServerHello, Goodbye, ServerHello]
+    assert [type(frame) for frame in await quay.framed("s", 1)] == [ServerHello]
