@@ -167,10 +167,12 @@ class RsioDesk(Desk):
                 room.leave(address)
 
     async def part(self, connection_id: str) -> None:
+        if not (rooms := self._of(connection_id)):
+            return
         # What clients have brought is done by then, and they are told so.
         with contextlib.suppress(StoreUnavailable):
             await self._means.store.barrier()
-        await asyncio.gather(*(room.part(reasons.SHUTDOWN) for room in self._of(connection_id)))
+        await asyncio.gather(*(room.part(reasons.SHUTDOWN) for room in rooms))
 
     def close_connection(self, connection_id: str) -> None:
         for key in [key for key in self._rooms if key[0] == connection_id]:
