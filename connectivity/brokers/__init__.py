@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from difflib import get_close_matches
+from functools import cache
 from typing import cast
 
 from connectivity.brokers.base import BrokerType
@@ -12,9 +13,12 @@ from connectivity.brokers.base import BrokerType
 __all__ = ["BrokerType", "broker_names", "load_broker"]
 
 
-def broker_names() -> list[str]:
+@cache
+def broker_names() -> tuple[str, ...]:
     """The connection types that the service knows: `amqp-091`, `kafka`, …"""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if module.name != "base")
+    return tuple(
+        sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if module.name != "base")
+    )
 
 
 def load_broker(name: str) -> BrokerType:

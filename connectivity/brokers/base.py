@@ -214,6 +214,8 @@ class BrokerType:
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
     matches: Callable[[str, str], bool] = operator.eq
     """Whether what arrives at the second address was asked for by the first, which is one of a source."""
+    parts_by_key: bool = False
+    """Whether several consumers of an address part it by the keys of messages, so that those of one key keep their order."""
     is_door: bool = False
     """Whether the service listens at the `uri` and its peers connect, so that no broker stands in between."""
     is_stream: bool = False

@@ -195,4 +195,5 @@ BROKER = BrokerType(
     example_uri="ssl://fleet:${env:BROKER_PASSWORD}@kafka-1.acme.example:9093",
     manual=MANUAL,
     confirmed_status=204,
+    parts_by_key=True,
 )

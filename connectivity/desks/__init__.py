@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import cast
 
 from connectivity.brokers.base import Sign
@@ -15,9 +16,10 @@ from connectivity.outbound import Route
 __all__ = ["Desk", "Desks", "Means", "load_desk", "open_desks"]
 
 
-def desk_names() -> list[str]:
+@cache
+def desk_names() -> tuple[str, ...]:
     """The module names of the codecs that have a desk."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base"))
 
 
 def load_desk(protocol: str) -> type[Desk] | None:

@@ -224,6 +224,8 @@ def check_conversations(connection: Connection) -> Iterator[Problem]:
                 if (option := codec.reliable_unless) is not None and source.qos == 0:
                     expected = f"at least 1, since no message to {name} may be lost; or {option}: true in its options"
                     yield Problem(f"{path}.qos", "0", expected)
+                if codec.needs_order:
+                    yield from _check_order(path, name, source, connection)
 
 
 def _check_one_conversation(connection: Connection, path: str, source: Source) -> Iterator[Problem]:
@@ -250,6 +252,22 @@ def _check_answers(path: str, name: str, source: Source, connection_type: str) -
     if is_in_message and connection_type in broker_names() and not load_broker(connection_type).has_headers:
         expected = f"another address, such as one made of source:address: {connection_type} has no headers"
         yield Problem(f"{path}.replyTarget.address", show(reply.address), expected)
+
+
+def _check_order(path: str, name: str, source: Source, connection: Connection) -> Iterator[Problem]:
+    """What one client sends must not be spread over several consumers."""
+    kind = connection.connection_type
+    if kind not in broker_names() or load_broker(kind).parts_by_key:
+        return
+    expected = f"1, since what a client sends to {name} has to come in its order"
+    if connection.client_count > 1:
+        yield Problem("clientCount", str(connection.client_count), expected)
+    if source.consumer_count > 1:
+        yield Problem(f"{path}.consumerCount", str(source.consumer_count), expected)
+    for index, address in enumerate(source.addresses):
+        if address.startswith("$share/"):
+            expected = f"no shared subscription, since what a client sends to {name} has to come in its order"
+            yield Problem(f"{path}.addresses[{index}]", show(address), expected)
 
 
 def _used(connection: Connection, name: str) -> Codec | None:

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from difflib import get_close_matches
+from functools import cache
 from typing import cast
 
 from mappings.codecs.base import Codec
@@ -18,9 +19,10 @@ def _module_name(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def codec_names() -> list[str]:
-    """The module names of all wire protocols."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
+@cache
+def codec_names() -> tuple[str, ...]:
+    """The module names of all wire protocols, as they were first seen: without file descriptors a folder looks empty."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base"))
 
 
 def mapper_names() -> list[str]:

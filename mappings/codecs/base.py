@@ -74,6 +74,10 @@ class Codec(ABC):
     """Whether what is sent to its clients depends on what they have said: then targets, which nobody speaks at, have no use
     for it, and sources have none without a reply-target."""
 
+    needs_order: ClassVar[bool] = False
+    """Whether the messages of a client have to come in their order: then one consumer reads a source, unless the broker
+    keeps together what one client sends."""
+
     @property
     def reliable_unless(self) -> str | None:
         """The option that would let it be used where messages may be lost (`qos` 0); None where it can be used there."""

@@ -38,6 +38,7 @@ class ReactiveStreamsIoCodec(Codec):
     subprotocol = SUBPROTOCOL
     alpn = ALPN
     has_sessions = True
+    needs_order = True
     terms: RsioOptions = RsioOptions()
 
     def configured(self, options: Mapping[str, Any]) -> Self:
