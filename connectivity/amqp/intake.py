@@ -175,9 +175,15 @@ class Intake:
         self._inbox.waiting.append(delivery)
         self._inbox.wake()
 
-    def consume(self) -> AsyncIterator[list[Delivery]]:
-        """See `connectivity.brokers.base.Link.consume`."""
-        return self._inbox.lists()
+    async def consume(self) -> AsyncIterator[list[Delivery]]:
+        """See `connectivity.brokers.base.Link.consume`.
+
+        What is left of a link that the broker has ended goes back to its queue, and has often come again, marked, over
+        another link already. Its first copies are not marked: to take them as well would be to carry them out twice.
+        """
+        async for ready in self._inbox.lists():
+            if not self._client.traffic.has_parted:
+                yield ready
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

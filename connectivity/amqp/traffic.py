@@ -11,6 +11,7 @@ The library counts the link as dead when it sees nothing for long, so now and th
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -40,6 +41,9 @@ KINDS = frozenset({METHOD, HEADER, BODY, HEARTBEAT})
 SMALLEST_FRAME_MAX = 4096
 LARGEST_CONTROL_FRAME = 1 << 20
 """A frame of more bytes than this and more than was agreed upon is none: whoever talks there does not speak AMQP."""
+
+_ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
+"""The other side has ended the stream, whatever of it is still unread; elsewhere than on Linux only when both have."""
 
 STAND_IN_PAUSE = 1.0
 """Seconds between the heartbeats that stand for frames that were taken out."""
@@ -75,12 +79,20 @@ class Traffic(asyncio.StreamReaderProtocol):
         """When the last bytes came."""
         self.channel_max, self.frame_max = channel_max, frame_max
         self._carrier: asyncio.BaseTransport | None = None
+        self._ends = select.poll()
         self._tail = bytearray()
         self._needed = 0
         self._told = self.heard
 
+    @property
+    def has_parted(self) -> bool:
+        """Whether the broker has ended the link, though what it said before that may still have to be read."""
+        return self._carrier is not None and (self._carrier.is_closing() or bool(self._ends.poll(0)))
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._carrier = transport
+        if (own := transport.get_extra_info("socket")) is not None:
+            self._ends.register(own.fileno(), _ENDED)
         super().connection_made(transport)
 
     def eof_received(self) -> bool:

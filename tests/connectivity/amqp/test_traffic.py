@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from struct import pack
 
 import pytest
@@ -155,6 +156,20 @@ async def test_a_busy_link_is_alive_for_the_library_too(traffic: Traffic, monkey
     monkeypatch.setattr(module, "STAND_IN_PAUSE", 0.0)
     traffic.data_received(pack_ack(2, 1))
     assert await passed(traffic, len(HEARTBEAT_FRAME)) == HEARTBEAT_FRAME
+
+
+async def test_a_link_that_the_broker_has_ended_is_known_as_such_before_what_came_over_it_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    traffic = Traffic(channel_max=0, frame_max=0)
+    assert not traffic.has_parted
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: traffic, sock=ours)
+    assert not traffic.has_parted
+    theirs.sendall(HEARTBEAT_FRAME)
+    assert not traffic.has_parted
+    theirs.close()
+    assert traffic.has_parted, "nothing of it has been read yet"
+    transport.close()
+    assert traffic.has_parted
 
 
 async def test_the_end_of_the_stream_ends_the_library_too(traffic: Traffic) -> None:
