@@ -74,7 +74,9 @@ class SocketLink(Link):
         raise ConnectionResetError("the service has closed the socket")
 
     async def close(self) -> None:
-        self._writer.close()
+        # A second time is one too many for TLS in Python 3.11.2, which could not be cut off any more then.
+        if not self._writer.is_closing():
+            self._writer.close()
         with suppress(OSError):
             async with asyncio.timeout(CLOSING):
                 await self._writer.wait_closed()

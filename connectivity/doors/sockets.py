@@ -215,7 +215,8 @@ class Socket(asyncio.Protocol, ABC):
     def write_end(self) -> None:
         """Nothing more is written. The other side may hear that, and end it."""
         self.write_gathered()
-        if self._transport is None:
+        # TLS in Python 3.11.2 cannot be cut off any more once it was closed twice.
+        if self._transport is None or self._transport.is_closing():
             return
         if not self._transport.can_write_eof():
             self._transport.close()

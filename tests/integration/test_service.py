@@ -64,8 +64,9 @@ class Load:
     def _send(self) -> None:
         while not self._stopped.is_set():
             if self._room.acquire(timeout=0.1):
-                self.party.send(modify(self.name, self.sent), wait=False)
+                # Counted first: whoever listens goes on until all of these are answered.
                 self.sent += 1
+                self.party.send(modify(self.name, self.sent - 1), wait=False)
 
     def _listen(self) -> None:
         while not (self._stopped.is_set() and len(self.answers) == self.sent):

@@ -109,7 +109,8 @@ class Caller:
     async def rest(self) -> bytes:
         """Everything until the other side ends it; then this side does."""
         said = await asyncio.wait_for(self.reader.read(), PATIENCE)
-        self.writer.close()
+        if not self.writer.is_closing():
+            self.writer.close()
         return said
 
     async def goodbye(self, reason: str = "") -> str:
