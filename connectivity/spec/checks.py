@@ -220,7 +220,7 @@ def check_conversations(connection: Connection) -> Iterator[Problem]:
         for name in dict.fromkeys(source.payload_mapping):
             if (codec := _used(connection, name)) is not None and codec.has_sessions:
                 path = json_path("sources", index)
-                yield from _check_answers(path, name, source, connection.connection_type)
+                yield from _check_answers(path, name, source, connection)
                 if (option := codec.reliable_unless) is not None and source.qos == 0:
                     expected = f"at least 1, since no message to {name} may be lost; or {option}: true in its options"
                     yield Problem(f"{path}.qos", "0", expected)
@@ -241,7 +241,7 @@ def _check_one_conversation(connection: Connection, path: str, source: Source) -
         yield Problem(path, " and ".join(heard), expected, code=MAPPER_INVALID)
 
 
-def _check_answers(path: str, name: str, source: Source, connection_type: str) -> Iterator[Problem]:
+def _check_answers(path: str, name: str, source: Source, connection: Connection) -> Iterator[Problem]:
     """An address that comes with a message has to come somehow."""
     reply = source.reply_target
     if not reply.enabled:
@@ -249,15 +249,14 @@ def _check_answers(path: str, name: str, source: Source, connection_type: str) -
         yield Problem(f"{path}.replyTarget.enabled", "false", expected)
         return
     is_in_message = _NAMED_BY_MESSAGE.fullmatch(reply.address) and "reply-to" not in source.header_mapping
-    if is_in_message and connection_type in broker_names() and not load_broker(connection_type).has_headers:
-        expected = f"another address, such as one made of source:address: {connection_type} has no headers"
+    if is_in_message and (broker := _broker(connection)) is not None and not broker.has_headers:
+        expected = f"another address, such as one made of source:address: {broker.name} has no headers"
         yield Problem(f"{path}.replyTarget.address", show(reply.address), expected)
 
 
 def _check_order(path: str, name: str, source: Source, connection: Connection) -> Iterator[Problem]:
     """What one client sends must not be spread over several consumers."""
-    kind = connection.connection_type
-    if kind not in broker_names() or load_broker(kind).parts_by_key:
+    if (broker := _broker(connection)) is None or broker.parts_by_key:
         return
     expected = f"1, since what a client sends to {name} has to come in its order"
     if connection.client_count > 1:
