@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from connectivity.feeds import Feed, Page, Position, Then
+from mappings.reactive_streams_io.limits import OBJECT
 from mappings.reactive_streams_io.runs import Run
 
 MOST = 8 << 20
@@ -30,9 +31,6 @@ MOST_TOGETHER = 256 << 20
 
 LITTLE = 64 << 10
 """What is read at a time then."""
-
-OBJECT = 64
-"""What an element counts besides its octets: about what an object takes."""
 
 
 class Hall:
