@@ -27,7 +27,8 @@ from spark_store.pipeline.transforms import latest_rows
 from spark_store.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
 
 FEW = 20_000
-"""So few states are read in this process: to plan a source, and to write down what it gives, takes longer than that."""
+"""Up to so many states are read in this process, however many events have led to them: to plan a source, and to write down
+what it gives, takes longer than that."""
 
 _WRITTEN_DOWN = "spark.databricks.delta.merge.materializeSource"
 
@@ -148,11 +149,11 @@ def append_events(target: Target, rows: DataFrame, last: int) -> None:
 
 def merge_latest(target: Target, first: int, last: int) -> None:
     """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state."""
-    if 1 < first <= last < first + FEW:
-        states = target.spark.createDataFrame(states_of(target.lake.journal, first, last))
-        merge_rows(target, latest_rows(states), is_at_hand=True)
-    else:
+    states = states_of(target.lake.journal, first, last, FEW)
+    if states is None:
         merge_rows(target, latest_rows(target.journal("journal_states", first, last)))
+    else:
+        merge_rows(target, latest_rows(target.spark.createDataFrame(states)), is_at_hand=True)
 
 
 def merge_rows(target: Target, rows: DataFrame, *, is_at_hand: bool = False) -> None:

@@ -169,10 +169,16 @@ class _StatesReader(DataSourceReader):
 SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates)
 
 
-def states_of(path: Path, first: int, last: int) -> pa.Table:
-    """What `journal_states` gives, read here."""
+def states_of(path: Path, first: int, last: int, most: int) -> pa.Table | None:
+    """What `journal_states` gives, read here; None where those are more than `most`, or too many bytes for one process."""
+    rows = size = 0
+    batches: list[pa.RecordBatch] = []
     with Follower.open(path) as follower:
-        batches = list(arrow(follower.states(first, last), State))
+        for batch in arrow(follower.states(first, last), State):
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows > most or size > _BATCH_BYTES:
+                return None
+            batches.append(batch)
     return pa.Table.from_batches(batches, _STATES)
 
 

@@ -34,6 +34,7 @@ from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscr
 from spark_store.journal import SqliteJournal
 from tests.bench import (
     as_of,
+    beside,
     binary_frames,
     cold,
     indexing,
@@ -315,7 +316,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "lake-memory": lake.memory,
     "cold-first": cold.first_page,
     "cold-replay": cold.replays,
-    "compaction": cold.while_compacting,
+    "compaction": beside.while_compacting,
     "search-by-id": searching.by_id,
     "search-in-process": searching.in_process,
     "search-cost": indexing.costs,

@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from connectivity.feeds import Then
 from connectivity.history import HistoryFeed
@@ -28,10 +27,7 @@ from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
 from tests.bench.pasts import EVENTS_EACH, write_long_past
 from tests.bench.report import Figure
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, run, serving, thing
-from tests.brokers.mosquitto import Mosquitto
-from tests.client import MqttClient
-from tests.integration.documents import client, connection, source
+from tests.bench.site import run, thing
 
 LAKES = Path(".run/bench")
 MILLION = 1_000_000
@@ -180,74 +176,6 @@ async def _replay_at_once(folder: Path, entities: int, each: int) -> float:
         begun = time.perf_counter()
         await asyncio.gather(*(replay_some() for _ in range(CLIENTS)))
         return CLIENTS * each / (time.perf_counter() - begun)
-
-
-def while_compacting(folder: Path, events: int = 500_000) -> list[Figure]:
-    """The first `next` of a hot history while Spark compacts a lake of many small files beside it."""
-    things, batch = 200, 20_000
-    busy = folder / "busy"
-    write_long_past(busy / "journal.db", events)
-    pipeline("run", busy, "--once", "--batch-rows", str(batch), "--optimize-batches", "1000000")
-    fill(folder / "data" / "journal.db", things, 50)
-    with Mosquitto.start(persistence=False) as broker, serving(folder, connection(broker, source("bench", SUBJECT))):
-        idle, during = _Waits([], []), _Waits([], [])
-        _wait_for_firsts(broker, things, 5.0, idle)
-        command = [sys.executable, "-m", "spark_store.pipeline", "optimize", "--data-dir", str(busy)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as compacting:
-            assert compacting.stdout is not None
-            compacting.stdout.readline()  # Spark has started
-            begun = time.monotonic()
-            while compacting.poll() is None:
-                _wait_for_firsts(broker, things, 0.5, during)
-            seconds = time.monotonic() - begun
-    before, after = statistics.quantiles(idle.firsts, n=100), statistics.quantiles(during.firsts, n=100)
-    own_before, own_after = statistics.quantiles(idle.echoes, n=100), statistics.quantiles(during.echoes, n=100)
-    ratio = after[98] / before[98]
-    return [
-        Figure(
-            "first `next`, hot, while Spark compacts",
-            f"p50 {after[49]:.1f} ms, p99 {after[98]:.1f} ms",
-            f"p50 {before[49]:.1f} ms, p99 {before[98]:.1f} ms (nothing else running)",
-            "p99 ≤ 4 times as long",
-            ratio <= 4,
-            f"ratio {ratio:.1f}; {len(during.firsts):,} samples in {seconds:.0f} s; longest {max(during.firsts):.0f} ms; "
-            f"paho to itself: p99 {own_before[98]:.1f} ms, while Spark compacts {own_after[98]:.1f} ms",
-        )
-    ]
-
-
-class _Waits(NamedTuple):
-    """Milliseconds from `request` to the first `next`, and of messages that a bare client sends to itself meanwhile."""
-
-    firsts: list[float]
-    echoes: list[float]
-
-
-def _wait_for_firsts(broker: Mosquitto, things: int, seconds: float, found: _Waits) -> None:
-    """Ask over and over for so long, and send a message around as often."""
-    chosen, until = random.Random(19), time.monotonic() + seconds
-    with client(broker, "bench") as asker, MqttClient(broker.host, broker.port, ask="echo", answers="echo") as echo:
-        while time.monotonic() < until:
-            prefix = f"acme.bench/{thing(chosen.randrange(things)).name}/things/twin/streaming"
-            found.firsts.append(_first_next(asker, prefix))
-            found.echoes.append(_echo(echo))
-
-
-def _echo(echo: MqttClient) -> float:
-    begun = time.perf_counter()
-    echo.send({"x": "y" * MESSAGE_BYTES}, wait=False)
-    echo.next()
-    return (time.perf_counter() - begun) * 1000
-
-
-def _first_next(asker: MqttClient, prefix: str) -> float:
-    created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
-    begun = time.perf_counter()
-    asker.send({"topic": f"{prefix}/request", "path": "/", "value": {**created["value"], "demand": 1}}, wait=False)
-    asker.next()
-    waited = (time.perf_counter() - begun) * 1000
-    asker.command(f"{prefix}/cancel", value=created["value"])
-    return waited
 
 
 def _short(events: int) -> str:

@@ -65,6 +65,18 @@ def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spa
     assert differences(site) == []
 
 
+def test_states_that_are_too_many_for_one_process_are_read_by_spark(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_store.pipeline.jobs.FEW", 3)
+    site.write(20, entities=7)
+    take_all(spark, site)
+    site.assert_equal()
+    site.write(15, entities=7)
+    take_all(spark, site)
+    site.assert_equal()
+
+
 def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site: Site) -> None:
     site.write(10)
     take_all(spark, site)

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark_store.errors import LakeUnfit
 from spark_store.follower import Entry, State
 from spark_store.pipeline import columns
-from spark_store.pipeline.source import PARTITION_ROWS, JournalEvents, Range, _EventsReader, arrow, cut
+from spark_store.pipeline.source import PARTITION_ROWS, JournalEvents, Range, _EventsReader, arrow, cut, states_of
 from tests.behaviours.journal import change
 from tests.spark_store.pipeline.site import Site, lamp
 
@@ -43,6 +43,22 @@ def test_arrow_batches_are_bounded_in_rows_and_in_bytes() -> None:
     large = b'"' + b"x" * (5 << 20) + b'"'
     assert [batch.num_rows for batch in arrow((entry(n, large) for n in range(5)), Entry)] == [2, 2, 1]
     assert list(arrow([], Entry)) == []
+
+
+def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write(50, entities=7)
+    read = states_of(site.lake.journal, 1, 50, 7)
+    assert read is not None
+    assert sorted(read.column("seq").to_pylist()) == list(range(44, 51))
+    later = states_of(site.lake.journal, 49, 50, 7)
+    assert later is not None
+    assert sorted(later.column("seq").to_pylist()) == [49, 50]
+    assert states_of(site.lake.journal, 1, 50, 6) is None, "too many"
+    monkeypatch.setattr("spark_store.pipeline.source._BATCH_BYTES", read.nbytes - 1)
+    assert states_of(site.lake.journal, 1, 50, 7) is None, "too many bytes"
+    assert gc.isenabled()
 
 
 def test_reading_leaves_the_collector_as_it_was() -> None:

@@ -1,0 +1,138 @@
+"""Benchmark of what Spark's work costs the clients of the service: both have the same cores.
+
+A lake is compacted again and again by a Java that has done so before, as one that runs for months has; between two
+compactions nobody works. So what is compared lies in the same minutes, and a machine that is slower for a while is slower
+for both. What a Java that has just started costs is told apart.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.bench.cold import pipeline
+from tests.bench.pasts import write_long_past
+from tests.bench.report import Figure
+from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, serving, thing
+from tests.brokers.mosquitto import Mosquitto
+from tests.client import MqttClient
+from tests.integration.documents import client, connection, source
+
+THINGS, EVENTS_EACH, BATCH = 200, 50, 20_000
+WARM, ROUNDS = 2, 5
+IDLE_SECONDS = 5.0
+
+
+class Waits:
+    """Milliseconds from `request` to the first `next`, and of messages that a bare client sends to itself in between."""
+
+    def __init__(self) -> None:
+        self.firsts: list[float] = []
+        self.echoes: list[float] = []
+
+
+def while_compacting(folder: Path, events: int = 500_000) -> list[Figure]:
+    """The first `next` of a hot history while Spark compacts a lake of many small files beside it."""
+    small = folder / "small"
+    write_long_past(small / "journal.db", events)
+    pipeline("run", small, "--once", "--batch-rows", str(BATCH), "--optimize-batches", "1000000")
+    fill(folder / "data" / "journal.db", THINGS, EVENTS_EACH)
+    idle, fresh, during = Waits(), Waits(), Waits()
+    seconds = []
+    with (
+        Mosquitto.start(persistence=False) as broker,
+        serving(folder, connection(broker, source("bench", SUBJECT))),
+        client(broker, "bench") as asker,
+        MqttClient(broker.host, broker.port, ask="echo", answers="echo") as echo,
+        compactions(small) as compact,
+    ):
+        ask(asker, echo, Waits(), lasting(IDLE_SECONDS))
+        for number in range(WARM + ROUNDS):
+            if number >= WARM:
+                ask(asker, echo, idle, lasting(IDLE_SECONDS))
+            begun = time.monotonic()
+            ask(asker, echo, fresh if number == 0 else during if number >= WARM else Waits(), compact())
+            seconds.append(time.monotonic() - begun)
+    before, after = statistics.quantiles(idle.firsts, n=100), statistics.quantiles(during.firsts, n=100)
+    own_before, own_after = statistics.quantiles(idle.echoes, n=100), statistics.quantiles(during.echoes, n=100)
+    ratio = after[98] / before[98]
+    return [
+        Figure(
+            "first `next`, hot, while Spark compacts",
+            f"p50 {after[49]:.1f} ms, p99 {after[98]:.1f} ms",
+            f"p50 {before[49]:.1f} ms, p99 {before[98]:.1f} ms (nobody works)",
+            "p99 ≤ 4 times as long",
+            ratio <= 4,
+            f"ratio {ratio:.1f}; {len(during.firsts):,} samples in {ROUNDS} compactions of "
+            f"{statistics.median(seconds[WARM:]):.1f} s; longest {max(during.firsts):.0f} ms; p99 in the first compaction "
+            f"of a Java that has just started ({seconds[0]:.0f} s) {statistics.quantiles(fresh.firsts, n=100)[98]:.1f} ms; "
+            f"paho to itself: p99 {own_before[98]:.1f} ms, while Spark compacts {own_after[98]:.1f} ms",
+        )
+    ]
+
+
+@contextmanager
+def compactions(folder: Path) -> Iterator[Callable[[], Callable[[], bool]]]:
+    """Calling what the block gets begins a compaction; calling what that gives says whether it goes on."""
+    command = [sys.executable, "-m", "tests.bench.compacting", str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines, says = iter(process.stdout), process.stdin
+
+        def hear(begin: str) -> None:
+            while not next(lines).startswith(begin):
+                pass
+
+        def compact() -> Callable[[], bool]:
+            hear("ready")
+            says.write("\n")
+            says.flush()
+            hearing = threading.Thread(target=hear, args=("{",), daemon=True)
+            hearing.start()
+            return hearing.is_alive
+
+        yield compact
+        says.close()
+
+
+def lasting(seconds: float) -> Callable[[], bool]:
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() < until
+
+
+def ask(asker: MqttClient, echo: MqttClient, found: Waits, goes_on: Callable[[], bool]) -> None:
+    """Ask over and over for as long, and send a message around as often."""
+    chosen = random.Random(19)
+    while goes_on():
+        prefix = f"acme.bench/{thing(chosen.randrange(THINGS)).name}/things/twin/streaming"
+        found.firsts.append(_first_next(asker, prefix))
+        found.echoes.append(_echo(echo))
+        asker.messages.clear()
+        echo.messages.clear()
+
+
+def _echo(echo: MqttClient) -> float:
+    begun = time.perf_counter()
+    echo.send({"x": "y" * MESSAGE_BYTES}, wait=False)
+    echo.next()
+    return (time.perf_counter() - begun) * 1000
+
+
+def _first_next(asker: MqttClient, prefix: str) -> float:
+    created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
+    begun = time.perf_counter()
+    asker.send({"topic": f"{prefix}/request", "path": "/", "value": {**created["value"], "demand": 1}}, wait=False)
+    asker.next()
+    waited = (time.perf_counter() - begun) * 1000
+    asker.command(f"{prefix}/cancel", value=created["value"])
+    return waited

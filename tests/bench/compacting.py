@@ -1,0 +1,47 @@
+"""A lake of many small files is compacted, time and again, by a Java that has run for a while.
+
+    python -m tests.bench.compacting FOLDER
+
+In a process of its own, as nice as the pipeline's and with its session. FOLDER holds a lake; each round works on a copy of
+it. Prints the line `ready` before each round, and begins it when a line comes in; ends with its standard input. After each
+round it prints a line of JSON: how many files of events there were, and are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from spark_store import lake
+from spark_store.pipeline import jobs, maintenance
+from spark_store.pipeline.__main__ import NICE
+from spark_store.pipeline.jobs import Target
+from spark_store.session import Connect, SessionOptions, put_first, start_session
+from spark_store.tables import EVENTS, Lake
+
+
+def main(folder: Path) -> int:
+    os.nice(NICE)
+    spark = start_session(SessionOptions(connect=Connect()))
+    put_first(spark)
+    for number in range(sys.maxsize):
+        data = folder.with_name(f"{folder.name}-{number}")
+        shutil.copytree(Lake(folder).folder, Lake(data).folder)
+        target = Target.of(spark, data)
+        jobs.prepare(target)
+        before = lake.size(target.lake, EVENTS).files
+        print("ready", flush=True)
+        if not sys.stdin.readline():
+            break
+        maintenance.optimize(target)
+        maintenance.vacuum(target)
+        print(json.dumps({"before": before, "after": lake.size(target.lake, EVENTS).files}), flush=True)
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
