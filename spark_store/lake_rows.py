@@ -109,6 +109,15 @@ def events_of(place: Lake, entities: Sequence[str]) -> list[Entry]:
     return _in_order(_entries(place, pc.field("entity").isin(entities)))
 
 
+def history(place: Lake, entity_type: str, entity: str, last: int, step: int) -> Iterator[Entry]:
+    """One entity's events up to the revision `last`, in order; at most so many revisions are read at once. Raises
+    StoreUnavailable, LakeUnfit."""
+    is_its = (pc.field("entity") == entity) & (pc.field("entity_type") == entity_type) & (pc.field("revision") <= last)
+    for first in range(0, last + 1, step):
+        is_in_step = (pc.field("revision") >= first) & (pc.field("revision") < first + step)
+        yield from _in_order(_entries(place, is_its & is_in_step))
+
+
 def events_in(place: Lake, part: Part) -> list[Entry]:
     """All events of a part, by entity and revision. Raises StoreUnavailable, LakeUnfit."""
     return _in_order(_entries(place, _condition(part)))

@@ -6,8 +6,8 @@ of `latest` with what their events fold to (a sample of entities, or all of them
 looked for that the journal has trimmed: from the beginning, from an erasure, or from the snapshot that retention has left,
 up to `latest`, no revision may be missing. What was erased is not missed, and reported where it is still there although the
 pipeline has done it. How far it came stands in a file beside the watermark: a comparison that was interrupted goes on there,
-one that came to its end begins anew the next time. Memory is bounded by a range, or by the events of one part of the
-entities.
+one that came to its end begins anew the next time. Memory is bounded by a range of events, also where a part
+of the entities, or one of them, has more: those are read in steps.
 
 It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above
 it, and told apart from what is missing. It shares no code with who writes the tables.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -295,37 +296,102 @@ def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Differenc
     What grows is read in the order in which it is written, and what retention and erasures leave behind at last: so nothing
     seems to be missing that comes or goes meanwhile.
     """
-    place = work.place
+    place, most = work.place, work.options.range
     rows = sample(lake_rows.latest_states(place), SAMPLE) if part is None else list(lake_rows.states_in(place, part))
-    names = sorted({row.entity for row in rows})
-    events = lake_rows.events_of(place, names) if part is None else lake_rows.events_in(place, part)
-    snapshots = lake_rows.snapshot_revisions(place, names if part is None else part)
-    entries = {key: list(group) for key, group in itertools.groupby(events, key=lambda it: (it.entity_type, it.entity))}
     number = 0
     found: list[Difference] = []
-    for row in rows:
-        key = (row.entity_type, row.entity)
-        there = entries.get(key, [])
-        found += _gaps(work, row, there, snapshots.get(key, []))
-        if there and key[0] in _FOLDABLE:
-            number += 1
-            found += _folded_unlike(row, there)
+    for group in groups(rows, most):
+        names = list(dict.fromkeys(row.entity for row in group))
+        # Up to the last one: nothing lies between it and what its id with one more character would be.
+        of = names if part is None else Part(names[0], f"{names[-1]}\0")
+        histories = [(row, _history(work, row, entries)) for row, entries in _events(place, group, of, most)]
+        snapshots = lake_rows.snapshot_revisions(place, of)
+        for row, history in histories:
+            found += _gaps(work, row, history, snapshots.get((row.entity_type, row.entity), []))
+            if history.runs and row.entity_type in _FOLDABLE:
+                number += 1
+                found += _folded_unlike(row, history)
     return number, found
 
 
-def _gaps(work: _Work, row: State, entries: Sequence[Entry], snapshots: Sequence[int]) -> Iterator[Difference]:
+def groups(rows: Iterable[State], most: int) -> Iterator[list[State]]:
+    """All rows, by id, in groups that have led to at most so many events, or are of one id."""
+    group: list[State] = []
+    events = 0
+    for _, same in itertools.groupby(sorted(rows, key=lambda row: row.entity), key=lambda row: row.entity):
+        these = list(same)
+        more = sum(row.revision for row in these)
+        if group and events + more > most:
+            yield group
+            group, events = [], 0
+        group, events = [*group, *these], events + more
+    if group:
+        yield group
+
+
+def _events(
+    place: Lake, group: Sequence[State], of: Part | Sequence[str], most: int
+) -> Iterator[tuple[State, Callable[[], Iterable[Entry]]]]:
+    """Each row with a way to go through its events, in order: those of a group are read at once, a long history in steps."""
+    if sum(row.revision for row in group) > most:
+        for row in group:
+            yield row, partial(lake_rows.history, place, row.entity_type, row.entity, row.revision, most)
+        return
+    events = lake_rows.events_in(place, of) if isinstance(of, Part) else lake_rows.events_of(place, of)
+    entries = {key: list(found) for key, found in itertools.groupby(events, key=lambda it: (it.entity_type, it.entity))}
+    for row in group:
+        yield row, partial(iter, entries.get((row.entity_type, row.entity), []))
+
+
+class _History(NamedTuple):
+    """What an entity's events say: the oldest one behind the revision `erased`, the revisions that are there, as first and
+    last ones, and what those up to the row fold to, with the number of the last of them."""
+
+    erased: int
+    first: Entry | None
+    runs: list[tuple[int, int]]
+    folding: Folding
+    seq: int
+
+
+def _history(work: _Work, row: State, entries: Callable[[], Iterable[Entry]]) -> _History:
+    """Goes through the events once, or again where the entity was erased meanwhile."""
+    while True:
+        erased, _ = work.follower.beginning(row.entity_type, row.entity)
+        history = _read(row, entries(), erased)
+        if work.follower.beginning(row.entity_type, row.entity)[0] == erased:
+            return history
+
+
+def _read(row: State, entries: Iterable[Entry], erased: int) -> _History:
+    first: Entry | None = None
+    runs: list[tuple[int, int]] = []
+    folding, entity, seq = Folding(), None, 0
+    for entry in entries:
+        if first is None and entry.revision > erased:
+            first = entry
+        if runs and runs[-1][0] <= entry.revision <= runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], max(runs[-1][1], entry.revision)
+        else:
+            runs.append((entry.revision, entry.revision))
+        if entry.revision <= row.revision and row.entity_type in _FOLDABLE:
+            entity, seq = entity or entity_of(row.entity_type, row.entity), entry.seq
+            folding.event(Event(entity, entry.revision, entry.timestamp, *entry[5:]))
+    return _History(erased, first, runs, folding, seq)
+
+
+def _gaps(work: _Work, row: State, history: _History, snapshots: Sequence[int]) -> Iterator[Difference]:
     """The events up to the row's one that are neither in the lake nor in the journal, though nothing explains that."""
-    erased, oldest = work.follower.beginning(row.entity_type, row.entity)
+    _, oldest = work.follower.beginning(row.entity_type, row.entity)
     # What the journal still has is compared one by one.
     last = row.revision if oldest is None else min(row.revision, oldest - 1)
-    there = [entry for entry in entries if entry.revision > erased]
-    first = there[0] if there else None
+    erased, first = history.erased, history.first
     if first is not None and erased == 0 and any(it.seq < first.seq for it in work.erasures.of(*row[:2])):
         # Of an erasure in an earlier version the revision may not be known.
         erased = first.revision - 1
     is_expired = first is not None and work.options.is_expired(first, row.revision)
     begin = border(erased, None if first is None else first.revision, is_expired, snapshots)
-    for start, end in missing([entry.revision for entry in there], begin, last):
+    for start, end in missing(history.runs, begin, last):
         text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
         yield Difference(EVENTS.name, text, row.entity, start)
 
@@ -342,30 +408,24 @@ def border(erased: int, first: int | None, is_expired: bool, snapshots: Iterable
     return first - 1 if is_expired else erased
 
 
-def missing(revisions: Iterable[int], begin: int, last: int) -> Iterator[tuple[int, int]]:
-    """What lacks of everything behind `begin` up to `last`, as first and last ones; `revisions` ascend."""
+def missing(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[tuple[int, int]]:
+    """What lacks of everything behind `begin` up to `last`, as first and last ones, like `runs`, which ascend."""
     expected = begin + 1
-    for revision in revisions:
-        if expected < revision <= last:
-            yield expected, revision - 1
-        if revision <= last:
-            expected = max(expected, revision + 1)
+    for start, end in runs:
+        if expected < start <= last:
+            yield expected, start - 1
+        if start <= last:
+            expected = max(expected, end + 1)
     if expected <= last:
         yield expected, last
 
 
-def _folded_unlike(row: State, entries: Iterable[Entry]) -> Iterator[Difference]:
-    folding, entity, seq = Folding(), entity_of(row.entity_type, row.entity), 0
-    for entry in entries:
-        if entry.revision > row.revision:
-            break
-        seq = entry.seq
-        folding.event(Event(entity, entry.revision, entry.timestamp, *entry[5:]))
-    made = folding.snapshot
+def _folded_unlike(row: State, history: _History) -> Iterator[Difference]:
+    made = history.folding.snapshot
     # Events that are past their time, or not there yet, lead nowhere; holes are told elsewhere.
-    if folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
+    if history.folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
         return
-    folded = State(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
+    folded = State(*row[:2], made.policy, made.revision, history.seq, made.created, made.modified, state_text(made))
     if wrong := _unlike(folded, row):
         yield _row(f"{', '.join(wrong)} not as the events make it", row)
 

@@ -35,6 +35,12 @@ def test_rows_are_the_journals_byte_for_byte(site: Site) -> None:
     assert events == [(wanted[0], n) for n in range(1, 8)] + [(wanted[1], n) for n in range(1, 6)]
 
 
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_a_history_is_the_same_however_few_events_are_read_at_once(site: Site, step: int) -> None:
+    found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 6, step)
+    assert list(found) == [row for row in lake_rows.events_of(site.lake, ["acme.site:lamp-1"]) if row.revision <= 6]
+
+
 def test_a_part_is_all_of_its_entities(site: Site) -> None:
     part = Part("acme.site:lamp-2", "acme.site:lamp-4")
     assert {row.entity for row in lake_rows.events_in(site.lake, part)} == {"acme.site:lamp-2", "acme.site:lamp-3"}

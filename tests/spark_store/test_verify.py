@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from spark_store import lake_rows
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import State
 from spark_store.rebuild import rebuild_index
@@ -267,6 +268,36 @@ def test_an_interrupted_comparison_goes_on_and_says_the_same(site: Site) -> None
     starts: list[int] = []
     verify(site.lake, VerifyOptions(range=10, restart=True), lambda verdict: starts.append(verdict.compared))
     assert starts[0] == 10
+
+
+@pytest.mark.parametrize("fold_all", [False, True])
+def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
+    site: Site, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
+    rebuild_index(site.lake)
+    write_latest(
+        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+    )
+    trim(site, 48)
+    write_events(
+        site.folder, [row for row in events(site) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2]
+    )
+    said = [
+        "events: 2 missing in the lake: acme.site:lamp-3 at revision 1",
+        "latest: state not as the events make it: acme.site:lamp-5 at revision 5",
+    ]
+    read: list[int] = []
+    in_order = lake_rows._in_order
+    monkeypatch.setattr(lake_rows, "_in_order", lambda rows: read.append(len(found := in_order(rows))) or found)
+    entities = set()
+    for range in (1, 3, 10, 1_000):
+        read.clear()
+        found = verify(site.lake, VerifyOptions(range=range, fold_all=fold_all))
+        assert [str(it) for it in found.differences] == said
+        assert max(read) <= range
+        entities.add(found.entities)
+    assert entities == {10}
 
 
 def test_a_file_that_is_no_progress_is_told(site: Site) -> None:
