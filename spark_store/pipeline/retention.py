@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -57,16 +57,24 @@ class Rule:
         """The condition, in SQL, under which an event may go; `newest` is the newest revision of its entity."""
         conditions = []
         if self.age is not None:
-            conditions.append(f"ts < {literal(now - self.age)}")
+            conditions.append(f"ts < {literal(_ago(now, self.age))}")
         if self.revisions is not None:
             conditions.append(f"revision <= newest - {self.revisions}")
         return " AND ".join(conditions) or "false"
 
     def has_expired(self, happened: datetime, revision: int, newest: int, now: datetime) -> bool:
         """The same for one event, of an entity whose newest revision is `newest`."""
-        is_old = self.age is None or happened < now - self.age
+        is_old = self.age is None or happened < _ago(now, self.age)
         is_far = self.revisions is None or revision <= newest - self.revisions
         return not self.is_forever and is_old and is_far
+
+
+def _ago(now: datetime, age: timedelta) -> datetime:
+    """So long before now; for what no calendar has, where the calendar begins: nothing is so old."""
+    try:
+        return now - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 FOREVER = Rule()

@@ -52,10 +52,12 @@ def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:
         ("e:lamp", 0, 8, False),
         ("e:lamp", 2, 7, False),
         ("e:lamp", 2, 8, True),
+        ("f:lamp", 9999, 9999, False),
     ],
 )
 def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, expected: bool) -> None:
-    retention = Retention(Rule(DAY), {"b": Rule(), "c": Rule(3 * DAY), "d": Rule(revisions=3), "e": Rule(DAY, 3)})
+    rules = {"b": Rule(), "c": Rule(3 * DAY), "d": Rule(revisions=3), "e": Rule(DAY, 3), "f": Rule(1_000_000 * DAY)}
+    retention = Retention(Rule(DAY), rules)
     happened = f"{(NOW - age * DAY).isoformat(timespec='microseconds')[:26]}Z"
     entry = Entry("thing", entity, 5, 5, happened, "modified", "/", b"{}", b"{}")
     assert retention.has_expired(entry, newest, NOW) is expected

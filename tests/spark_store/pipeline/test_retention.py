@@ -32,6 +32,8 @@ DAY = timedelta(days=1)
         (Rule(DAY), "ts < timestamp'2030-01-14T12:00:00+00:00'"),
         (Rule(revisions=7), "revision <= newest - 7"),
         (Rule(DAY, 7), "ts < timestamp'2030-01-14T12:00:00+00:00' AND revision <= newest - 7"),
+        # Longer than there has been a calendar.
+        (Rule(1_000_000 * DAY), "ts < timestamp'0001-01-01T00:00:00+00:00'"),
     ],
 )
 def test_an_event_goes_when_nothing_keeps_it(rule: Rule, expected: str) -> None:
@@ -139,7 +141,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     now = datetime.fromisoformat(timestamp(6)) + timedelta(seconds=1.5)
     rules = Retention(
         Rule(timedelta(seconds=1)),
-        {"counted": Rule(revisions=2), "it's.kept": Rule(), "both": Rule(timedelta(seconds=1), 4)},
+        {"counted": Rule(revisions=2), "it's.kept": Rule(1_000_000 * DAY), "both": Rule(timedelta(seconds=1), 4)},
     )
     assert preview(target, rules, now) == [
         Forgotten("both", 4, 1, timestamp(1), timestamp(4)),
