@@ -6,7 +6,8 @@ Spark needs a second to answer what is in one line of a table's log; this needs 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from spark_store.watermark import TableSize
 
 _CUT = timedelta(milliseconds=1)
 _OF_MOMENTS = ("partition.moment", "max.modified")
+_ROWS_OF_MOMENTS = ("partition.moment", "num_records")
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
@@ -66,6 +68,29 @@ def moment_before(lake: Lake, before: datetime) -> Moment:
     # What files say of times is cut to milliseconds.
     found = [seq for seq, at in newest.items() if at < before - _CUT]
     return Moment(version, max(found, default=0))
+
+
+def moments(lake: Lake) -> dict[int, int]:
+    """The moments that are kept, in order, and how many rows each has. Raises StoreUnavailable, LakeUnfit."""
+    found: Counter[int] = Counter()
+    with opened(lake, MOMENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        if "partition.moment" in actions.schema.names:
+            for seq, records in zip(*(actions[name].to_pylist() for name in _ROWS_OF_MOMENTS), strict=True):
+                found[seq] += records
+    return dict(sorted(found.items()))
+
+
+def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
+    """How many rows `events` has up to each of these ascending numbers, above the one before it. Raises StoreUnavailable,
+    LakeUnfit."""
+    found: Counter[int] = Counter()
+    ends = pa.array(numbers, pa.int64()).to_numpy()
+    with opened(lake, EVENTS) as delta:
+        for batch in delta.to_pyarrow_dataset().to_batches(columns=["seq"]):
+            places = pc.value_counts(pa.array(ends.searchsorted(batch.column(0).to_numpy(zero_copy_only=False))))
+            found.update(dict(zip(places.field(0).to_pylist(), places.field(1).to_pylist(), strict=True)))
+    return [found[place] for place in range(len(numbers))]
 
 
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:

@@ -4,7 +4,8 @@ A rule keeps what is young enough, or among an entity's newest revisions; where 
 goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
 lake where the clock is later: a clock that jumps ahead must not empty it. Whatever is left must still be replayed into
 states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too,
-also out of the moments. A stream gets one that says where its messages begin, without reading those that go.
+also out of the moments. A stream gets one that says where its messages begin, without reading those that go. Moments that
+spare too little by then go as a whole.
 
 Nothing but the lake is concerned: the journal keeps its hot window, and what it still has can be replayed from there.
 
@@ -29,7 +30,7 @@ from spark_store import durable, lake
 from spark_store.folding import Folding, state_text
 from spark_store.follower import Entry
 from spark_store.instants import SPARK_FORMAT
-from spark_store.pipeline import snapshots
+from spark_store.pipeline import moments, snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.snapshots import KEY
 from spark_store.records import Snapshot, entity_of
@@ -159,6 +160,13 @@ def forget(target: Target, retention: Retention, now: datetime) -> int:
     """Delete events that are past their time; how many. Their files go with a later `vacuum`."""
     if retention.is_forever:
         return 0
+    deleted = _forget_events(target, retention, now)
+    moments.thin(target)
+    return deleted
+
+
+def _forget_events(target: Target, retention: Retention, now: datetime) -> int:
+    """The events, and the states from before them."""
     borders = _borders(target, retention, now).persist()
     try:
         deleted = borders.agg(sql.sum("events")).collect()[0][0]

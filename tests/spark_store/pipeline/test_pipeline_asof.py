@@ -9,17 +9,19 @@ from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from connectivity.asof import PastOptions, PastSearches
 from connectivity.twins.decide import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store import lake
 from spark_store.asking import Access, Question, Thing
 from spark_store.asof import Candidate, Policy, candidates, guarded, judged, query, seen
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
-from spark_store.pipeline import maintenance, snapshots
+from spark_store.pipeline import maintenance, moments, snapshots
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Upkeep
 from spark_store.pipeline.retention import Retention, Rule, forget
@@ -28,6 +30,7 @@ from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, place_of
 from spark_store.rql.search import holds, read
 from spark_store.tables import MOMENTS
+from spark_store.watermark import read_watermark
 from spark_store.wide import Limits, WideQueries
 from tests.behaviours.journal import timestamp
 from tests.connectivity.searcher import Searcher, has_thing
@@ -209,6 +212,42 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
         expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
         assert found(site, address, question, moment) == expected, (moment, question)
         assert expected
+
+
+def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_changes(
+    spark: SparkSession, site: Site, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each moment has a row for every thing; when retention has nothing else to do they go all the same."""
+    target, whole = Target.of(spark, site.folder), questions()[0]
+    created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
+    changed = [Happening("modified", "/attributes/n", number) for number in range(4)]
+    lives = [lived(EntityId(EntityType.THING, "acme.lab", f"idle-{it}"), [created], [it + 1]) for it in range(5)]
+    lives.append(lived(EntityId(EntityType.THING, "acme.lab", "busy"), [created, *changed], [10, 100, 200, 300, 310]))
+    for since, end in ((0, 50), (50, 250), (250, 400)):
+        happened = [(event, state) for life in lives for event, state in life]
+        within = [it for it in happened if timestamp(since) <= it[0].timestamp < timestamp(end)]
+        site.append([Change((event,), (state,)) for event, state in within])
+        take_all(spark, site)
+        moments.keep(target, read_watermark(site.lake.watermark).seq)
+    rules, now = Retention(Rule(timedelta(seconds=100))), datetime.fromisoformat(timestamp(310))
+
+    def answers() -> list[list[Candidate]]:
+        return [sorted(asked(site, address, whole, timestamp(at))) for at in (211, 305, 311)]
+
+    thin = moments.thin
+    monkeypatch.setattr(moments, "thin", lambda _: 0)
+    assert forget(target, rules, now) == 8
+    before = answers()
+    assert [len(answer) for answer in before] == [6, 6, 6]
+    assert [max(it.revision for it in answer) for answer in before] == [3, 4, 5]
+    assert lake.moments(site.lake) == {6: 5, 8: 6, 10: 6}
+    monkeypatch.setattr(moments, "thin", thin)
+    assert forget(target, rules, now) == 0
+    assert lake.moments(site.lake) == {10: 6}
+    assert answers() == before
+    version = DeltaTable(site.lake.path(MOMENTS)).version()
+    assert forget(target, rules, now) == 0
+    assert DeltaTable(site.lake.path(MOMENTS)).version() == version, "nothing to do is no version"
 
 
 async def test_a_search_of_the_past_is_answered_over_the_lake(spark: SparkSession, site: Site, address: str) -> None:
