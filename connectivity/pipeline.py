@@ -47,7 +47,7 @@ FINAL = {2, 4, 5}
 _QUIET = {"batch", "upkeep"}
 """What happens too often for a log that people read."""
 
-_WARNING = {"upkeep failed", "erasure failed", "watermark lost", "clock went back"}
+_WARNING = {"upkeep failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
 """What somebody may want to look after, though the pipeline goes on."""
 
 _UPKEEP = {"upkeep", "upkeep failed"}

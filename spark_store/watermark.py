@@ -3,7 +3,8 @@
 `Watermark.seq` is the highest number of the journal whose events, and the states after them, are committed in both tables.
 The pipeline publishes it after both commits; the service reads it, since below it the journal need not keep anything. The
 file is written whole, made durable and put in its place by a rename: a reader finds the old one or the new one. It says
-some things more, for people who want to know how the pipeline does; nobody decides anything by those.
+some things more, for people who want to know how the pipeline does; nobody decides anything by those, but retention by the
+time of its last look.
 
 A watermark that is lost costs nothing but work: the tables know what they hold, and the pipeline begins from there.
 """
@@ -35,7 +36,7 @@ class TableSize(msgspec.Struct, frozen=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True):
-    """What retention did last: when, and how many events went."""
+    """What retention did last: when, by the time that it believes (`spark_store.pipeline.trust`); how many events went."""
 
     at: str
     events: int

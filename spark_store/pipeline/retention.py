@@ -2,7 +2,8 @@
 
 A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
 goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
-lake where the clock is later: a clock that jumps ahead must not empty it. Whatever is left must still be replayed into
+lake where the clock is later; how far the clock is believed at all is said elsewhere (`spark_store.pipeline.trust`).
+Whatever is left must still be replayed into
 states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too,
 also out of the moments. A stream gets one that says where its messages begin, without reading those that go. Moments that
 spare too little by then go as a whole.
@@ -151,7 +152,7 @@ def preview(target: Target, retention: Retention, now: datetime) -> list[Forgott
 def believed(newest: datetime | None, now: datetime) -> datetime:
     """What the age of events is counted from: the clock, but nothing later than the newest of them.
 
-    A clock that has jumped ahead makes nothing old: what it would take could not be brought back.
+    A lake into which nothing comes any more keeps what it has.
     """
     return now if newest is None else min(now, newest)
 

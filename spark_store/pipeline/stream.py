@@ -31,8 +31,8 @@ from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.failure import forget_failure
 from spark_store.faults import spark_fault
 from spark_store.follower import Follower
-from spark_store.instants import now_text
-from spark_store.pipeline import crashes, erasing, jobs, maintenance, moments, retention, snapshots
+from spark_store.instants import as_text, now_text
+from spark_store.pipeline import crashes, erasing, jobs, maintenance, moments, retention, snapshots, trust
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
@@ -110,6 +110,7 @@ class Stream:
         """The newest moment that is kept."""
         self._started = 0
         """Where the query began."""
+        self._look = trust.first_look(None, self._time(), time.monotonic())
 
     def run(self) -> None:
         """Run until `stopping`, or until everything has been taken (`once`).
@@ -136,6 +137,8 @@ class Stream:
             self._say("log mended", commits=[str(commit.relative_to(target.lake.folder)) for commit in mended])
         was_there = jobs.prepare(target)
         self._watermark = self._last_watermark()
+        if (looked := self._watermark.retention) is not None:
+            self._look = trust.first_look(datetime.fromisoformat(looked.at), self._time(), time.monotonic())
         self._kept = lake.last_transaction(target.lake, MOMENTS, APP)
         with Follower.open(target.lake.journal) as follower:
             found = Found(
@@ -342,13 +345,11 @@ class Stream:
                 self._say("upkeep failed", reason=str(translated(error)))
 
     def _do(self, todo: Due) -> None:
-        target, upkeep = self._target, self._options.upkeep
+        target = self._target
         begun, now = time.monotonic(), datetime.now(UTC)
         if todo.forget:
-            events = retention.forget(target, upkeep.retention, now)
-            self._say("forgotten", events=events)
+            self._forget()
             self._done = self._done._replace(forgotten=now)
-            self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(now_text(), events))
         if todo.keep:
             self._say("moment", seq=self._watermark.seq, things=moments.keep(target, self._watermark.seq))
             self._kept = self._watermark.seq
@@ -366,6 +367,19 @@ class Stream:
         self._count_files()
         self._tell()
         self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
+
+    def _forget(self) -> None:
+        """Delete what is past its time, by the time that is believed."""
+        self._look = trust.look(self._look, self._time(), time.monotonic())
+        believed, ahead = as_text(self._look.believed), self._look.ahead
+        if ahead is not None:
+            self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
+        events = retention.forget(self._target, self._options.upkeep.retention, self._look.believed)
+        self._say("forgotten", events=events)
+        self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(believed, events))
+
+    def _time(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
 
 
 def _timed(work: Callable[[], None]) -> float:

@@ -94,7 +94,7 @@ def test_a_creation_needs_nothing_before_it() -> None:
     assert (made["revision"], made["state"], made["created"]) == (8, '{"attributes":{"n":1}}', timestamp(7))
 
 
-def test_a_clock_that_jumps_ahead_makes_nothing_old() -> None:
+def test_a_lake_into_which_nothing_comes_keeps_what_it_has() -> None:
     newest = NOW - DAY
     assert believed(newest, NOW + 400 * DAY) == newest
     assert believed(NOW + DAY, NOW) == NOW

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,8 @@ from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import erasing, maintenance, stream
 from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.maintenance import Due
+from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
 from spark_store.tables import TABLES, Lake
 from spark_store.watermark import read_watermark
@@ -121,6 +125,48 @@ def test_a_run_that_finds_nothing_new_starts_no_query(
         monkeypatch.setattr(Stream, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
     Stream(target, lambda *_, **__: None, StreamOptions(once=True), threading.Event()).run()
     assert done == expected
+
+
+def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, wrong, forgotten = time.time(), 0.0, []
+    said: list[tuple[str, dict[str, Any]]] = []
+
+    def forget(_: Target, __: Retention, now: datetime) -> int:
+        forgotten.append(now.timestamp())
+        return 0
+
+    def told(event: str, **fields: Any) -> None:
+        said.append((event, fields))
+
+    def started() -> Stream:
+        found = Stream(target, told, StreamOptions(), threading.Event(), lambda: begun + wrong)
+        with pytest.raises(StoreUnavailable, match="as far as needed"):
+            found._catch_up()
+        return found
+
+    def no_further(*_: Any) -> int:
+        raise StoreUnavailable("as far as needed")
+
+    monkeypatch.setattr(stream.retention, "forget", forget)
+    monkeypatch.setattr(stream.jobs, "prepare", lambda _: {})
+    monkeypatch.setattr(stream.lake, "last_transaction", no_further)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    running = started()
+    running._do(Due(optimize=False, vacuum=False, forget=True))
+    assert [event for event, _ in said] == ["forgotten", "upkeep"]
+    wrong = 400.0 * 86400
+    running._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten == pytest.approx([begun, begun], abs=600)
+    event, fields = said[2]
+    assert (event, fields["seconds"]) == ("clock went ahead", pytest.approx(wrong, abs=600))
+    looked = read_watermark(target.lake.watermark).retention
+    assert looked is not None
+    assert looked.at == fields["believed"]
+    # As much as a day of a stop is believed.
+    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten[2] == pytest.approx(begun + 86400, abs=600)
 
 
 @pytest.mark.parametrize(("master", "planned"), [("local[2]", {"spark.sql.adaptive.enabled": "false"}), ("yarn", {})])
