@@ -3,10 +3,9 @@
 A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
 goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
 lake where the clock is later; how far the clock is believed at all is said elsewhere (`spark_store.pipeline.trust`).
-Whatever is left must still be replayed into
-states: so before events go there is a snapshot at the border itself, folded from what goes if need be; older ones go too,
-also out of the moments. A stream gets one that says where its messages begin, without reading those that go. Moments that
-spare too little by then go as a whole.
+Whatever is left must still be replayed into states: so before events go there is a snapshot at the border itself, folded
+from what goes if need be; older ones go too, also out of the moments. A stream gets one that says where its messages begin,
+without reading those that go. Moments that spare too little by then go as a whole.
 
 Nothing but the lake is concerned: the journal keeps its hot window, and what it still has can be replayed from there.
 
