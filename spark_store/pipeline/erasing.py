@@ -2,21 +2,27 @@
 
 The journal decides and does its part first (`spark_store.erasure`); so nothing of it can arrive here again. Rows are deleted
 up to the event number that the record names: what the entity has become since then stays. Then every file that no table
-needs now is removed, however young it is, and so are whole states that an interrupted rebuild has put aside. A reader that
-holds an older version of a table finds files missing and has to open it anew. Everything here may be done twice.
+needs now is removed, however young it is, and so are whole states that an interrupted rebuild has put aside. That is not
+left to Delta's VACUUM, which spares what seems to be of the future once the clock was set back. A reader that holds an
+older version of a table finds files missing and has to open it anew. Everything here may be done twice.
+
+The folders of tables are folders of this machine, or mounted here; and nobody else writes them meanwhile.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import takewhile
+from pathlib import Path
 
-from spark_store import durable
+from spark_store import durable, lake
 from spark_store.erasure import Erasure
+from spark_store.faults import damaged, system_fault
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.jobs import Target
 from spark_store.sql import literal
-from spark_store.tables import TABLES
+from spark_store.tables import TABLES, Lake, Table
 
 AT_ONCE = 50
 """So many erasures in one statement."""
@@ -46,7 +52,34 @@ def erase(target: Target, erasures: Sequence[Erasure]) -> None:
 
 
 def clean(target: Target) -> None:
-    """Remove every file that no table needs now, once those are durable which hold the rows of others that stay."""
+    """Remove every file that no table needs now, once those are durable which hold the rows of others that stay.
+
+    Raises StoreUnavailable where that fails, LakeUnfit for a table that lacks a file.
+    """
     durable.sync(target.lake)
     for table in TABLES:
-        target.spark.sql(f"VACUUM {target.name(table)} RETAIN 0 HOURS").collect()
+        try:
+            _clean(target.lake, table)
+        except OSError as error:
+            path = error.filename or target.lake.path(table)
+            raise system_fault(path, error, "what was erased cannot be removed") from error
+
+
+def _clean(place: Lake, table: Table) -> None:
+    folder = Path(place.path(table))
+    needed = {folder / name for name in lake.files(place, table)}
+    # Before anything goes, each file that is to stay is known by its name on the disk.
+    if missing := next((file for file in needed if not file.is_file()), None):
+        raise damaged(f"{missing}: found no file, expected one that the table needs")
+    kept = needed | {file.with_name(f".{file.name}.crc") for file in needed}
+    for where, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        if Path(where) == folder:
+            folders.remove("_delta_log")
+        for file in (Path(where) / name for name in names):
+            if file not in kept:
+                file.unlink()
+
+
+def _refuse(error: OSError) -> None:
+    """What is in a folder that cannot be listed is there still."""
+    raise error

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyspark.sql import SparkSession
 
 from connectivity.erasing import erase_here
 from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
+from spark_store import lake
 from spark_store.erasure import Erasure
-from spark_store.errors import LakeUnfit
+from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.lag import read_status
 from spark_store.pipeline import erasing, maintenance, moments, snapshots
 from spark_store.pipeline.erasing import condition, ready
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.rebuild import Progress
 from spark_store.records import Change, Snapshot
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, TABLES
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
 from spark_store.watermark import read_watermark
 from tests.behaviours.journal import change, event, timestamp
 from tests.spark_store.pipeline.site import Site, differences, lamp, take_all
@@ -54,6 +60,99 @@ def secret(revision: int, entity: EntityId | None = None) -> Change:
     made = event(entity, revision, b'{"n":%d,"mark":"%b"}' % (revision, MARK.encode()), "/attributes")
     state = {} if entity == ODD else {"attributes": {"n": revision, "mark": MARK}}
     return Change((made,), (Snapshot(entity, revision, timestamp(1), timestamp(revision), state, None),))
+
+
+AHEAD = 3600.0
+"""So many seconds the clock was ahead when some files were written."""
+
+
+def put_ahead(place: Lake) -> None:
+    """Give every file of the tables a time that is to come."""
+    at = time.time() + AHEAD
+    for table in TABLES:
+        for file in Path(place.path(table)).rglob("*.parquet"):
+            os.utime(file, (at, at))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    """Tables whose rows were deleted or replaced, with every file that they ever had; no Spark."""
+    place = Lake(tmp_path)
+    place.pipeline.mkdir(parents=True)
+    for table in TABLES:
+        path, partitions = place.path(table), list(table.partitioned_by)
+        for number in (1, 2):
+            row = pa.table({"moment": [number], "entity": [f"{MARK} {number}"]})
+            write_deltalake(path, row, mode="append", partition_by=partitions)
+        if table != LATEST:
+            DeltaTable(path).delete("moment = 1")
+    DeltaTable(place.path(LATEST)).optimize.compact()
+    put_ahead(place)
+    spark: Any = None
+    return Target(spark, place, 1)
+
+
+def data_files(place: Lake) -> dict[str, set[str]]:
+    """The files of each table, without its log."""
+    found: dict[str, set[str]] = {}
+    for table in TABLES:
+        folder = Path(place.path(table))
+        files = (it for it in folder.rglob("*") if it.is_file() and "_delta_log" not in it.parts)
+        found[table.name] = {str(it.relative_to(folder)) for it in files}
+    return found
+
+
+def rows(place: Lake) -> list[list[Any]]:
+    return [DeltaTable(place.path(table)).to_pyarrow_table().to_pylist() for table in TABLES]
+
+
+def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(target: Target) -> None:
+    """Of files that nobody has committed nothing either, and no checksum of one that went."""
+    place = target.lake
+    needed = {table.name: set(lake.files(place, table)) for table in TABLES}
+    assert [len(it) for it in needed.values()] == [1, 1, 1, 1]
+    for table in TABLES:
+        for name in data_files(place)[table.name]:
+            file = Path(place.path(table)) / name
+            file.with_name(f".{file.name}.crc").write_bytes(b"sum")
+        Path(place.path(table), "never-committed.parquet").write_bytes(MARK.encode())
+    before = rows(place)
+    erasing.clean(target)
+    sums = {name: {str(Path(it).with_name(f".{Path(it).name}.crc")) for it in files} for name, files in needed.items()}
+    assert data_files(place) == {name: files | sums[name] for name, files in needed.items()}
+    assert next(iter(needed[MOMENTS.name])).startswith("moment=2/")
+    assert rows(place) == before
+    erasing.clean(target)
+    assert rows(place) == before, "twice"
+
+
+def test_a_table_whose_folder_is_a_link_is_cleaned_too(target: Target, tmp_path: Path) -> None:
+    folder = Path(target.lake.path(EVENTS))
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    erasing.clean(target)
+    assert data_files(target.lake)["events"] == set(lake.files(target.lake, EVENTS))
+
+
+def test_nothing_goes_from_a_table_that_lacks_a_file(target: Target) -> None:
+    """Its log and its folder do not tell the same."""
+    (needed,) = lake.files(target.lake, SNAPSHOTS)
+    Path(target.lake.path(SNAPSHOTS), needed).unlink()
+    before = data_files(target.lake)[SNAPSHOTS.name]
+    with pytest.raises(LakeUnfit, match=r"snapshots/\S+: found no file, expected one that the table needs"):
+        erasing.clean(target)
+    assert data_files(target.lake)[SNAPSHOTS.name] == before
+
+
+@pytest.mark.parametrize("call", ["scandir", "unlink"])
+def test_what_cannot_be_removed_is_told(call: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(path: Any, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, call, refuses)
+    expected = r"lake/events\S*: what was erased cannot be removed: Permission denied"
+    with pytest.raises(StoreUnavailable, match=expected):
+        erasing.clean(target)
 
 
 def interrupted_rebuild(site: Site) -> None:
@@ -124,6 +223,8 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         status = read_status(site.lake, datetime.now(UTC))
         assert (status["erasures_pending"], status["lag_events"]) == (2, 0), "new events are not kept out"
         monkeypatch.undo()
+        # As they are where the clock was ahead, and was set back.
+        put_ahead(site.lake)
         said = take_all(spark, site)
         assert read_watermark(site.lake.watermark).erasure_failure is None
     finally:
