@@ -1,8 +1,9 @@
 """What is done to the tables, one function per job: made and checked, appended to, merged into, asked how far they are.
 
 Every job may be done twice. An append carries the number of its last event (`txnVersion`), and Delta does not take the same
-or a lower one again. A merge writes a row only where it is newer. So a batch that runs again after a crash changes nothing,
-and the tables themselves say how far they are.
+or a lower one again. A merge writes a row only where it is newer; it carries the number, too, where that is above the one in
+the table's log, and is done in any case. So a batch that runs again after a crash changes nothing, and the tables themselves
+say how far they are, also one that was put back from a backup.
 
 A table that was made by an earlier version gets the columns that have been added since; a merge fills them.
 """
@@ -31,6 +32,9 @@ FEW = 20_000
 what it gives, takes longer than that."""
 
 _WRITTEN_DOWN = "spark.databricks.delta.merge.materializeSource"
+_NUMBERED_BY = "spark.databricks.delta.write.txnAppId"
+_NUMBER = "spark.databricks.delta.write.txnVersion"
+"""How a merge is told what an append has as options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +75,21 @@ class Target:
         )
 
 
-def prepare(target: Target) -> dict[str, bool]:
-    """Make the tables that are missing; which of them were there. Raises LakeUnfit for one that is something else."""
+def prepare(target: Target) -> None:
+    """Make the tables that are missing. Raises LakeUnfit for one that is something else."""
     target.lake.pipeline.mkdir(parents=True, exist_ok=True)
-    return {table.name: _prepare(target, table) for table in TABLES}
+    for table in TABLES:
+        _prepare(target, table)
 
 
-def _prepare(target: Target, table: Table) -> bool:
-    was_there = (Path(target.lake.path(table)) / "_delta_log").is_dir()
-    if not was_there:
+def _prepare(target: Target, table: Table) -> None:
+    if not (Path(target.lake.path(table)) / "_delta_log").is_dir():
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         target.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {target.name(table)} ({table.ddl}) USING delta "
             f"{table.layout} TBLPROPERTIES ({properties})"
         )
-        return False
+        return
     lake.check_log(target.lake, table)
     try:
         found = {field.name: field.dataType.simpleString() for field in target.read(table).schema.fields}
@@ -103,7 +107,6 @@ def _prepare(target: Target, table: Table) -> bool:
         )
     if added:
         _add_columns(target, table, added)
-    return True
 
 
 def _add_columns(target: Target, table: Table, columns: Sequence[Column]) -> None:
@@ -118,6 +121,12 @@ def _add_columns(target: Target, table: Table, columns: Sequence[Column]) -> Non
 def appended(target: Target) -> int:
     """The number of the last event that `events` holds, as its own log says; 0 for none."""
     return lake.last_transaction(target.lake, EVENTS, APP)
+
+
+def merged(target: Target) -> int:
+    """Up to which event `latest` has every state, as its own log says; 0 for none. A new one says nothing, nor does one that
+    was merged into by earlier versions alone."""
+    return lake.last_transaction(target.lake, LATEST, APP)
 
 
 def check_same_journal(target: Target, follower: Follower, last: int) -> None:
@@ -148,27 +157,36 @@ def append_events(target: Target, rows: DataFrame, last: int) -> None:
 
 
 def merge_latest(target: Target, first: int, last: int) -> None:
-    """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state."""
+    """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state.
+
+    Those before `first` have been merged: the table says from now on that it is complete up to `last`.
+    """
     states = states_of(target.lake.journal, first, last, FEW)
     if states is None:
-        merge_rows(target, latest_rows(target.journal("journal_states", first, last)))
+        merge_rows(target, latest_rows(target.journal("journal_states", first, last)), last)
     else:
-        merge_rows(target, latest_rows(target.spark.createDataFrame(states)), is_at_hand=True)
+        merge_rows(target, latest_rows(target.spark.createDataFrame(states)), last, is_at_hand=True)
 
 
-def merge_rows(target: Target, rows: DataFrame, *, is_at_hand: bool = False) -> None:
-    """Put these rows into `latest` where they are newer than what is there.
+def merge_rows(target: Target, rows: DataFrame, last: int = 0, *, is_at_hand: bool = False) -> None:
+    """Put these rows into `latest` where they are newer than what is there; then it is complete up to event `last`.
 
     `is_at_hand`: they are the same however often Spark looks. Others are written down first: two looks at the journal's
     newest states could differ.
     """
-    target.spark.conf.set(_WRITTEN_DOWN, "none" if is_at_hand else "all")
+    settings = {_WRITTEN_DOWN: "none" if is_at_hand else "all"}
+    # Delta would pass over what has a number that is not above the last one. But merges are done again for other reasons,
+    # too: a column that came is to be filled, or the rows are of an earlier journal.
+    if last > merged(target):
+        settings |= {_NUMBERED_BY: APP, _NUMBER: str(last)}
     view = "journal_latest_rows"
     # Each column by its name: a table may have others, which a later version has added.
     names = LATEST.column_names
     changed = ", ".join(f"{name} = found.{name}" for name in names)
     rows.createOrReplaceTempView(view)
     try:
+        for key, value in settings.items():
+            target.spark.conf.set(key, value)
         target.spark.sql(
             f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "
             "ON kept.entity = found.entity AND kept.entity_type = found.entity_type "
@@ -177,6 +195,7 @@ def merge_rows(target: Target, rows: DataFrame, *, is_at_hand: bool = False) -> 
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'found.{name}' for name in names)})"
         )
     finally:
-        # Other merges rest on what Delta does by itself.
-        target.spark.conf.unset(_WRITTEN_DOWN)
+        # Whatever else is written is none of this. (An append at the same time has a number of its own, which counts more.)
+        for key in settings:
+            target.spark.conf.unset(key)
     crashes.reach(Point.AFTER_MERGE, target.spark)

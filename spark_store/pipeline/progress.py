@@ -10,16 +10,22 @@ from spark_store.errors import LakeUnfit
 class Found(NamedTuple):
     """What there is at a start, as numbers of events; 0 for none.
 
-    `oldest` and `newest` of the journal (`oldest` is None where nothing is left in it), the last one in `events`, the
-    published watermark, and whether the table `latest` is new, or has columns that are not filled yet, and so does not know
-    all that the watermark says.
+    `oldest` and `newest` of the journal (`oldest` is None where nothing is left in it), the last one in `events`, the last
+    one that `latest` says is merged into it (0, too, where it has columns that are not filled yet), and the published
+    watermark.
     """
 
     oldest: int | None
     newest: int
     appended: int
+    merged: int
     watermark: int
-    is_latest_new: bool
+
+    @property
+    def is_older(self) -> bool:
+        """Whether a table is not the one that the watermark is about: an earlier one was put back, or it is new. So it may
+        have what has been erased since."""
+        return min(self.appended, self.merged) < self.watermark
 
 
 class Plan(NamedTuple):
@@ -45,6 +51,6 @@ def plan(found: Found) -> Plan:
             f"expected the lake to hold every event before {oldest}, where the journal begins, found none after "
             f"{found.appended}; restore the folder `lake` from a backup"
         )
-    merged = 0 if found.is_latest_new else min(found.watermark, found.appended)
+    merged = min(found.watermark, found.appended, found.merged)
     # Which entities a trimmed event has touched nobody knows any more: then all of them are merged.
     return Plan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)

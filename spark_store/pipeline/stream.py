@@ -135,7 +135,7 @@ class Stream:
         target = self._target
         if mended := durable.mend(target.lake):
             self._say("log mended", commits=[str(commit.relative_to(target.lake.folder)) for commit in mended])
-        was_there = jobs.prepare(target)
+        jobs.prepare(target)
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
             self._look = trust.first_look(datetime.fromisoformat(looked.at), self._time(), time.monotonic())
@@ -145,11 +145,15 @@ class Stream:
                 oldest=follower.oldest_known(),
                 newest=follower.newest(),
                 appended=jobs.appended(target),
+                merged=0 if lake.has_gaps(target.lake, LATEST, "seq") else jobs.merged(target),
                 watermark=self._watermark.seq,
-                is_latest_new=not was_there["latest"] or lake.has_gaps(target.lake, LATEST, "seq"),
             )
             decided = plan(found)
             jobs.check_same_journal(target, follower, found.appended)
+        if found.is_older:
+            # What the watermark says of erasures is about another table: they are done again. Said before a merge, after
+            # which nobody would see that it was another one.
+            self._tell(erased=0, erased_at=None)
         if decided.first <= decided.last:
             self._say("catching up", first=decided.first, last=decided.last)
             jobs.merge_latest(target, decided.first, decided.last)

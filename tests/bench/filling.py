@@ -121,7 +121,7 @@ def fill_prepared(target: Target, other: Target, rows: int, batch: int, spent: S
         states = cached(latest_rows(target.journal("journal_states", first, last)))
         with timed(seconds, "batch"):
             jobs.append_events(other, events, last)
-            jobs.merge_rows(other, states)
+            jobs.merge_rows(other, states, last)
         events.unpersist()
         states.unpersist()
     spent.setdefault("prepared", []).append(sum(seconds["batch"]))

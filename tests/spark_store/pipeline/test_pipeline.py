@@ -11,13 +11,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from connectivity.erasing import erase_here
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import LakeUnfit
 from spark_store.lake import moment_before
 from spark_store.pipeline import maintenance, moments, snapshots
 from spark_store.pipeline.columns import short_events
-from spark_store.pipeline.jobs import Target, append_events, merge_latest
+from spark_store.pipeline.jobs import Target, append_events, appended, merge_latest, merge_rows, merged
 from spark_store.pipeline.maintenance import Upkeep
 from spark_store.pipeline.transforms import event_rows
 from spark_store.records import Change, Snapshot
@@ -97,6 +98,54 @@ def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Sit
     assert max(row["seq"] for row in site.table(EVENTS)) == 10
     assert batches(take_all(spark, site)) == [10]
     site.assert_equal()
+
+
+def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: Site) -> None:
+    site.write(10)
+    take_all(spark, site)
+    target = Target.of(spark, site.folder)
+    assert merged(target) == 10
+    # It finds nothing that is newer than what is there.
+    merge_rows(target, target.read(LATEST), 12)
+    assert merged(target) == 12
+    spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'")
+    merge_latest(target, 1, 10)
+    site.assert_equal()
+    assert merged(target) == 12
+    assert [key for key in spark.conf.getAll if ".write.txn" in key] == [], (
+        "nothing else that is written gets the number"
+    )
+    # An append meanwhile has its own.
+    spark.conf.set("spark.databricks.delta.write.txnAppId", APP)
+    spark.conf.set("spark.databricks.delta.write.txnVersion", "99")
+    try:
+        append_events(target, target.read(EVENTS).where("false"), 11)
+    finally:
+        spark.conf.unset("spark.databricks.delta.write.txnAppId")
+        spark.conf.unset("spark.databricks.delta.write.txnVersion")
+    assert appended(target) == 11
+
+
+def test_states_put_back_from_a_backup_are_brought_up_to_date(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    """Alone, without the other tables and the watermark; what was erased since does not come back with them."""
+
+    site.write(20)
+    take_all(spark, site)
+    shutil.copytree(site.lake.path(LATEST), tmp_path / "backup")
+    site.write(20, entities=3)
+    erase_here(site.folder, lamp(6), "anna")
+    assert ("erased", {"erasures": [1]}) in take_all(spark, site)
+    shutil.rmtree(site.lake.path(LATEST))
+    shutil.copytree(tmp_path / "backup", site.lake.path(LATEST))
+    # A process that starts knows of no other table.
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    said = take_all(spark, site)
+    assert ("catching up", {"first": 21, "last": 40}) in said
+    assert ("erased", {"erasures": [1]}) in said
+    site.assert_equal()
+    assert str(lamp(6)) not in {row["entity"] for row in site.table(LATEST)}
+    assert differences(site) == []
+    assert [event for event, _ in take_all(spark, site)] == ["following"]
 
 
 def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSession, site: Site) -> None:

@@ -8,39 +8,57 @@ from spark_store.errors import LakeUnfit
 from spark_store.pipeline.progress import Found, Plan, plan
 
 
+def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, watermark: int = 0) -> Found:
+    return Found(oldest, newest, appended, merged, watermark)
+
+
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("it", "expected"),
     [
-        (Found(None, 0, 0, 0, is_latest_new=True), Plan(1, 0)),
-        (Found(1, 500, 0, 0, is_latest_new=True), Plan(1, 0)),
-        (Found(1, 500, 300, 300, is_latest_new=False), Plan(301, 300)),
-        # Killed between append and merge, or before the watermark.
-        (Found(1, 500, 300, 200, is_latest_new=False), Plan(201, 300)),
+        (found(None, 0), Plan(1, 0)),
+        (found(1, 500), Plan(1, 0)),
+        (found(1, 500, appended=300, merged=300, watermark=300), Plan(301, 300)),
+        # Killed between append and merge, between merge and append, or before the watermark.
+        (found(1, 500, appended=300, merged=200, watermark=200), Plan(201, 300)),
+        (found(1, 500, appended=200, merged=300, watermark=200), Plan(201, 200)),
+        (found(1, 500, appended=300, merged=300, watermark=200), Plan(201, 300)),
         # The watermark was lost: everything is merged again.
-        (Found(1, 500, 300, 0, is_latest_new=False), Plan(1, 300)),
-        # `latest` was lost.
-        (Found(1, 500, 300, 300, is_latest_new=True), Plan(1, 300)),
+        (found(1, 500, appended=300, merged=300, watermark=0), Plan(1, 300)),
+        # `latest` was lost, or is of an earlier version, which did not say how far it is.
+        (found(1, 500, appended=300, merged=0, watermark=300), Plan(1, 300)),
+        # … or was put back as it once was.
+        (found(1, 500, appended=300, merged=120, watermark=300), Plan(121, 300)),
         # `events` was lost, and the journal still has everything.
-        (Found(1, 500, 0, 300, is_latest_new=False), Plan(1, 0)),
+        (found(1, 500, appended=0, merged=300, watermark=300), Plan(1, 0)),
         # The journal was trimmed, up to what the lake has, or altogether.
-        (Found(201, 500, 200, 200, is_latest_new=False), Plan(201, 200)),
-        (Found(None, 500, 500, 500, is_latest_new=False), Plan(501, 500)),
-        # … and the watermark is an old one: what it touched nobody knows, so all entities are merged.
-        (Found(201, 500, 300, 100, is_latest_new=False), Plan(1, 300)),
-        (Found(201, 500, 300, 200, is_latest_new=False), Plan(201, 300)),
-        (Found(None, 500, 500, 100, is_latest_new=False), Plan(1, 500)),
+        (found(201, 500, appended=200, merged=200, watermark=200), Plan(201, 200)),
+        (found(None, 500, appended=500, merged=500, watermark=500), Plan(501, 500)),
+        # … and the watermark, or `latest`, is an old one: what it touched nobody knows, so all entities are merged.
+        (found(201, 500, appended=300, merged=300, watermark=100), Plan(1, 300)),
+        (found(201, 500, appended=300, merged=300, watermark=200), Plan(201, 300)),
+        (found(None, 500, appended=500, merged=500, watermark=100), Plan(1, 500)),
+        (found(201, 500, appended=300, merged=100, watermark=300), Plan(1, 300)),
     ],
 )
-def test_a_pipeline_goes_on_where_the_tables_end(found: Found, expected: Plan) -> None:
-    assert plan(found) == expected
+def test_a_pipeline_goes_on_where_the_tables_end(it: Found, expected: Plan) -> None:
+    assert plan(it) == expected
+
+
+@pytest.mark.parametrize(
+    ("appended", "merged", "expected"),
+    [(300, 300, False), (300, 400, False), (400, 300, False), (300, 299, True), (299, 300, True), (0, 0, True)],
+)
+def test_a_table_behind_the_watermark_is_another_one(appended: int, merged: int, expected: bool) -> None:
+    assert found(1, 500, appended, merged, watermark=300).is_older is expected
+    assert not found(1, 500).is_older
 
 
 def test_a_journal_that_ends_before_the_lake_is_refused() -> None:
     with pytest.raises(LakeUnfit, match=r"reaches to event 300.* ends at 200"):
-        plan(Found(1, 200, 300, 300, is_latest_new=False))
+        plan(found(1, 200, appended=300, merged=300, watermark=300))
 
 
 @pytest.mark.parametrize("oldest", [302, None])
 def test_a_lake_that_lacks_what_the_journal_has_trimmed_is_refused(oldest: int | None) -> None:
     with pytest.raises(LakeUnfit, match="found none after 300"):
-        plan(Found(oldest, 500, 300, 300, is_latest_new=False))
+        plan(found(oldest, 500, appended=300, merged=300, watermark=300))

@@ -21,7 +21,8 @@ from spark_store.pipeline.maintenance import Due
 from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
 from spark_store.tables import TABLES, Lake
-from spark_store.watermark import read_watermark
+from spark_store.watermark import Watermark, publish_watermark, read_watermark
+from tests.spark_store.pipeline.site import Site
 
 
 class Spark:
@@ -86,6 +87,30 @@ def test_nothing_is_removed_before_what_replaces_it_is_durable(
     done.clear()
     maintenance.vacuum(target)
     assert done == ["sync True", *["VACUUM"] * tables]
+
+
+@pytest.mark.parametrize(("merged", "erased"), [(20, 0), (40, 3)])
+def test_erasures_are_to_be_done_again_before_an_older_table_is_mended(
+    merged: int, erased: int, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a kill after that would hide that it was one."""
+    Site(target.lake.data_dir).write(50)
+    publish_watermark(target.lake.watermark, Watermark(40, erased=3))
+    found = {"prepare": None, "appended": 45, "merged": merged, "check_same_journal": None}
+    for name, value in found.items():
+        monkeypatch.setattr(stream.jobs, name, lambda *_, value=value: value)
+    monkeypatch.setattr(stream.lake, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(stream.lake, "has_gaps", lambda *_: False)
+
+    def killed(_: Target, first: int, last: int) -> None:
+        assert (first, last) == (merged + 1, 45)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream.jobs, "merge_latest", killed)
+    with pytest.raises(KeyboardInterrupt):
+        running(target)._catch_up()
+    kept = read_watermark(target.lake.watermark)
+    assert (kept.seq, kept.erased) == (40, erased)
 
 
 def test_a_batch_begins_where_the_lake_is() -> None:
