@@ -39,7 +39,7 @@ from spark_store.watermark import Watermark, read_watermark
 log = structlog.get_logger(__name__)
 
 PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
-"""Seconds between an end and the next start: doubled each time, until the pipeline has worked again."""
+"""Seconds between an end and the next start: doubled each time, until the pipeline has worked again (see `_has_worked`)."""
 
 FINAL = {2, 4, 5}
 """Exit codes after which another start would end the same way (see `spark_store.pipeline.__main__`)."""
@@ -55,8 +55,8 @@ _UPKEEP = {"upkeep", "upkeep failed"}
 _ANSWERS = {"preview", "optimized", "forgotten", "verified"}
 """What a process that was asked something says last."""
 
-_WORKING = {"following", "batch"}
-"""What only a pipeline that works says."""
+_FOLLOWING = {"following", "batch"}
+"""What is said by a pipeline that follows the journal."""
 
 LONGEST_LINE = 1 << 20
 """What is longer is cut."""
@@ -405,11 +405,11 @@ class Pipeline:
         if event == "failed":
             run.reason = str(said.get("reason"))
             return
-        if event in _WORKING:
+        if _has_worked(event, said):
             self._trouble.over()
         if event in _UPKEEP:
             self._upkeep = f"; upkeep failed: {said['reason']}" if "reason" in said else ""
-        if event in _WORKING or event in _UPKEEP:
+        if event in _FOLLOWING or event in _UPKEEP:
             self.details = f"following{self._upkeep}"
         level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
         level(f"pipeline {event}", **said)
@@ -426,6 +426,12 @@ async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> As
         line += rest[: longest - len(line)]
     if line:
         yield bytes(line)
+
+
+def _has_worked(event: str, said: Mapping[str, Any]) -> bool:
+    """Whether the pipeline has done what it is for. That it has found its place proves it only where nothing waits: what
+    ends it amid a batch ends it amid the same batch after the next start."""
+    return event == "batch" or (event == "following" and "seq" in said and said["seq"] == said.get("newest"))
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -69,15 +69,29 @@ def test_pauses_grow_until_the_pipeline_has_worked_again() -> None:
 
 
 async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch, "print('Java says something'); say('following', seq=7); sys.exit(1)")
+    script(monkeypatch, "print('Java says something'); say('following', seq=7, newest=9); sys.exit(1)")
     with capture_logs() as lines:
         pipeline.start()
         await wait_until(lambda: sum(line["event"] == "pipeline ended" for line in lines) >= 2)
         await pipeline.close(10)
     ended = [line for line in lines if line["event"] == "pipeline ended"]
     assert (ended[0]["exit_code"], ended[0]["reason"]) == (1, "Java says something")
-    assert {line["pause"] for line in ended} == {0.01}, "it had worked in between"
+    assert [line["pause"] for line in ended[:2]] == [0.01, 0.02], "there was something to do, and nothing was done"
     assert [line["seq"] for line in lines if line["event"] == "pipeline following"][:1] == [7]
+
+
+@pytest.mark.parametrize(
+    "said", ["say('following', seq=9, newest=9)", "say('following', seq=7, newest=9); say('batch')"]
+)
+async def test_pauses_stay_short_after_a_batch_and_where_nothing_waits(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    script(monkeypatch, f"{said}; sys.exit(1)")
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: sum(line["event"] == "pipeline ended" for line in lines) >= 2)
+        await pipeline.close(10)
+    assert {line["pause"] for line in lines if line["event"] == "pipeline ended"} == {0.01}
 
 
 async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
