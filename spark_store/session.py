@@ -17,6 +17,7 @@ import fcntl
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -121,12 +122,14 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How Spark is to run. `memory` is that of the Java process, as Java writes it. `settings` count most."""
+    """How Spark is to run. `memory` is that of the Java process, as Java writes it. `scratch`: an absolute folder for what a
+    local master puts aside; without one that is the system's folder for such things. `settings` count most."""
 
     master: str = "local[*]"
     jars: Path = JARS
     memory: str = "1g"
     connect: Connect | None = None
+    scratch: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -260,6 +263,11 @@ def _settings(options: SessionOptions, jars: list[Path]) -> dict[str, str]:
         "spark.driver.memory": options.memory,
         "spark.driver.extraJavaOptions": java,
     }
+    # Spark takes a comma for the end of a folder's name. Workers elsewhere have folders of their own.
+    if options.scratch is not None and options.is_local and "," not in str(options.scratch):
+        found["spark.local.dir"] = str(options.scratch)
+        if not _forbids_programs(options.scratch):
+            found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(options.scratch))}"
     if options.connect is not None:
         found |= _CONNECT | {
             "spark.connect.grpc.binding.port": str(options.connect.port),
@@ -268,6 +276,11 @@ def _settings(options: SessionOptions, jars: list[Path]) -> dict[str, str]:
         if (cores := _cores(options)) is not None:
             found["spark.default.parallelism"] = str(cores)
     return found | dict(options.settings)
+
+
+def _forbids_programs(folder: Path) -> bool:
+    """Whether nothing in this folder may be run, so that Java could not use a library that it has unpacked there."""
+    return bool(os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0))
 
 
 def _bytes(memory: str) -> int:

@@ -199,6 +199,11 @@ class Lake:
         return self.pipeline / "rebuild"
 
     @property
+    def scratch(self) -> Path:
+        """What Spark puts aside while it runs (see `spark_store.scratch`)."""
+        return self.pipeline / "tmp"
+
+    @property
     def lock(self) -> Path:
         return self.pipeline / "lock"
 

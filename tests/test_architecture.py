@@ -70,6 +70,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "spark_store.rql",
             "spark_store.rql.*",
             "spark_store.batch",
+            "spark_store.scratch",
             "spark_store.session",
         ),
         ("spark_store.aggregation", "spark_store.folding"),

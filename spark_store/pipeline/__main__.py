@@ -279,38 +279,43 @@ def _target(
 
     from spark_store.pipeline.jobs import Target
     from spark_store.pipeline.stream import translated
+    from spark_store.scratch import own_folder, sweep
     from spark_store.session import JARS, SessionOptions, lake_lock, start_session, wait_for_lock
 
-    options = SessionOptions(
-        master=given.master,
-        jars=given.jars or JARS,
-        memory=given.memory,
-        connect=connect,
-        settings={
-            # Spark makes this folder at its start, wherever it is; nothing comes into it.
-            "spark.sql.warehouse.dir": (Lake(given.data_dir).pipeline / "warehouse").absolute().as_uri(),
-            **dict(setting.partition("=")[::2] for setting in given.setting),
-        },
-    )
+    lake = Lake(given.data_dir)
     begun = time.monotonic()
     is_by_hand = given.action != "run"
     seconds = given.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
     if is_writing and is_by_hand:
         # Somebody waits at a terminal: not for Spark too, where nothing can be done.
-        wait_for_lock(Lake(given.data_dir), seconds)
-    spark = start_session(options)
-    say("spark", version=spark.version, master=given.master, seconds=round(time.monotonic() - begun, 3))
-    try:
-        # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
-        lake = Lake(given.data_dir)
-        with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
-            yield Target.of(spark, given.data_dir)
-    except (PySparkException, Py4JError, ConnectionError) as error:
-        raise translated(error) from error
-    finally:
-        # A Java process that was killed cannot be asked to stop.
-        with contextlib.suppress(Exception):
-            spark.stop()
+        wait_for_lock(lake, seconds)
+    with own_folder(lake) as scratch:
+        options = SessionOptions(
+            master=given.master,
+            jars=given.jars or JARS,
+            memory=given.memory,
+            connect=connect,
+            scratch=scratch,
+            settings={
+                # Spark makes this folder at its start, wherever it is; nothing comes into it.
+                "spark.sql.warehouse.dir": (lake.pipeline / "warehouse").absolute().as_uri(),
+                **dict(setting.partition("=")[::2] for setting in given.setting),
+            },
+        )
+        spark = start_session(options)
+        say("spark", version=spark.version, master=given.master, seconds=round(time.monotonic() - begun, 3))
+        try:
+            # A pipeline that was killed leaves a Java process which needs a moment to notice: that one is waited for.
+            with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
+                if is_writing:
+                    sweep(lake)
+                yield Target.of(spark, given.data_dir)
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise translated(error) from error
+        finally:
+            # A Java process that was killed cannot be asked to stop.
+            with contextlib.suppress(Exception):
+                spark.stop()
 
 
 def _retention(given: argparse.Namespace) -> Retention:

@@ -16,6 +16,7 @@ from spark_store import backup as module
 from spark_store.backup import MANIFEST, back_up
 from spark_store.errors import LakeUnfit, OutputUnusable, StoreUnavailable
 from spark_store.follower import Follower
+from spark_store.scratch import own_folder
 from spark_store.tables import EVENTS, Lake
 from spark_store.verify import VerifyOptions, verify
 from tests.spark_store.pipeline.lake_files import add_events, event_row, write_events, write_lake
@@ -209,7 +210,10 @@ def test_what_is_on_its_way_or_written_anew_all_the_time_stays_behind(site: Site
     log = Path(site.lake.path(EVENTS)) / "_delta_log"
     (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
     (log / ".00000000000000000007.json.tmp").write_text("{")
-    back_up(site.lake, tmp_path / "copy")
+    with own_folder(site.lake) as scratch:
+        (scratch / "spilled").touch()
+        back_up(site.lake, tmp_path / "copy")
+    assert not Lake(tmp_path / "copy").scratch.exists()
     assert sorted(each.name for each in (tmp_path / "copy/lake/events/_delta_log").iterdir()) == [f"{0:020}.json"]
 
 

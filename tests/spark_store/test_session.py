@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -72,6 +73,22 @@ def test_what_is_set_by_hand_counts_most_and_a_token_is_never_shown() -> None:
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
     assert "s3cret" not in repr(options)
     assert "spark.driver.host" not in _settings(SessionOptions(master="spark://head:7077"), [])
+
+
+def test_what_spark_puts_aside_lies_in_its_folder_whatever_that_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "dätä 'of mine'"
+    folder.mkdir()
+    found = _settings(SessionOptions(scratch=folder), [])
+    assert found["spark.local.dir"] == str(folder)
+    assert shlex.split(found["spark.driver.extraJavaOptions"])[-1] == f"-Djava.io.tmpdir={folder}"
+    assert "spark.local.dir" not in _settings(SessionOptions(master="spark://head:7077", scratch=folder), [])
+    assert "spark.local.dir" not in _settings(SessionOptions(scratch=folder / "a,b"), []), "these would be two folders"
+    monkeypatch.setattr(session, "_forbids_programs", lambda folder: True)
+    found = _settings(SessionOptions(scratch=folder), [])
+    assert found["spark.local.dir"] == str(folder)
+    assert "tmpdir" not in found["spark.driver.extraJavaOptions"], "a library that Java unpacks there could not be used"
 
 
 def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:

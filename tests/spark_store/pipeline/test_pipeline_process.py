@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,27 @@ def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSessio
         wait_until_sync(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, WITHIN)
     with lake_lock(spark, site.lake, 0):
         site.assert_equal()
+
+
+@pytest.mark.spark
+def test_what_a_killed_java_has_put_aside_is_gone_with_the_next_start(tmp_path: Path) -> None:
+    site = Site(tmp_path / "Daten für später")
+    site.write(10)
+    with PipelineProcess(site, "run") as process:
+        process.wait_for("batch", seq=10)
+        (java,) = process.java()
+        (folder,) = [it for it in site.lake.scratch.iterdir() if it.is_dir()]
+        assert f"-Djava.io.tmpdir={folder}" in java.cmdline()
+        assert any(folder.glob("blockmgr-*"))
+        # Both at once: the one would take its folder away, the other what it has put there.
+        process.process.send_signal(signal.SIGSTOP)
+        java.kill()
+        process.process.kill()
+        process.wait()
+    assert any(folder.glob("blockmgr-*"))
+    with PipelineProcess(site, "run", "--once") as process:
+        assert process.wait() == 0, process.output()
+    wait_until_sync(lambda: [it.name for it in site.lake.scratch.iterdir()] == ["lock"], WITHIN)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
