@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from spark_store import lake
+from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.failure import read_failure
 from spark_store.follower import Follower
-from spark_store.tables import TABLES, Lake
-from spark_store.watermark import read_watermark
+from spark_store.tables import TABLES, Lake, Table
+from spark_store.watermark import Watermark, read_watermark
 
 
 class Lag(NamedTuple):
@@ -32,8 +33,11 @@ def measure(follower: Follower, seq: int, now: datetime) -> Lag:
 
 
 def read_status(place: Lake, now: datetime) -> dict[str, Any]:
-    """What `connectivity pipeline status` shows. Raises StoreUnavailable, SchemaTooNew."""
-    watermark = read_watermark(place.watermark)
+    """What `connectivity pipeline status` shows. Raises StoreUnavailable, SchemaTooNew, which are about the journal.
+
+    What of the lake cannot be read has the reason in its place: it is then that people ask for the rest.
+    """
+    watermark, reason = _watermark(place)
     with Follower.open(place.journal) as follower:
         lag, newest = measure(follower, watermark.seq, now), follower.newest()
         pending = len(follower.erasures(watermark.erased))
@@ -41,9 +45,10 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     batch = watermark.batch
     rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
     there = [table for table in TABLES if (Path(place.path(table)) / "_delta_log").is_dir()]
-    shown["tables"] = {table.name: msgspec.to_builtins(lake.size(place, table)) for table in there}
+    shown["tables"] = {table.name: _size(place, table) for table in there}
     return {
         **shown,
+        "watermark_failure": reason,
         "newest": newest,
         "lag_events": lag.events,
         "lag_seconds": round(lag.seconds, 3),
@@ -51,3 +56,20 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
         "erasures_pending": pending,
         "failure": msgspec.to_builtins(read_failure(place.failure)),
     }
+
+
+def _watermark(place: Lake) -> tuple[Watermark, str | None]:
+    """The watermark; one that cannot be read is 0, and the reason."""
+    try:
+        return read_watermark(place.watermark), None
+    except StoreUnavailable as error:
+        return Watermark(), str(error)
+
+
+def _size(place: Lake, table: Table) -> dict[str, Any]:
+    """What a table consists of, or why that cannot be said."""
+    try:
+        size: dict[str, Any] = msgspec.to_builtins(lake.size(place, table))
+    except StoreError as error:
+        return {"error": str(error)}
+    return size
