@@ -5,10 +5,10 @@ to then, its state, what the search index says of it, and the answers that redel
 and the entity's row without state or policy, because its revisions go on counting if it is ever made again. The row says up
 to which revision (`erased`): so a history that begins behind it lacks nothing.
 
-Each function here is one short step inside the caller's transaction, and may be done twice. The record comes first and is
-finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been taken away are kept
-as holes, because a pipeline counts on numbers without gaps: one that fills a new lake, too, which it can do for as long as
-nothing has been trimmed. So a hole is forgotten when events behind it have been.
+What changes the journal here is one short step each, inside the caller's transaction, and may be done twice. The record
+comes first and is finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been
+taken away are kept as holes, because a pipeline counts on numbers without gaps: one that fills a new lake, too, which it can
+do for as long as nothing has been trimmed. So a hole is forgotten when events behind it have been.
 
 Bytes that are deleted are overwritten (`secure_delete`); they leave the write-ahead log when it is moved into the file,
 which is the business of `spark_store.journal`.
@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from spark_store import index
+from spark_store.sql import literal
 
 STEP_ENTRIES = 50
 """How many events one step takes away: less than a millisecond, if they are of ordinary size."""
@@ -95,6 +96,14 @@ def records(connection: sqlite3.Connection, after: int = 0) -> list[Erasure]:
 def unfinished(connection: sqlite3.Connection) -> list[Erasure]:
     """Every erasure that journal or lake have not done, as far as the journal knows, oldest first."""
     return [Erasure._make(row) for row in connection.execute(_UNFINISHED)]
+
+
+def condition(erasures: Sequence[Erasure]) -> str:
+    """The rows, of any table, that these erasures mean, in SQL."""
+    return " OR ".join(
+        f"(entity_type = {literal(it.entity_type)} AND entity = {literal(it.entity)} AND seq <= {it.seq})"
+        for it in erasures
+    )
 
 
 def begin(

@@ -8,13 +8,15 @@ What one query may send back is bounded (see `spark_store.wide`), so a large exp
 (entity, revision) that a sample of the events shows to be about equally large. If a part is refused all the same, the rest
 goes on from the last event that came, in smaller parts.
 
+An event that was erased is left out, even where the lake, or the journal, still has it.
+
 The file is there as a whole or not at all (`spark_store.output`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mappings.ids import namespace_of
+from spark_store import erasure
 from spark_store import lake as lakes
+from spark_store.erasure import Erasure
 from spark_store.errors import ResultTooLarge, StoreUnavailable, TooManyRows
 from spark_store.follower import Follower
 from spark_store.lake import Position
@@ -106,8 +110,10 @@ class Export:
         self.queries.find()
         count = _Count()
         with Output.open(out, SCHEMA, force=force) as output:
-            position, waiting = newest(self.queries.lake, selection)
-            found = joined(self._from_lake(selection, position, deadline), waiting)
+            # First of all: what the lake carries out later than this is left out here.
+            erased = _pending(self.queries.lake)
+            position, waiting = newest(self.queries.lake, selection, erased)
+            found = joined(self._from_lake(selection, erased, position, deadline), waiting)
             for table in grouped(filtered(found, selection)):
                 count.add(table.column("revision"))
                 if self.limits.rows is not None and count.rows > self.limits.rows:
@@ -120,10 +126,15 @@ class Export:
             size = output.finish()
         return Exported(out, count.rows, size, count.first, count.last)
 
-    def _from_lake(self, selection: Selection, position: Position | None, deadline: float) -> Iterator[pa.Table]:
+    def _from_lake(
+        self, selection: Selection, erased: Sequence[Erasure], position: Position | None, deadline: float
+    ) -> Iterator[pa.Table]:
         """The events that the lake has, in order."""
         if position is not None:
-            yield from self._range(condition(selection), position.version, deadline, None, None, self.part_bytes)
+            wanted = condition(selection)
+            if erased:
+                wanted = f"({wanted}) AND NOT ({erasure.condition(erased)})"
+            yield from self._range(wanted, position.version, deadline, None, None, self.part_bytes)
 
     def _range(
         self, wanted: str, version: int, deadline: float, after: Key | None, upto: Key | None, part_bytes: int
@@ -195,16 +206,27 @@ def _beyond(key: Key, sign: str) -> str:
     return f"entity_type {sign[0]} {type} OR (entity_type = {type} AND revision {sign} {key.revision})"
 
 
-def newest(lake: Lake, selection: Selection) -> tuple[Position | None, pa.Table | None]:
-    """Where the lake is, and the selected events behind that, in order; None where there are none of either.
+def _pending(lake: Lake) -> list[Erasure]:
+    """The erasures that the lake has not carried out. Raises StoreUnavailable, SchemaTooNew."""
+    done = read_watermark(lake.watermark).erased
+    with Follower.open(lake.journal) as follower:
+        return follower.erasures(done)
+
+
+def newest(lake: Lake, selection: Selection, erased: Sequence[Erasure] = ()) -> tuple[Position | None, pa.Table | None]:
+    """Where the lake is, and the selected events behind that, in order, but for those that were erased; None where there
+    are none of either.
 
     Raises StoreUnavailable.
     """
+    gone: dict[tuple[str, str], int] = {}
+    for it in erased:
+        gone[it.entity_type, it.entity] = it.seq
     for _ in range(_TRIES):
         position = lakes.position(lake) if (Path(lake.path(EVENTS)) / "_delta_log").is_dir() else None
         seq = 0 if position is None else position.seq
         with Follower.open(lake.journal) as follower:
-            rows = _selected(follower, selection, seq)
+            rows = _selected(follower, selection, seq, gone)
             oldest = follower.oldest()
         # What the lake had taken meanwhile may have been trimmed from the journal while it was read.
         if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
@@ -212,10 +234,14 @@ def newest(lake: Lake, selection: Selection) -> tuple[Position | None, pa.Table 
     raise StoreUnavailable(f"{lake.journal}: expected events after {seq}, found it trimmed again and again; try again")
 
 
-def _selected(follower: Follower, selection: Selection, seq: int) -> pa.Table | None:
+def _selected(
+    follower: Follower, selection: Selection, seq: int, gone: Mapping[tuple[str, str], int]
+) -> pa.Table | None:
     rows: list[dict[str, Any]] = []
     for it in follower.entries(seq + 1, follower.newest()):
-        if selects(selection, it.entity_type, it.entity, it.revision, it.timestamp):
+        if it.seq > gone.get((it.entity_type, it.entity), 0) and selects(
+            selection, it.entity_type, it.entity, it.revision, it.timestamp
+        ):
             rows.append(
                 {
                     "entity_type": it.entity_type,

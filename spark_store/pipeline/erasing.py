@@ -17,11 +17,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from spark_store import durable, lake
-from spark_store.erasure import Erasure
+from spark_store.erasure import Erasure, condition
 from spark_store.faults import damaged, system_fault
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.jobs import Target
-from spark_store.sql import literal
 from spark_store.tables import TABLES, Lake, Table
 
 AT_ONCE = 50
@@ -31,14 +30,6 @@ AT_ONCE = 50
 def ready(erasures: Sequence[Erasure]) -> list[Erasure]:
     """Those that the journal has done, in order: what comes after an unfinished one waits for it."""
     return list(takewhile(lambda erasure: erasure.journal_done is not None, erasures))
-
-
-def condition(erasures: Sequence[Erasure]) -> str:
-    """The rows, of any table, that these erasures mean, in SQL."""
-    return " OR ".join(
-        f"(entity_type = {literal(it.entity_type)} AND entity = {literal(it.entity)} AND seq <= {it.seq})"
-        for it in erasures
-    )
 
 
 def erase(target: Target, erasures: Sequence[Erasure]) -> None:

@@ -64,6 +64,14 @@ def go_on(path: Path, most: int) -> bool:
         journal.close()
 
 
+def test_rows_are_meant_up_to_the_number_of_the_record() -> None:
+    records = [Erasure(it, "thing", f"acme:it's-{it}", 10 * it, "t", "anna", None, None) for it in (1, 2)]
+    assert erasure.condition(records) == (
+        r"(entity_type = 'thing' AND entity = 'acme:it\'s-1' AND seq <= 10)"
+        r" OR (entity_type = 'thing' AND entity = 'acme:it\'s-2' AND seq <= 20)"
+    )
+
+
 def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = SqliteJournal.open(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from deltalake import CommitProperties, Transaction
 
 from mappings.ids import EntityId, EntityType
+from spark_store import erasure
 from spark_store import export as module
 from spark_store.errors import NoPipeline, NoWideQueries, OutputUnusable, ResultTooLarge, StoreUnavailable, TooManyRows
 from spark_store.export import SCHEMA, Export, Key, cuts, joined, newest, within
@@ -200,6 +202,31 @@ def test_an_export_has_its_limits(lake: Lake, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(TooManyRows, match="found at least 9 events, expected at most 8"):
         export.run(Selection(), tmp_path / "it.parquet")
     assert not (tmp_path / "it.parquet").exists()
+
+
+def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have_it(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(_self: Export, text: str, version: int, _deadline: float) -> Iterator[pa.Table]:
+        events = deltalake.DeltaTable(lake.path(EVENTS), version)
+        yield pa.table(deltalake.QueryBuilder().register("events", events).execute(text).read_all())
+
+    def exported() -> list[tuple[str, str, int]]:
+        Export(WideQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet", force=True)
+        return keys(iter([pq.read_table(tmp_path / "it.parquet")]))
+
+    monkeypatch.setattr(Export, "_ask", ask)
+    everything = exported()
+    assert len(everything) == 9
+    with contextlib.closing(SqliteJournal.open(lake.journal)) as journal:
+        journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, "2030-01-15T00:00:00Z", "anna"))
+        journal.commit()
+        journal.append([change(LAMP, 6)])
+    rest = [it for it in everything if it[:2] != (LAMP.id, "thing")]
+    assert [it[:2] for it in rest] == [(OTHER.id, "thing")] * 3 + [(POLICY.id, "policy")]
+    assert exported() == [*rest, (LAMP.id, "thing", 6)], "it has become something since"
+    publish_watermark(lake.watermark, Watermark(4, erased=1))
+    assert len(exported()) == 10, "what the lake has carried out is not asked about again"
 
 
 def test_an_export_that_cannot_be_asked_for_touches_nothing(lake: Lake, tmp_path: Path) -> None:

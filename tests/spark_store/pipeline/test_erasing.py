@@ -21,7 +21,7 @@ from spark_store.erasure import Erasure
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.lag import read_status
 from spark_store.pipeline import erasing, maintenance, moments, snapshots
-from spark_store.pipeline.erasing import condition, ready
+from spark_store.pipeline.erasing import ready
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.rebuild import Progress
 from spark_store.records import Change, Snapshot
@@ -37,7 +37,7 @@ ODD = partition_entity("${spark.app.name}/0")
 
 
 def record(number: int, *, is_done: bool = True) -> Erasure:
-    return Erasure(number, "thing", f"acme:it's-{number}", 10 * number, "t", "anna", "t" if is_done else None, None)
+    return Erasure(number, "thing", f"acme:lamp-{number}", 10 * number, "t", "anna", "t" if is_done else None, None)
 
 
 def test_an_erasure_waits_for_the_journal_and_for_those_before_it() -> None:
@@ -45,13 +45,6 @@ def test_an_erasure_waits_for_the_journal_and_for_those_before_it() -> None:
     assert ready([]) == []
     assert ready([first, third]) == [first, third]
     assert ready([first, second, third]) == [first]
-
-
-def test_rows_are_meant_up_to_the_number_of_the_record() -> None:
-    assert condition([record(1), record(2)]) == (
-        r"(entity_type = 'thing' AND entity = 'acme:it\'s-1' AND seq <= 10)"
-        r" OR (entity_type = 'thing' AND entity = 'acme:it\'s-2' AND seq <= 20)"
-    )
 
 
 def secret(revision: int, entity: EntityId | None = None) -> Change:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
-from spark_store import rql
+from spark_store import erasure, rql
 from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, ResultTooLarge, TimeIsUp, TooManyRows
 from spark_store.export import Export
 from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
 from spark_store.selection import Selection
 from spark_store.session import connect_port, java_pid
 from spark_store.sql import literal
@@ -206,3 +208,7 @@ def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
     assert exported(Selection(since=moment, until=moment + timedelta(seconds=1))) == [
         it for it in expected if it[2] == 4
     ]
+    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+        journal.within(lambda it: erasure.begin(it, "thing", other.id, timestamp(5), "anna"))
+        journal.commit()
+    assert exported(Selection()) == [it for it in expected if it[0] != other.id], "the lake still has it"
