@@ -77,7 +77,7 @@ class PipelineEnded(ConnectivityError):
 
 
 def environment() -> dict[str, str]:
-    """What the pipeline's process is given: everything but the settings that hold the service's own secrets."""
+    """What a pipeline process is given: everything but the settings that hold the service's own secrets."""
     own = (f"{PREFIX}SECRETS", f"{PREFIX}API")
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(own)}
 
@@ -136,6 +136,7 @@ def ask(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=aside,
+            env=environment(),
         ) as process,
     ):
         assert process.stdout is not None

@@ -20,7 +20,7 @@ from typing import Any
 
 from connectivity.indexing import want_anew
 from connectivity.lock import DataFolderLocked, lock_folder
-from connectivity.pipeline import command
+from connectivity.pipeline import command, environment
 from connectivity.settings import Settings
 from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
 from spark_store.lake_rows import is_there
@@ -89,6 +89,7 @@ def _rebuild_latest(settings: Settings, outcome: Outcome, tell: Callable[[str], 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env=environment(),
         text=True,
         errors="replace",
     ) as process:

@@ -130,7 +130,8 @@ class Trimmer:
 
     async def _last(self, before: str) -> int:
         """The number of the last event that both the watermark and the lake's log vouch for; 0 where nothing is due."""
-        watermark = read_watermark(self._lake.watermark).seq
+        # In a thread, since the disk may be busy.
+        watermark = (await asyncio.to_thread(read_watermark, self._lake.watermark)).seq
         oldest = self._store.oldest()
         if oldest is None or oldest.seq > watermark or oldest.timestamp >= before:
             return 0

@@ -119,7 +119,7 @@ def _is_spoilt(commit: Path) -> bool:
     except msgspec.DecodeError:
         return True
     added = [action.add for action in actions if action.add is not None]
-    # The pipeline's tables are not partitioned, so names are plain.
+    # Names are plain: `moments`, the one table with partitions, has a folder for each number, such as `moment=7`.
     return not actions or any(not _is_whole(commit.parent.parent / it.path, it.size) for it in added)
 
 

@@ -207,4 +207,4 @@ def _become(action: str, settings: Path | None, *options: str) -> None:
     from connectivity import pipeline
 
     command = pipeline.command(loaded, action, *options)
-    os.execv(command[0], command)
+    os.execve(command[0], command, pipeline.environment())

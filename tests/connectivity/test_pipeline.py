@@ -314,3 +314,10 @@ def test_the_process_is_not_given_the_secrets_of_the_service(monkeypatch: pytest
         monkeypatch.setenv(name, "x")
     assert [name for name in module.environment() if "CONNECTIVITY" in name.upper()] == []
     assert module.environment()["JAVA_HOME"] == "x"
+
+
+def test_nor_is_a_process_that_is_asked_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings(tmp_path)
+    monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", "x")
+    script(monkeypatch, "import os; say('verified', key=os.environ.get('CONNECTIVITY_SECRETS__KEY'))")
+    assert answer(given, "verify") == {"key": None}

@@ -114,6 +114,13 @@ def test_a_journal_of_tomorrow_and_one_that_is_not_there(site: Site, tmp_path: P
     assert rebuild(Settings(data_dir=tmp_path / "other")).exit_code == 1
 
 
+def test_the_process_is_not_given_the_secrets_of_the_service(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings(site)
+    monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", "x")
+    script(monkeypatch, "import os, sys; sys.exit('CONNECTIVITY_SECRETS__KEY' in os.environ)")
+    assert rebuild(given, Half.LATEST).exit_code == 0
+
+
 def test_the_command_prints_what_was_changed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     file = site.folder / "settings.yaml"
     file.write_text(f"data_dir: {site.folder}\n")

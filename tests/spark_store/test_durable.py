@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_store import durable
 from spark_store.errors import StoreUnavailable
-from spark_store.tables import EVENTS, LATEST, Lake
+from spark_store.tables import EVENTS, LATEST, MOMENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
 
 
@@ -102,6 +102,23 @@ def test_a_newest_commit_that_a_power_cut_has_spoilt_is_taken_away(place: Lake, 
     assert rows(place) == [0, 1]
     assert [file for file in (newest, *beside) if file.exists()] == []
     assert durable.mend(place) == []
+
+
+def test_files_of_a_partition_are_made_durable_and_looked_at_too(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Path(place.path(MOMENTS))
+    for number in (7, 8):
+        write_deltalake(table, pa.table({"n": [1], "moment": [number]}), mode="append", partition_by=["moment"])
+    (file,) = (table / "moment=8").iterdir()
+    found: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda it: found.append(os.readlink(f"/proc/self/fd/{it}")))
+        patched.setattr(durable, "_LIBC", object())
+        durable.sync(place)
+    assert {str(file), str(file.parent)} <= set(found)
+    publish(place, before=True)
+    assert durable.mend(place) == []
+    os.truncate(file, 0)
+    assert durable.mend(place) == [table / "_delta_log" / f"{1:020}.json"]
 
 
 def test_commits_that_are_spoilt_one_upon_the_other_go_together(place: Lake) -> None:

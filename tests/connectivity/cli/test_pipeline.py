@@ -173,10 +173,18 @@ def test_the_other_becomes_a_pipeline_with_the_services_settings(
     action: str, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     became: list[list[str]] = []
-    monkeypatch.setattr(module.os, "execv", lambda _, command: became.append(command))
+    given: dict[str, str] = {}
+
+    def become(_: str, command: list[str], variables: dict[str, str]) -> None:
+        became.append(command)
+        given.update(variables)
+
+    monkeypatch.setattr(module.os, "execve", become)
+    monkeypatch.setattr(pipeline, "environment", lambda: {"without": "secrets"})
     assert run(action, "--settings", settings).exit_code == 0
     assert became[0][1:4] == ["-m", "spark_store.pipeline", action]
     assert became[0][-4:] == ["--master", "local[*]", "--memory", "2g"]
+    assert given == {"without": "secrets"}
 
 
 def test_settings_that_cannot_be_used_end_with_2(settings: Path) -> None:
