@@ -104,10 +104,10 @@ def _schedule(settings: Settings) -> list[str]:
     """When upkeep is due: times in seconds."""
     kept = settings.lake
     return [
-        f"--optimize-every={kept.optimize_every.total_seconds():g}",
+        f"--optimize-every={kept.optimize_every.total_seconds():.15g}",
         f"--optimize-files={kept.optimize_files}",
-        f"--vacuum-every={kept.vacuum_every.total_seconds():g}",
-        f"--retention-every={kept.retention_every.total_seconds():g}",
+        f"--vacuum-every={kept.vacuum_every.total_seconds():.15g}",
+        f"--retention-every={kept.retention_every.total_seconds():.15g}",
     ]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_the_command_says_where_and_how(tmp_path: Path) -> None:
         "--with-parent"
     )
     assert "--retention" not in command(settings(tmp_path), "run")
+
+
+def test_times_are_told_as_they_are_however_long(tmp_path: Path) -> None:
+    found = command(settings(tmp_path, lake={"vacuum_every": "999999999d"}), "run")
+    (told,) = (it.partition("=")[2] for it in found if it.startswith("--vacuum-every="))
+    assert timedelta(seconds=float(told)) == timedelta(days=999_999_999)
 
 
 def test_pauses_grow_until_the_pipeline_has_worked_again() -> None:
