@@ -111,11 +111,13 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
                 write(EACH)
                 # Somewhere in the midst of a batch, a compaction, a step of trimming, or between them.
                 assert found(replay(reader, {})) == expected(newest)
-                wait_until_sync(lambda: service.metric("connectivity_lake_lag_events") == 0, WITHIN)
+                wait_until_sync(
+                    lambda: pipeline.goes_on() and service.metric("connectivity_lake_lag_events") == 0, WITHIN
+                )
                 assert found(replay(reader, {})) == expected(newest)
-            wait_until_sync(is_trimmed, WITHIN)
+            wait_until_sync(lambda: pipeline.goes_on() and is_trimmed(), WITHIN)
             pipeline.wait_for("upkeep")
-            wait_until_sync(lambda: bool(gone), WITHIN)
+            wait_until_sync(lambda: pipeline.goes_on() and bool(gone), WITHIN)
             assert pipeline.stop() == 0
         write(5)
         items = replay(reader, {"fromHistoricalRevision": 1})

@@ -129,13 +129,28 @@ class PipelineProcess:
 
     def __init__(self, site: Site, action: str, *options: str, **variables: str) -> None:
         self.said_file = tempfile.NamedTemporaryFile(dir=site.folder, suffix=".log", delete=False)  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(site.folder), *options],
+        self._command = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(site.folder), *options]
+        self._variables = {"JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables}
+        self._tries = 0
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._tries += 1
+        self._before = len(self.output())
+        return subprocess.Popen(
+            self._command,
             stdin=subprocess.PIPE,
             stdout=self.said_file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables},
+            env={**os.environ, **self._variables},
         )
+
+    def goes_on(self) -> bool:
+        """Whether it runs. One that ended only because the machine was too busy is started again, as the service does."""
+        if self.is_starved and self._tries < TRIES:
+            self._let_go()
+            self.process = self._start()
+        return self.process.poll() is None
 
     def output(self) -> str:
         return Path(self.said_file.name).read_text(encoding="utf-8", errors="replace")
@@ -151,7 +166,7 @@ class PipelineProcess:
         def found() -> list[dict[str, Any]]:
             return [it for it in self.said(event) if all(it.get(name) == value for name, value in fields.items())]
 
-        wait_until_sync(lambda: bool(found()) or self.process.poll() is not None, WITHIN)
+        wait_until_sync(lambda: bool(found()) or not self.goes_on(), WITHIN)
         assert found(), f"expected {event} {fields}:\n{self.output()}"
         return found()[0]
 
@@ -162,7 +177,7 @@ class PipelineProcess:
     @property
     def is_starved(self) -> bool:
         """Whether it ended only because the machine was too busy."""
-        return self.process.poll() == 1 and STARVED in self.output()
+        return self.process.poll() == 1 and STARVED in self.output()[self._before :]
 
     def java(self) -> list[psutil.Process]:
         return [it for it in psutil.Process(self.process.pid).children() if "java" in it.name()]
@@ -176,9 +191,12 @@ class PipelineProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(WITHIN)
+        self._let_go()
+        self.said_file.close()
+
+    def _let_go(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.said_file.close()
 
     def __enter__(self) -> Self:
         return self
