@@ -6,8 +6,8 @@ of `latest` with what their events fold to (a sample of entities, or all of them
 looked for that the journal has trimmed: from the beginning, from an erasure, or from the snapshot that retention has left,
 up to `latest`, no revision may be missing. What was erased is not missed, and reported where it is still there although the
 pipeline has done it. How far it came stands in a file beside the watermark: a comparison that was interrupted goes on there,
-one that came to its end begins anew the next time. Memory is bounded by a range of events, also where a part
-of the entities, or one of them, has more: those are read in steps.
+one that came to its end begins anew the next time. Memory is bounded by a range of events, also where a part of the
+entities, or one of them, has more: those are read in steps.
 
 It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above
 it, and told apart from what is missing. It shares no code with who writes the tables.
@@ -324,7 +324,8 @@ def groups(rows: Iterable[State], most: int) -> Iterator[list[State]]:
         if group and events + more > most:
             yield group
             group, events = [], 0
-        group, events = [*group, *these], events + more
+        group += these
+        events += more
     if group:
         yield group
 
@@ -345,9 +346,10 @@ def _events(
 
 class _History(NamedTuple):
     """What an entity's events say: the oldest one behind the revision `erased`, the revisions that are there, as first and
-    last ones, and what those up to the row fold to, with the number of the last of them."""
+    last ones, and what those up to the row fold to, with the number of the last of them. `oldest` as the journal has it."""
 
     erased: int
+    oldest: int | None
     first: Entry | None
     runs: list[tuple[int, int]]
     folding: Folding
@@ -356,17 +358,19 @@ class _History(NamedTuple):
 
 def _history(work: _Work, row: State, entries: Callable[[], Iterable[Entry]]) -> _History:
     """Goes through the events once, or again where the entity was erased meanwhile."""
+    begun = work.follower.beginning(row.entity_type, row.entity)
     while True:
-        erased, _ = work.follower.beginning(row.entity_type, row.entity)
-        history = _read(row, entries(), erased)
-        if work.follower.beginning(row.entity_type, row.entity)[0] == erased:
+        history = _read(row, entries(), *begun)
+        begun = work.follower.beginning(row.entity_type, row.entity)
+        if begun[0] == history.erased:
             return history
 
 
-def _read(row: State, entries: Iterable[Entry], erased: int) -> _History:
+def _read(row: State, entries: Iterable[Entry], erased: int, oldest: int | None) -> _History:
     first: Entry | None = None
     runs: list[tuple[int, int]] = []
-    folding, entity, seq = Folding(), None, 0
+    folding, seq = Folding(), 0
+    entity = entity_of(row.entity_type, row.entity) if row.entity_type in _FOLDABLE else None
     for entry in entries:
         if first is None and entry.revision > erased:
             first = entry
@@ -374,18 +378,17 @@ def _read(row: State, entries: Iterable[Entry], erased: int) -> _History:
             runs[-1] = runs[-1][0], max(runs[-1][1], entry.revision)
         else:
             runs.append((entry.revision, entry.revision))
-        if entry.revision <= row.revision and row.entity_type in _FOLDABLE:
-            entity, seq = entity or entity_of(row.entity_type, row.entity), entry.seq
+        if entity is not None and entry.revision <= row.revision:
+            seq = entry.seq
             folding.event(Event(entity, entry.revision, entry.timestamp, *entry[5:]))
-    return _History(erased, first, runs, folding, seq)
+    return _History(erased, oldest, first, runs, folding, seq)
 
 
 def _gaps(work: _Work, row: State, history: _History, snapshots: Sequence[int]) -> Iterator[Difference]:
     """The events up to the row's one that are neither in the lake nor in the journal, though nothing explains that."""
-    _, oldest = work.follower.beginning(row.entity_type, row.entity)
+    erased, oldest, first = history.erased, history.oldest, history.first
     # What the journal still has is compared one by one.
     last = row.revision if oldest is None else min(row.revision, oldest - 1)
-    erased, first = history.erased, history.first
     if first is not None and erased == 0 and any(it.seq < first.seq for it in work.erasures.of(*row[:2])):
         # Of an erasure in an earlier version the revision may not be known.
         erased = first.revision - 1

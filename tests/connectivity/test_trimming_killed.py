@@ -32,12 +32,9 @@ def die(folder: Path, steps: int) -> tuple[bool, int]:
             if word == "trimmed":
                 steps -= 1
             if steps == 0:
+                # What it has said before it dies counts, so the rest is read too.
                 process.kill()
-                # What it had said before it died counts.
-                said = [it for it in process.stdout.read().splitlines() if it.startswith("durable ")]
-                return False, int(said[-1].split()[1]) if said else durable
-    assert process.returncode == 0
-    return True, durable
+    return process.returncode == 0, durable
 
 
 def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_too_early(tmp_path: Path) -> None:
