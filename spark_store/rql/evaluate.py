@@ -40,6 +40,7 @@ from spark_store.rql.ast import (
     Predicate,
 )
 from spark_store.rql.bind import fixed_width
+from spark_store.rql.finding import SCALARS, objects
 from spark_store.rql.wildcards import fold_ascii, matches
 
 Document: TypeAlias = Mapping[str, Any]
@@ -47,7 +48,6 @@ Document: TypeAlias = Mapping[str, Any]
 _FEW = 32
 """Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
 
-_SCALARS = frozenset({bool, int, float, str, type(None)})
 _PLAIN: Mapping[Operator, Callable[[Any, Any], bool]] = {
     Operator.EQ: operator.eq,
     Operator.GT: operator.gt,
@@ -186,7 +186,7 @@ def _walk_all(array: list[Any], path: tuple[str, ...]) -> Any:
     """The array of all values at the path below any object in the array, or MISSING where there is none."""
     values = array
     for key in path:
-        values = [value[key] for value in _elements(values) if isinstance(value, Mapping) and key in value]
+        values = [value[key] for value in objects(_elements(values)) if key in value]
     return values or MISSING
 
 
@@ -207,7 +207,7 @@ def _scalars(value: Any) -> Sequence[Any]:
     if kind is str or kind is float or kind is int or kind is bool:
         return (value,)
     if isinstance(value, list):
-        if _SCALARS.issuperset(map(type, value)):
+        if SCALARS.issuperset(map(type, value)):
             return value
         return [element for element in _elements(value) if not isinstance(element, Mapping)]
     return () if value is MISSING or isinstance(value, Mapping) else (value,)

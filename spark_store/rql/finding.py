@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from mappings.pointer import MISSING
@@ -26,8 +26,8 @@ NO_FEATURES: Mapping[str, Any] = {}
 
 _PLACE = re.compile(r"0|[1-9][0-9]{0,8}")
 
-_NO_OBJECTS = frozenset({bool, int, float, str, list, type(None)})
-"""Long arrays hold mostly these; to find that out by `Mapping` takes ten times as long."""
+SCALARS = frozenset({bool, int, float, str, type(None)})
+"""The types of what is neither object nor array."""
 
 
 def find(document: Document, field: Field) -> Sequence[Any]:
@@ -69,15 +69,16 @@ def _step(value: Any, key: str, place: int | None) -> Sequence[Any]:
         return (value.get(key, MISSING),)
     if not isinstance(value, list):
         return (MISSING,)
-    inner = [
-        element.get(key, MISSING)
-        for element in value
-        if type(element) not in _NO_OBJECTS and isinstance(element, Mapping)
-    ]
+    inner = [element.get(key, MISSING) for element in objects(value)]
     if place is None or place >= len(value):
         return inner
     # The place is there, so objects that have no such key lack nothing.
     return [value[place], *(found for found in inner if found is not MISSING)]
+
+
+def objects(elements: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """The objects among them. Long arrays hold mostly scalars, and to know those by `Mapping` takes ten times as long."""
+    return (element for element in elements if type(element) not in SCALARS and isinstance(element, Mapping))
 
 
 def places(document: Any, path: Sequence[str]) -> Collection[Sequence[str]]:
@@ -95,7 +96,7 @@ def places(document: Any, path: Sequence[str]) -> Collection[Sequence[str]]:
 def _inward(at: tuple[str, ...], value: Any, key: str) -> list[tuple[tuple[str, ...], Any]]:
     if not isinstance(value, list):
         return [((*at, key), value.get(key, MISSING) if isinstance(value, Mapping) else MISSING)]
-    inner = [((*at, key), element.get(key, MISSING)) for element in value if isinstance(element, Mapping)]
+    inner = [((*at, key), element.get(key, MISSING)) for element in objects(value)]
     if _PLACE.fullmatch(key) and int(key) < len(value):
         inner.append((at, value[int(key)]))
     return inner
