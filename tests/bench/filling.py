@@ -35,18 +35,14 @@ from spark_store.pipeline.source import EVENTS_SCHEMA, Range, cut
 from spark_store.pipeline.stream import Stream, StreamOptions
 from spark_store.pipeline.transforms import event_rows, latest_rows
 from spark_store.session import SessionOptions, start_session
+from tests.bench.site import processor_seconds_of_all
 
 Spent = dict[str, list[float]]
 
 
 def processor_seconds() -> float:
     """Of this process and of all that it has started."""
-    total = 0.0
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+    return processor_seconds_of_all(psutil.Process())
 
 
 @contextlib.contextmanager

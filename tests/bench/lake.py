@@ -20,7 +20,7 @@ from spark_store.tables import Lake
 from spark_store.watermark import read_watermark
 from tests.bench.pasts import changes, write_long_past, write_past
 from tests.bench.report import Figure
-from tests.bench.site import run
+from tests.bench.site import processor_seconds_of_all, run
 
 MILLION = 1_000_000
 ROUNDS = 4
@@ -175,7 +175,7 @@ def memory(folder: Path, events: int = 2 * MILLION) -> list[Figure]:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 raise RuntimeError("the pipeline ended")
             own, theirs = _resident(process)
-            most, workers, spent = max(most, own), max(workers, theirs), max(spent, _spent(process))
+            most, workers, spent = max(most, own), max(workers, theirs), max(spent, processor_seconds_of_all(process))
             time.sleep(0.1)
         seconds = time.monotonic() - begun
     return [
@@ -189,17 +189,6 @@ def memory(folder: Path, events: int = 2 * MILLION) -> list[Figure]:
             f"time from the start of the process on, its batches took {sum(it['seconds'] for it in batches):.0f} s",
         )
     ]
-
-
-def _spent(process: psutil.Process) -> float:
-    """Seconds of processor time, of all that it has started too, and of those of them that have ended."""
-    total = 0.0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for one in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = one.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
-    return total
 
 
 def _resident(process: psutil.Process) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -71,6 +72,17 @@ def processor_seconds(service: ServiceProcess) -> float:
     assert service.process is not None
     times = psutil.Process(service.process.pid).cpu_times()
     return times.user + times.system
+
+
+def processor_seconds_of_all(process: psutil.Process) -> float:
+    """Of a process, and of all that it has started, also of what of that has ended."""
+    total = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = one.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def run(module: str, *arguments: object, within: float = 300) -> dict[str, Any]:
