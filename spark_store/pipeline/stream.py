@@ -333,20 +333,35 @@ class Stream:
         self._done = self._done._replace(files=added, events=self._watermark.seq - self._kept, entities=entities)
 
     def _keep_up(self) -> None:
-        """Upkeep that is due. No batch runs at the same time, so nothing can get into the way of anything."""
-        upkeep = self._options.upkeep
-        todo = due(self._done, datetime.now(UTC), upkeep)
+        """Upkeep that is due. One that fails is tried again later: what is wrong with old files must not keep new events out
+        of the lake."""
+        todo = due(self._done, datetime.now(UTC), self._options.upkeep)
         if not any(todo) or self._stopping.is_set():
             return
-        with self._batch:
-            try:
-                self._do(todo)
-            except (PySparkException, Py4JJavaError, StoreError) as error:
-                # What is wrong with old files must not keep new events out of the lake; it is tried again later.
-                now = datetime.now(UTC)
+        try:
+            if todo.keep:
+                self._keep_moment()
+            if any(todo._replace(keep=False)):
+                # No batch runs at the same time, so nothing can get into the way of anything.
+                with self._batch:
+                    self._do(todo)
+        except (PySparkException, Py4JJavaError, StoreError) as error:
+            now = datetime.now(UTC)
+            with self._batch:
                 self._kept = self._watermark.seq
-                self._done = self._done._replace(optimized=now, vacuumed=now, forgotten=now, batches=0, events=0)
-                self._say("upkeep failed", reason=str(translated(error)))
+                self._done = self._done._replace(
+                    optimized=now, vacuumed=now, forgotten=now, batches=0, files=0, events=0
+                )
+            self._say("upkeep failed", reason=str(translated(error)))
+
+    def _keep_moment(self) -> None:
+        """Keep the moment that both tables have reached. Batches go on meanwhile: rows that are newer do no harm."""
+        seq = self._watermark.seq
+        self._say("moment", seq=seq, things=moments.keep(self._target, seq))
+        with self._batch:
+            self._kept = seq
+            self._count_files()
+            self._tell()
 
     def _do(self, todo: Due) -> None:
         target = self._target
@@ -354,10 +369,6 @@ class Stream:
         if todo.forget:
             self._forget()
             self._done = self._done._replace(forgotten=now)
-        if todo.keep:
-            self._say("moment", seq=self._watermark.seq, things=moments.keep(target, self._watermark.seq))
-            self._kept = self._watermark.seq
-            self._done = self._done._replace(events=0)
         if todo.optimize:
             self._say("snapshots", taken=snapshots.take(target))
             maintenance.optimize(target)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,6 +155,42 @@ def test_a_run_that_finds_nothing_new_starts_no_query(
         monkeypatch.setattr(Stream, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
     Stream(target, lambda *_, **__: None, StreamOptions(once=True), threading.Event()).run()
     assert done == expected
+
+
+def test_a_moment_is_kept_beside_a_batch(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who fills a lake anew does not wait for it. What the watermark tells is told between batches."""
+    kept: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr(stream.moments, "keep", lambda _, seq: kept.put(seq))
+    counted = threading.Event()
+    monkeypatch.setattr(Stream, "_count_files", lambda _: counted.set())
+    filling = running(target)
+    filling._watermark = Watermark(300_000)
+    filling._done = filling._done._replace(events=300_000)
+    with ThreadPoolExecutor(1) as threads:
+        with filling._batch:
+            keeping = threads.submit(filling._keep_up)
+            assert kept.get(timeout=30) == 300_000
+            assert not counted.is_set()
+            filling._watermark = Watermark(500_000)
+        keeping.result(30)
+    assert counted.is_set()
+    assert read_watermark(target.lake.watermark).seq == 500_000
+    assert kept.empty()
+
+
+def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def refuses(*_: Any) -> int:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(stream.moments, "keep", refuses)
+    filling = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
+    filling._done = filling._done._replace(events=300_000, files=300)
+    filling._keep_up()
+    assert said == ["upkeep failed"]
+    filling._keep_up()
+    assert said == ["upkeep failed"], "not tried again at once"
 
 
 def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
