@@ -249,13 +249,26 @@ def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
         if state is None or state.revision < kept.revision:
             yield from _unknown(work, LATEST, kept)
         elif state.revision > kept.revision:
-            if kept.revision < follower.revision_at(*key, last):
+            is_erased = _is_erased(work, LATEST, kept)
+            if isinstance(is_erased, Difference):
+                yield is_erased
+            elif kept.revision < _owed(follower, *key, last):
                 yield _row("older than the entity's events", kept)
         elif wrong := _unlike(state, kept):
             yield _row(f"{', '.join(wrong)} not as in the journal", kept)
     for state in follower.states(1, 0):
-        if (state.entity_type, state.entity) not in seen and follower.revision_at(*state[:2], last):
+        if (state.entity_type, state.entity) not in seen and _owed(follower, *state[:2], last):
             yield _row("missing in the lake", state)
+
+
+def _owed(follower: Follower, entity_type: str, entity: str, last: int) -> int:
+    """The revision that the entity's row of `latest` has at least; 0 where there need not be one.
+
+    An erasure is looked for last: one that comes in between takes with it what was there before.
+    """
+    reached = follower.revision_at(entity_type, entity, last)
+    erased, _ = follower.beginning(entity_type, entity)
+    return reached if reached > erased else 0
 
 
 def _compare_snapshots(work: _Work) -> Iterator[Difference]:

@@ -18,7 +18,7 @@ from spark_store.verify import SAMPLE, SHOWN, Verdict, VerifyOptions, border, sa
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.spark_store.pipeline.lake_files import write_events, write_lake, write_latest
 from tests.spark_store.pipeline.past import eventful, tamper, trim
-from tests.spark_store.pipeline.site import Site
+from tests.spark_store.pipeline.site import Site, counted, lamp
 
 ALL = VerifyOptions(fold_all=True)
 Rows = list[dict[str, Any]]
@@ -161,6 +161,34 @@ def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: Si
     )
     tamper(site, record)
     assert differences(site) == []
+
+
+ERASE = "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:lamp-3', 48, '', '')"
+
+
+def erase_and_make_anew(site: Site) -> None:
+    """A thing is erased up to revision 5 and made anew; the lake has done the former, not the latter."""
+    tamper(site, ERASE)
+    tamper(site, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-3')")
+    tamper(site, "UPDATE entities SET erased = 5 WHERE id = 'acme.site:lamp-3'")
+    site.append([counted(lamp(3), 6)])
+    publish_watermark(site.lake.watermark, Watermark(48, erased=1))
+
+
+def test_what_was_erased_and_made_anew_above_the_watermark_is_not_missed_in_latest(site: Site) -> None:
+    rows = latest(site)
+    row = rows.pop("acme.site:lamp-3")
+    write_events(site.folder, [it for it in events(site) if it["entity"] != "acme.site:lamp-3"])
+    erase_and_make_anew(site)
+    write_latest(site.folder, rows.values())
+    assert differences(site) == []
+    write_latest(site.folder, [*rows.values(), {**row, "revision": 3, "seq": 19}])
+    assert differences(site) == ["latest: erased, and still there: acme.site:lamp-3 at revision 3, event 19"]
+    publish_watermark(site.lake.watermark, Watermark(48))
+    assert differences(site) == [], "the pipeline has still to do it"
+    publish_watermark(site.lake.watermark, Watermark(49))
+    write_latest(site.folder, rows.values())
+    assert "latest: missing in the lake: acme.site:lamp-3 at revision 6" in differences(site, VerifyOptions())
 
 
 @pytest.mark.parametrize(
