@@ -8,6 +8,7 @@ oldest ones are ever taken away, except those of an entity that is erased: their
 from __future__ import annotations
 
 import contextlib
+import heapq
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -64,6 +65,10 @@ _REVISION_AT = """
 _BEGINNING = """
     SELECT erased, (SELECT min(revision) FROM entries WHERE entries.entity = entities.key) FROM entities
     WHERE type = ? AND id = ?
+"""
+_TYPE_BEHIND = "SELECT min(type) FROM entities WHERE type > ?"
+_SIZES = """
+    SELECT id, revision - erased, coalesce(length(state), 0) FROM entities WHERE type = ? AND id >= ? ORDER BY id
 """
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
 
@@ -227,6 +232,18 @@ class Follower:
         """Up to which revision the entity was erased (0 for none), and the oldest one of which the event is still here."""
         row = self._one(_BEGINNING, (type, id))
         return (0, None) if row is None else (row[0], row[1])
+
+    def sizes(self, first: str) -> Iterator[tuple[str, int, int]]:
+        """Of each entity from the id `first` on, in the order of ids: its id, how many events it has had since it was
+        erased, and how many bytes its state has."""
+        return heapq.merge(*(self._rows(_SIZES, (type, first)) for type in self._types()))
+
+    def _types(self) -> Iterator[str]:
+        """Which types of entities there are, by the index alone."""
+        type = ""
+        while (row := self._one(_TYPE_BEHIND, (type,))) is not None and row[0] is not None:
+            type = row[0]
+            yield type
 
     def close(self) -> None:
         self._connection.close()

@@ -1,7 +1,8 @@
 """Rows of the lake in bulk, as the journal has them, without Spark: for comparing, and for making a state anew.
 
-A table is opened at its newest version and read in batches, so memory stays bounded by a batch. Files that cannot hold
-what is asked for are not opened. Nothing is held between two calls, and nothing is written.
+A table is opened at its newest version and read in batches, so memory stays bounded by a batch, and by what reading two
+files at once takes. Who wants a list says how much it may hold. Files that cannot hold what is asked for are not opened.
+Nothing is held between two calls, and nothing is written.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from spark_store.lake import opened
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 
-_BATCH_ROWS = 10_000
+_BATCH_ROWS = 1_000
+_AHEAD = 1
+"""So many batches, and files, are read before they are asked for: what the library would read is bounded by no bytes."""
+
 _EVENT_COLUMNS = ("entity_type", "entity", "revision", "seq", "ts", "action", "path", "value", "headers")
 _STATE_COLUMNS = ("entity_type", "entity", "policy_id", "revision", "seq", "created", "modified", "state")
 
@@ -36,6 +40,20 @@ class Part(NamedTuple):
         bounds = [f"entity >= {literal(self.first)}"] if self.first is not None else []
         bounds += [f"entity < {literal(self.end)}"] if self.end is not None else []
         return " AND ".join(bounds) or "true"
+
+
+class Bound(NamedTuple):
+    """How many events, and how many bytes of their values and headers, may be held at once."""
+
+    rows: int
+    bytes: int
+
+
+UNBOUND = Bound(1 << 40, 1 << 60)
+
+
+class TooMuch(Exception):
+    """What was asked for is more than may be held at once."""
 
 
 def is_there(place: Lake, table: Table) -> bool:
@@ -85,8 +103,7 @@ def snapshot_revisions(place: Lake, of: Part | Sequence[str]) -> dict[tuple[str,
     """The revisions in `snapshots` of a part's entities, or of the named ones. Raises StoreUnavailable, LakeUnfit."""
     found: dict[tuple[str, str], list[int]] = {}
     if is_there(place, SNAPSHOTS):
-        condition = _condition(of) if isinstance(of, Part) else pc.field("entity").isin(of)
-        for type, id, revision in _rows(place, SNAPSHOTS, ("entity_type", "entity", "revision"), condition):
+        for type, id, revision in _rows(place, SNAPSHOTS, ("entity_type", "entity", "revision"), _condition(of)):
             found.setdefault((type, id), []).append(revision)
     return found
 
@@ -98,29 +115,39 @@ def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterato
         yield _state(*row)
 
 
-def events_between(place: Lake, first: int, last: int) -> list[Entry]:
-    """The rows of `events` with these numbers, in order. Raises StoreUnavailable, LakeUnfit."""
+def events_between(place: Lake, first: int, last: int, bound: Bound = UNBOUND) -> list[Entry]:
+    """The rows of `events` with these numbers, in order. Raises TooMuch, StoreUnavailable, LakeUnfit."""
     found = _entries(place, (pc.field("seq") >= first) & (pc.field("seq") <= last))
-    return sorted(found, key=lambda entry: entry.seq)
+    return sorted(_within(found, bound), key=lambda entry: entry.seq)
 
 
-def events_of(place: Lake, entities: Sequence[str]) -> list[Entry]:
-    """All events of the named entities, by entity and revision. Raises StoreUnavailable, LakeUnfit."""
-    return _in_order(_entries(place, pc.field("entity").isin(entities)))
+def events_of(place: Lake, of: Part | Sequence[str], bound: Bound = UNBOUND) -> list[Entry]:
+    """All events of a part, or of the named entities, by entity and revision. Raises TooMuch, StoreUnavailable,
+    LakeUnfit."""
+    return _in_order(_within(_entries(place, _condition(of)), bound))
 
 
-def history(place: Lake, entity_type: str, entity: str, last: int, step: int) -> Iterator[Entry]:
-    """One entity's events up to the revision `last`, in order; at most so many revisions are read at once. Raises
-    StoreUnavailable, LakeUnfit."""
+def history(place: Lake, entity_type: str, entity: str, last: int, bound: Bound) -> Iterator[Entry]:
+    """One entity's events up to the revision `last`, in order, however many there are. Revisions that are not there cost
+    nothing. Raises StoreUnavailable, LakeUnfit."""
     is_its = (pc.field("entity") == entity) & (pc.field("entity_type") == entity_type) & (pc.field("revision") <= last)
-    for first in range(0, last + 1, step):
+    first, step = _oldest(place, is_its, 0), bound.rows
+    while first is not None and first <= last:
         is_in_step = (pc.field("revision") >= first) & (pc.field("revision") < first + step)
-        yield from _in_order(_entries(place, is_its & is_in_step))
+        try:
+            # One revision is read whatever it is.
+            found = _in_order(_within(_entries(place, is_its & is_in_step), bound if step > 1 else UNBOUND))
+        except TooMuch:
+            step //= 2
+            continue
+        yield from found
+        first = first + step if found else _oldest(place, is_its, first + step)
 
 
-def events_in(place: Lake, part: Part) -> list[Entry]:
-    """All events of a part, by entity and revision. Raises StoreUnavailable, LakeUnfit."""
-    return _in_order(_entries(place, _condition(part)))
+def _oldest(place: Lake, is_its: ds.Expression, first: int) -> int | None:
+    """The lowest revision from `first` on that is there."""
+    found = _batches(place, EVENTS, ("revision",), is_its & (pc.field("revision") >= first))
+    return min((pc.min(batch.column(0)).as_py() for batch in found if batch.num_rows), default=None)
 
 
 def states_in(place: Lake, part: Part) -> Iterator[State]:
@@ -129,12 +156,28 @@ def states_in(place: Lake, part: Part) -> Iterator[State]:
         yield _state(*row)
 
 
-def _condition(part: Part) -> ds.Expression | None:
-    found: ds.Expression | None = None if part.first is None else pc.field("entity") >= part.first
-    if part.end is not None:
-        below = pc.field("entity") < part.end
+def _condition(of: Part | Sequence[str]) -> ds.Expression | None:
+    if not isinstance(of, Part):
+        return pc.field("entity").isin(of)
+    found: ds.Expression | None = None if of.first is None else pc.field("entity") >= of.first
+    if of.end is not None:
+        below = pc.field("entity") < of.end
         found = below if found is None else found & below
     return found
+
+
+def _within(entries: Iterator[Entry], bound: Bound) -> Iterator[Entry]:
+    bytes = 0
+    for rows, entry in enumerate(entries, 1):
+        bytes += size(entry)
+        if rows > bound.rows or bytes > bound.bytes:
+            raise TooMuch
+        yield entry
+
+
+def size(entry: Entry) -> int:
+    """The bytes of its value and its headers."""
+    return len(entry.value or b"") + len(entry.headers)
 
 
 def _in_order(entries: Iterator[Entry]) -> list[Entry]:
@@ -149,12 +192,22 @@ def _entries(place: Lake, condition: ds.Expression | None) -> Iterator[Entry]:
 def _rows(
     place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None
 ) -> Iterator[tuple[Any, ...]]:
+    for batch in _batches(place, table, columns, condition):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _batches(place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[Any]:
     with opened(place, table) as delta:
         # A file system of pyarrow's own: its threads need no Python then.
         files = SubTreeFileSystem(place.path(table), LocalFileSystem())
         dataset = delta.to_pyarrow_dataset(filesystem=files)
-        for batch in dataset.to_batches(columns=list(columns), filter=condition, batch_size=_BATCH_ROWS):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from dataset.to_batches(
+            columns=list(columns),
+            filter=condition,
+            batch_size=_BATCH_ROWS,
+            batch_readahead=_AHEAD,
+            fragment_readahead=_AHEAD,
+        )
 
 
 def _entry(

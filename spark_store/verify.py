@@ -6,8 +6,12 @@ of `latest` with what their events fold to (a sample of entities, or all of them
 looked for that the journal has trimmed: from the beginning, from an erasure, or from the snapshot that retention has left,
 up to `latest`, no revision may be missing. What was erased is not missed, and reported where it is still there although the
 pipeline has done it. How far it came stands in a file beside the watermark: a comparison that was interrupted goes on there,
-one that came to its end begins anew the next time. Memory is bounded by a range of events, also where a part of the
-entities, or one of them, has more: those are read in steps.
+one that came to its end begins anew the next time.
+
+Memory is bounded by a range, so many events and so many bytes of events or states, whatever the lake consists of; the index
+takes eight bytes of each entity, and the records of erasures are held. A range ends where it has enough. Entities are folded
+in parts of their ids; a part that has more events than may be held is halved, and one entity with more is read in steps.
+Which rows have been seen stands in a file without a name.
 
 It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above
 it, and told apart from what is missing. It shares no code with who writes the tables.
@@ -15,7 +19,10 @@ it, and told apart from what is missing. It shares no code with who writes the t
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import os
+import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,10 +36,10 @@ from mappings.signals import Event
 from spark_store import index_check, lake_rows
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
-from spark_store.faults import system_fault
+from spark_store.faults import sqlite_fault, system_fault
 from spark_store.folding import Folding, Ground, is_same_text, state_text
 from spark_store.follower import Entry, Follower, State
-from spark_store.lake_rows import Part
+from spark_store.lake_rows import Bound, Part, TooMuch, size
 from spark_store.records import entity_of
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.watermark import read_watermark
@@ -40,6 +47,9 @@ from spark_store.whole import write_whole
 
 RANGE = 100_000
 """So many events are compared at once."""
+
+RANGE_BYTES = 64 << 20
+"""So many bytes of events are compared at once, or one event; so many bytes of states are."""
 
 SAMPLE = 200
 """So many entities are folded where not all of them are."""
@@ -70,7 +80,8 @@ class Verdict(msgspec.Struct):
     """How far a comparison came, and what it found: also what is kept of one that was interrupted.
 
     `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
-    `latest` was, and `folded` how many of the parts of entities were. `pending`: erasures that the lake has not done yet.
+    `latest` was, and `unfolded` the id from which on entities are still to be folded, None where none is. `pending`:
+    erasures that the lake has not done yet.
     `indexed` whether the search index was, with how many entities; `unindexed`: entities that it has not reached yet.
     """
 
@@ -78,8 +89,7 @@ class Verdict(msgspec.Struct):
     last: int
     compared: int
     latest: bool = False
-    folded: int = 0
-    parts: list[Part] | None = None
+    unfolded: str | None = ""
     rows: int = 0
     entities: int = 0
     count: int = 0
@@ -104,6 +114,11 @@ class VerifyOptions:
     fold_all: bool = False
     restart: bool = False
     range: int = RANGE
+    bytes: int = RANGE_BYTES
+
+    @property
+    def bound(self) -> Bound:
+        return Bound(self.range, self.bytes)
 
 
 def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object] | None = None) -> Verdict:
@@ -168,7 +183,8 @@ def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
         _compare_index(place, verdict)
     while verdict.compared < verdict.last:
         first, last = verdict.compared + 1, min(verdict.last, verdict.compared + options.range)
-        verdict.add(_compare_events(work, first, last))
+        last, found = _compare_events(work, first, last)
+        verdict.add(found)
         verdict.compared = last
         verdict.rows += last - first + 1
         yield
@@ -179,14 +195,12 @@ def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
         verdict.add(_compare_snapshots(work))
         verdict.latest = True
         yield
-    if options.fold_all and verdict.parts is None:
-        verdict.parts = lake_rows.parts(place, options.range)
-    parts: list[Part | None] = [None] if verdict.parts is None else [*verdict.parts]
-    for part in parts[verdict.folded :]:
-        number, found = _compare_folded(work, part)
-        verdict.add(found)
+    while verdict.unfolded is not None:
+        part = _next_part(work, verdict.unfolded) if options.fold_all else None
+        number, folded = _compare_folded(work, part)
+        verdict.add(folded)
         verdict.entities += number
-        verdict.folded += 1
+        verdict.unfolded = None if part is None else part.end
         yield
 
 
@@ -197,12 +211,35 @@ def _compare_index(place: Lake, verdict: Verdict) -> None:
     verdict.count += max(0, found.differing - len(found.examples))
 
 
-def _compare_events(work: _Work, first: int, last: int) -> Iterator[Difference]:
-    place, follower, options, *_ = work
-    journal = {entry.seq: entry for entry in follower.entries(first, last)}
+def _compare_events(work: _Work, first: int, last: int) -> tuple[int, list[Difference]]:
+    """Up to which number, where these are too many bytes, and what differs."""
+    while True:
+        last, journal = _range(work, first, last)
+        try:
+            # What the journal has not got may be in the lake. One number is read whatever it is.
+            bound = work.options.bound if last > first else lake_rows.UNBOUND
+            return last, list(_events_unlike(work, journal, lake_rows.events_between(work.place, first, last, bound)))
+        except TooMuch:
+            last = (first + last) // 2
+
+
+def _range(work: _Work, first: int, last: int) -> tuple[int, dict[int, Entry]]:
+    """The journal's events up to `last`, or to the one with which they are enough; and which that is."""
+    journal: dict[int, Entry] = {}
+    held = 0
+    for entry in work.follower.entries(first, last):
+        held += size(entry)
+        if journal and held > work.options.bytes:
+            return entry.seq - 1, journal
+        journal[entry.seq] = entry
+    return last, journal
+
+
+def _events_unlike(work: _Work, journal: dict[int, Entry], lake: Iterable[Entry]) -> Iterator[Difference]:
+    follower, options = work.follower, work.options
     # Asked after the entries: what was trimmed meanwhile is not missed.
     oldest, before = follower.oldest(), 0
-    for kept in lake_rows.events_between(place, first, last):
+    for kept in lake:
         entry = journal.pop(kept.seq, None)
         if kept.seq == before:
             yield _event("there more than once", kept)
@@ -235,30 +272,63 @@ def _event(what: str, entry: Entry) -> Difference:
     return Difference(EVENTS.name, what, entry.entity, entry.revision, entry.seq)
 
 
+class Seen:
+    """What has been there already, in a file that has no name: it goes with this process, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            handle, name = tempfile.mkstemp(dir=folder)
+        except OSError as error:
+            raise system_fault(folder, error) from error
+        os.close(handle)
+        self._path = Path(name)
+        self._connection = sqlite3.connect(name, isolation_level=None)
+        self._path.unlink()
+        self._execute("PRAGMA journal_mode = OFF")
+        self._execute("CREATE TABLE seen (entity, type, revision, PRIMARY KEY (entity, type, revision)) WITHOUT ROWID")
+        # Never committed: what the cache cannot hold goes into the file, and nothing waits for the disk.
+        self._execute("BEGIN")
+
+    def add(self, entity_type: str, entity: str, revision: int = 0) -> bool:
+        """Whether it has not been there yet."""
+        return self._execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", entity, entity_type, revision).rowcount > 0
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(statement, parameters)
+        except sqlite3.Error as error:
+            raise sqlite_fault(self._path, error) from error
+
+
 def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
     """A row may be newer than the events below the watermark, never older; at the journal's revision it is the same."""
     place, follower, *_ = work
-    seen: set[tuple[str, str]] = set()
-    for kept in lake_rows.latest_states(place):
-        key = (kept.entity_type, kept.entity)
-        if key in seen:
-            yield _row("there more than once", kept)
-            continue
-        seen.add(key)
-        state = follower.state(*key)
-        if state is None or state.revision < kept.revision:
-            yield from _unknown(work, LATEST, kept)
-        elif state.revision > kept.revision:
-            is_erased = _is_erased(work, LATEST, kept)
-            if isinstance(is_erased, Difference):
-                yield is_erased
-            elif kept.revision < _owed(follower, *key, last):
-                yield _row("older than the entity's events", kept)
-        elif wrong := _unlike(state, kept):
-            yield _row(f"{', '.join(wrong)} not as in the journal", kept)
-    for state in follower.states(1, 0):
-        if (state.entity_type, state.entity) not in seen and _owed(follower, *state[:2], last):
-            yield _row("missing in the lake", state)
+    with contextlib.closing(Seen(place.pipeline)) as seen:
+        for kept in lake_rows.latest_states(place):
+            if seen.add(kept.entity_type, kept.entity):
+                yield from _latest_unlike(work, kept, last)
+            else:
+                yield _row("there more than once", kept)
+        for state in follower.states(1, 0):
+            if seen.add(state.entity_type, state.entity) and _owed(follower, *state[:2], last):
+                yield _row("missing in the lake", state)
+
+
+def _latest_unlike(work: _Work, kept: State, last: int) -> Iterator[Difference]:
+    state = work.follower.state(kept.entity_type, kept.entity)
+    if state is None or state.revision < kept.revision:
+        yield from _unknown(work, LATEST, kept)
+    elif state.revision > kept.revision:
+        is_erased = _is_erased(work, LATEST, kept)
+        if isinstance(is_erased, Difference):
+            yield is_erased
+        elif kept.revision < _owed(work.follower, kept.entity_type, kept.entity, last):
+            yield _row("older than the entity's events", kept)
+    elif wrong := _unlike(state, kept):
+        yield _row(f"{', '.join(wrong)} not as in the journal", kept)
 
 
 def _owed(follower: Follower, entity_type: str, entity: str, last: int) -> int:
@@ -273,20 +343,20 @@ def _owed(follower: Follower, entity_type: str, entity: str, last: int) -> int:
 
 def _compare_snapshots(work: _Work) -> Iterator[Difference]:
     """A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision."""
-    seen: set[tuple[str, str, int]] = set()
     erased = work.erasures.entities()
-    for kept in lake_rows.snapshots(work.place):
-        key = (kept.entity_type, kept.entity, kept.revision)
-        state = work.follower.state(kept.entity_type, kept.entity)
-        if key[:2] in erased and (is_erased := _is_erased(work, SNAPSHOTS, kept)):
-            yield from [is_erased] if isinstance(is_erased, Difference) else []
-        elif key in seen:
-            yield _row("there more than once", kept, SNAPSHOTS)
-        elif state is None or state.revision < kept.revision:
-            yield from _unknown(work, SNAPSHOTS, kept)
-        elif state.revision == kept.revision and (wrong := _unlike(state, kept)):
-            yield _row(f"{', '.join(wrong)} not as in the journal", kept, SNAPSHOTS)
-        seen.add(key)
+    with contextlib.closing(Seen(work.place.pipeline)) as seen:
+        for kept in lake_rows.snapshots(work.place):
+            key = (kept.entity_type, kept.entity)
+            is_new = seen.add(*key, kept.revision)
+            state = work.follower.state(*key)
+            if key in erased and (is_erased := _is_erased(work, SNAPSHOTS, kept)):
+                yield from [is_erased] if isinstance(is_erased, Difference) else []
+            elif not is_new:
+                yield _row("there more than once", kept, SNAPSHOTS)
+            elif state is None or state.revision < kept.revision:
+                yield from _unknown(work, SNAPSHOTS, kept)
+            elif state.revision == kept.revision and (wrong := _unlike(state, kept)):
+                yield _row(f"{', '.join(wrong)} not as in the journal", kept, SNAPSHOTS)
 
 
 def _unknown(work: _Work, table: Table, kept: State) -> Iterator[Difference]:
@@ -303,70 +373,90 @@ def _unlike(state: State, kept: State) -> list[str]:
     return wrong if is_same_text(state.state, kept.state) else [*wrong, "state"]
 
 
+def _next_part(work: _Work, first: str) -> Part:
+    """Entities from the id `first` on, as many as may be folded at once, as far as the journal tells that."""
+    return Part(first, end_of_part(work.follower.sizes(first), work.options.bound))
+
+
+def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: Bound) -> str | None:
+    """The id before which a part ends, from ids in order, each with a number of events and the bytes of a state. None where
+    all fit in. One id is never cut."""
+    begun = ""
+    rows = bytes = 0
+    for id, events, length in sizes:
+        rows += max(events, 1)
+        bytes += length
+        if begun not in ("", id) and (rows > bound.rows or bytes > bound.bytes):
+            return id
+        begun = id
+    return None
+
+
 def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Difference]]:
     """How many entities, and what differs. Without a part: a sample.
 
     What grows is read in the order in which it is written, and what retention and erasures leave behind at last: so nothing
     seems to be missing that comes or goes meanwhile.
     """
-    place, most = work.place, work.options.range
-    rows = sample(lake_rows.latest_states(place), SAMPLE) if part is None else list(lake_rows.states_in(place, part))
-    number = 0
+    place = work.place
+    rows = sample(lake_rows.latest_states(place), SAMPLE) if part is None else lake_rows.states_in(place, part)
+    group = sorted(rows, key=lambda row: row.entity)
+    histories = [(row, _history(work, row, entries)) for row, entries in _events(work, group, part is not None)]
+    names = list(dict.fromkeys(row.entity for row in group))
+    snapshots = lake_rows.snapshot_revisions(place, names if part is None else part)
     found: list[Difference] = []
-    for group in groups(rows, most):
-        names = list(dict.fromkeys(row.entity for row in group))
-        # Up to the last one: nothing lies between it and what its id with one more character would be.
-        of = names if part is None else Part(names[0], f"{names[-1]}\0")
-        histories = [(row, _history(work, row, entries)) for row, entries in _events(place, group, of, most)]
-        snapshots = lake_rows.snapshot_revisions(place, of)
-        for row, history in histories:
-            found += _gaps(work, row, history, snapshots.get((row.entity_type, row.entity), []))
-            if history.runs and row.entity_type in _FOLDABLE:
-                number += 1
-                found += _folded_unlike(row, history)
-    return number, found
-
-
-def groups(rows: Iterable[State], most: int) -> Iterator[list[State]]:
-    """All rows, by id, in groups that have led to at most so many events, or are of one id."""
-    group: list[State] = []
-    events = 0
-    for _, same in itertools.groupby(sorted(rows, key=lambda row: row.entity), key=lambda row: row.entity):
-        these = list(same)
-        more = sum(row.revision for row in these)
-        if group and events + more > most:
-            yield group
-            group, events = [], 0
-        group += these
-        events += more
-    if group:
-        yield group
+    for row, history in histories:
+        found += _gaps(work, row, history, snapshots.get((row.entity_type, row.entity), []))
+        found += history.unlike
+    return sum(bool(history.runs) and row.entity_type in _FOLDABLE for row, history in histories), found
 
 
 def _events(
-    place: Lake, group: Sequence[State], of: Part | Sequence[str], most: int
+    work: _Work, group: Sequence[State], is_whole: bool
 ) -> Iterator[tuple[State, Callable[[], Iterable[Entry]]]]:
-    """Each row with a way to go through its events, in order: those of a group are read at once, a long history in steps."""
-    if sum(row.revision for row in group) > most:
-        for row in group:
-            yield row, partial(lake_rows.history, place, row.entity_type, row.entity, row.revision, most)
+    """Each row of a group, which is by id, with a way to go through its events, in order. Those of all are read at once; of
+    more than may be held, those of each half, and of one entity step by step. `is_whole`: no row between these was left out.
+    """
+    place, bound = work.place, work.options.bound
+    names = list(dict.fromkeys(row.entity for row in group))
+    if not names:
         return
-    events = lake_rows.events_in(place, of) if isinstance(of, Part) else lake_rows.events_of(place, of)
-    entries = {key: list(found) for key, found in itertools.groupby(events, key=lambda it: (it.entity_type, it.entity))}
+    # Nothing lies between the last one and what its id with one more character would be.
+    events = _at_once(place, Part(names[0], f"{names[-1]}\0") if is_whole else names, bound)
+    if events is None and len(names) == 1:
+        for row in group:
+            yield row, partial(lake_rows.history, place, row.entity_type, row.entity, row.revision, bound)
+        return
+    if events is None:
+        middle = names[len(names) // 2]
+        yield from _events(work, [row for row in group if row.entity < middle], is_whole)
+        yield from _events(work, [row for row in group if row.entity >= middle], is_whole)
+        return
+    entries: dict[tuple[str, str], list[Entry]] = {}
+    for entry in events:
+        entries.setdefault((entry.entity_type, entry.entity), []).append(entry)
+    del events
     for row in group:
         yield row, partial(iter, entries.get((row.entity_type, row.entity), []))
 
 
+def _at_once(place: Lake, of: Part | Sequence[str], bound: Bound) -> list[Entry] | None:
+    """All events of these; None where they are more than may be held."""
+    try:
+        return lake_rows.events_of(place, of, bound)
+    except TooMuch:
+        return None
+
+
 class _History(NamedTuple):
-    """What an entity's events say: the oldest one behind the revision `erased`, the revisions that are there, as first and
-    last ones, and what those up to the row fold to, with the number of the last of them. `oldest` as the journal has it."""
+    """What an entity's events say: the oldest one behind the revision `erased`, without what it says, the revisions that are
+    there, as first and last ones, and what the row has unlike what they fold to. `oldest` as the journal has it."""
 
     erased: int
     oldest: int | None
     first: Entry | None
     runs: list[tuple[int, int]]
-    folding: Folding
-    seq: int
+    unlike: list[Difference]
 
 
 def _history(work: _Work, row: State, entries: Callable[[], Iterable[Entry]]) -> _History:
@@ -386,7 +476,7 @@ def _read(row: State, entries: Iterable[Entry], erased: int, oldest: int | None)
     entity = entity_of(row.entity_type, row.entity) if row.entity_type in _FOLDABLE else None
     for entry in entries:
         if first is None and entry.revision > erased:
-            first = entry
+            first = entry._replace(value=None, headers=b"")
         if runs and runs[-1][0] <= entry.revision <= runs[-1][1] + 1:
             runs[-1] = runs[-1][0], max(runs[-1][1], entry.revision)
         else:
@@ -394,7 +484,7 @@ def _read(row: State, entries: Iterable[Entry], erased: int, oldest: int | None)
         if entity is not None and entry.revision <= row.revision:
             seq = entry.seq
             folding.event(Event(entity, entry.revision, entry.timestamp, *entry[5:]))
-    return _History(erased, oldest, first, runs, folding, seq)
+    return _History(erased, oldest, first, runs, list(_folded_unlike(row, folding, seq)))
 
 
 def _gaps(work: _Work, row: State, history: _History, snapshots: Sequence[int]) -> Iterator[Difference]:
@@ -436,12 +526,12 @@ def missing(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[
         yield expected, last
 
 
-def _folded_unlike(row: State, history: _History) -> Iterator[Difference]:
-    made = history.folding.snapshot
+def _folded_unlike(row: State, folding: Folding, seq: int) -> Iterator[Difference]:
+    made = folding.snapshot
     # Events that are past their time, or not there yet, lead nowhere; holes are told elsewhere.
-    if history.folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
+    if folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
         return
-    folded = State(*row[:2], made.policy, made.revision, history.seq, made.created, made.modified, state_text(made))
+    folded = State(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
     if wrong := _unlike(folded, row):
         yield _row(f"{', '.join(wrong)} not as the events make it", row)
 

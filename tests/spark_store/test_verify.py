@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ from msgspec import structs
 
 from spark_store import lake_rows
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.follower import State
+from spark_store.follower import Entry, State
+from spark_store.lake_rows import Bound, Part
 from spark_store.rebuild import rebuild_index
-from spark_store.tables import EVENTS, LATEST
-from spark_store.verify import SAMPLE, SHOWN, Verdict, VerifyOptions, border, sample, verify
+from spark_store.tables import EVENTS, LATEST, Lake
+from spark_store.verify import SAMPLE, SHOWN, Seen, Verdict, VerifyOptions, border, end_of_part, sample, verify
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.spark_store.pipeline.lake_files import write_events, write_lake, write_latest
 from tests.spark_store.pipeline.past import eventful, tamper, trim
@@ -282,7 +285,7 @@ def test_an_interrupted_comparison_goes_on_and_says_the_same(site: Site) -> None
     expected = verify(site.lake, VerifyOptions(range=10, fold_all=True))
     assert expected.count == 2
     ranges: list[int] = []
-    for _ in range(10):
+    for _ in range(20):
         try:
             found = verify(site.lake, VerifyOptions(range=10, fold_all=True), stop(1))
         except Interrupted:
@@ -290,7 +293,7 @@ def test_an_interrupted_comparison_goes_on_and_says_the_same(site: Site) -> None
         else:
             break
     assert found == expected
-    assert len(ranges) == 7, "five ranges, latest, and one part"
+    assert len(ranges) == 12, "five ranges, latest, and six parts"
     with pytest.raises(Interrupted):
         verify(site.lake, VerifyOptions(range=10), stop(3))
     starts: list[int] = []
@@ -326,6 +329,93 @@ def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
         assert max(read) <= range
         entities.add(found.entities)
     assert entities == {10}
+
+
+@pytest.mark.parametrize("fold_all", [False, True])
+def test_what_is_told_is_the_same_however_few_bytes_are_held_at_once(
+    site: Site, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_events(site.folder, [row for row in events(site) if row["seq"] not in (9, 10)])
+    write_latest(
+        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+    )
+    expected = verify(site.lake, VerifyOptions(fold_all=fold_all))
+    assert expected.count == 4
+    held: list[int] = []
+    within, states_in = lake_rows._within, lake_rows.states_in
+
+    def counted(entries: Iterator[Entry], bound: Bound) -> Iterator[Entry]:
+        found = list(within(entries, bound))
+        held.append(sum(map(lake_rows.size, found)))
+        return iter(found)
+
+    def counted_states(place: Lake, part: Part) -> Iterator[State]:
+        found = list(states_in(place, part))
+        held.append(sum(len(row.state or b"") for row in found))
+        return iter(found)
+
+    monkeypatch.setattr(lake_rows, "_within", counted)
+    monkeypatch.setattr(lake_rows, "states_in", counted_states)
+    longest = max(len(row["value"] or "") + len(row["headers"]) for row in events(site))
+    longest = max(longest, *(len((row["state"] or "").encode()) for row in latest(site).values()))
+    for bytes in (1, 300, 1_000):
+        held.clear()
+        assert verify(site.lake, VerifyOptions(fold_all=fold_all, bytes=bytes)) == expected
+        assert max(held) <= max(bytes, longest + 40)
+        assert not site.lake.verified.exists()
+
+
+def test_events_that_only_the_lake_has_are_held_in_ranges_too(site: Site) -> None:
+    """Trimmed after the comparison began, or erased and not yet by the lake."""
+    tamper(site, "DELETE FROM entries WHERE seq BETWEEN 11 AND 40")
+    found = verify(site.lake, VerifyOptions(bytes=50))
+    assert (found.compared, found.rows, found.count) == (48, 48, 30)
+
+
+def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
+    """Of which the lake has states, and hardly any events."""
+    site = Site(tmp_path / "data")
+    site.write(60, 60)
+    write_lake(site.folder)
+    trim(site, 60)
+    write_events(site.folder, events(site)[:2])
+    parts: list[int] = []
+    found = verify(
+        site.lake, VerifyOptions(lambda *_: True, fold_all=True, range=7), lambda it: parts.append(it.entities)
+    )
+    assert len(parts) == 1 + 9, "latest, and parts of seven"
+    assert found.entities == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], None),
+        ([("a", 99, 99)], None),
+        ([("a", 5, 0), ("b", 5, 0)], None),
+        ([("a", 5, 0), ("b", 6, 0), ("c", 1, 0)], "b"),
+        ([("a", 1, 60), ("b", 1, 60)], "b"),
+        ([(name, 0, 0) for name in "abcdefghijkl"], "k"),
+        # A thing and its policy.
+        ([("a", 1, 0), ("b", 8, 0), ("b", 8, 0), ("c", 1, 0)], "c"),
+        ([("b", 8, 0), ("b", 8, 0), ("c", 1, 0)], "c"),
+    ],
+)
+def test_a_part_ends_where_it_has_enough(sizes: list[tuple[str, int, int]], expected: str | None) -> None:
+    assert end_of_part(sizes, Bound(10, 100)) == expected
+
+
+def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -> None:
+    tracemalloc.start()
+    with contextlib.closing(Seen(tmp_path)) as seen:
+        assert all(seen.add("thing", f"acme.site:{number:0100}") for number in range(50_000))
+        assert not seen.add("thing", f"acme.site:{0:0100}")
+        assert seen.add("policy", f"acme.site:{0:0100}")
+        assert seen.add("policy", f"acme.site:{0:0100}", 1)
+        assert list(tmp_path.iterdir()) == []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_file_that_is_no_progress_is_told(site: Site) -> None:
