@@ -34,7 +34,7 @@ from spark_store.errors import StoreError
 from spark_store.follower import Follower
 from spark_store.lag import Lag, measure, read_status
 from spark_store.tables import Lake
-from spark_store.watermark import Watermark, read_watermark
+from spark_store.watermark import UPKEEP, Watermark, read_watermark
 
 log = structlog.get_logger(__name__)
 
@@ -212,6 +212,14 @@ def _figures_of(watermark: Watermark) -> Iterator[Figure]:
         {(kind,): datetime.fromisoformat(at).timestamp() for kind, at in done.items() if at is not None},
         ("kind",),
     )
+    failing = {**dict.fromkeys(UPKEEP, False), **dict.fromkeys(watermark.upkeep_failures, True)}
+    failing["erasure"] = watermark.erasure_failure is not None
+    yield Figure(
+        "connectivity_pipeline_failing",
+        "1 while this failed the last time that the pipeline tried it; new events arrive all the same.",
+        {(kind,): is_failing for kind, is_failing in failing.items()},
+        ("kind",),
+    )
     if watermark.retention is not None:
         text = "Events that retention deleted the last time."
         yield Figure("connectivity_lake_retention_events", text, {(): watermark.retention.events})
@@ -271,6 +279,7 @@ class Pipeline:
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._trouble = Trouble()
+        self._is_following = False
         self._upkeep = ""
         self._seen = _Seen()
         self._looking = threading.Lock()
@@ -313,7 +322,7 @@ class Pipeline:
         cannot be read."""
         if self._settings.spark.mode is SparkMode.OFF:
             return
-        is_up = self.details == "following" if self._settings.spark.mode is SparkMode.EMBEDDED else None
+        is_up = self._is_following if self._settings.spark.mode is SparkMode.EMBEDDED else None
         watermark, _, pending = self._seen
         yield from pipeline_figures(is_up, watermark, pending)
 
@@ -390,7 +399,7 @@ class Pipeline:
             await process.wait()
             raise
         finally:
-            self._process = None
+            self._process, self._is_following = None, False
             if process.stdin is not None:
                 process.stdin.close()
 
@@ -411,6 +420,7 @@ class Pipeline:
         if event in _UPKEEP:
             self._upkeep = f"; upkeep failed: {said['reason']}" if "reason" in said else ""
         if event in _FOLLOWING or event in _UPKEEP:
+            self._is_following = True
             self.details = f"following{self._upkeep}"
         level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
         level(f"pipeline {event}", **said)

@@ -20,6 +20,9 @@ from spark_store.errors import StoreUnavailable
 from spark_store.faults import system_fault
 from spark_store.whole import write_whole
 
+UPKEEP = ("retention", "moment", "optimize", "vacuum")
+"""The kinds of upkeep."""
+
 
 class Batch(msgspec.Struct, frozen=True):
     """The batch that moved the watermark last: its events, and how many seconds it took."""
@@ -46,8 +49,8 @@ class Watermark(msgspec.Struct, frozen=True):
     """How far the lake is, and what the pipeline did last. Times are UTC text as in events.
 
     `erased` is the number of the last erasure that the lake has carried out, `erasure_failure` why the next one waits, if it
-    could not be carried out. `tables` is what they consist of, `compacted`
-    of how many files each did right after it was compacted.
+    could not be carried out; `upkeep_failures` says of each kind of upkeep that failed the last time why it did. `tables` is
+    what they consist of, `compacted` of how many files each did right after it was compacted.
     """
 
     seq: int = 0
@@ -61,6 +64,7 @@ class Watermark(msgspec.Struct, frozen=True):
     erasure_failure: str | None = None
     tables: Mapping[str, TableSize] = {}
     compacted: Mapping[str, int] = {}
+    upkeep_failures: Mapping[str, str] = {}
 
 
 def read_watermark(path: Path) -> Watermark:

@@ -108,6 +108,8 @@ class Stream:
         self._watermark = Watermark()
         self._kept = 0
         """The newest moment that is kept."""
+        self._at = ""
+        """The kind of upkeep that was begun last."""
         self._started = 0
         """Where the query began."""
         self._look = trust.first_look(None, self._time(), time.monotonic())
@@ -139,6 +141,9 @@ class Stream:
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
             self._look = trust.first_look(datetime.fromisoformat(looked.at), self._time(), time.monotonic())
+        if self._options.upkeep.retention.is_forever:
+            # It is not tried again.
+            self._note("retention", None)
         self._kept = lake.last_transaction(target.lake, MOMENTS, APP)
         with Follower.open(target.lake.journal) as follower:
             found = Found(
@@ -340,19 +345,33 @@ class Stream:
             return
         try:
             if todo.keep:
+                self._at = "moment"
                 self._keep_moment()
-            if any(todo._replace(keep=False)):
+            todo = todo._replace(keep=False)
+            if any(todo):
                 # No batch runs at the same time, so nothing can get into the way of anything.
                 with self._batch:
                     self._do(todo)
         except (PySparkException, Py4JJavaError, StoreError) as error:
-            now = datetime.now(UTC)
-            with self._batch:
-                self._kept = self._watermark.seq
-                self._done = self._done._replace(
-                    optimized=now, vacuumed=now, forgotten=now, batches=0, files=0, events=0
-                )
-            self._say("upkeep failed", reason=str(translated(error)))
+            self._put_off(str(translated(error)))
+
+    def _put_off(self, reason: str) -> None:
+        now = datetime.now(UTC)
+        with self._batch:
+            self._kept = self._watermark.seq
+            self._done = self._done._replace(optimized=now, vacuumed=now, forgotten=now, batches=0, files=0, events=0)
+            self._note(self._at, reason)
+            with contextlib.suppress(StoreError):
+                self._tell()
+        self._say("upkeep failed", reason=reason)
+
+    def _note(self, kind: str, failure: str | None) -> None:
+        """Remember whether this kind of upkeep has gone well."""
+        failures = {**self._watermark.upkeep_failures}
+        failures.pop(kind, None)
+        if failure is not None:
+            failures[kind] = failure
+        self._watermark = msgspec.structs.replace(self._watermark, upkeep_failures=failures)
 
     def _keep_moment(self) -> None:
         """Keep the moment that both tables have reached. Batches go on meanwhile: rows that are newer do no harm."""
@@ -360,25 +379,21 @@ class Stream:
         self._say("moment", seq=seq, things=moments.keep(self._target, seq))
         with self._batch:
             self._kept = seq
+            self._note("moment", None)
             self._count_files()
             self._tell()
 
     def _do(self, todo: Due) -> None:
-        target = self._target
-        begun, now = time.monotonic(), datetime.now(UTC)
-        if todo.forget:
-            self._forget()
-            self._done = self._done._replace(forgotten=now)
-        if todo.optimize:
-            self._say("snapshots", taken=snapshots.take(target))
-            maintenance.optimize(target)
-            compacted = {table.name: lake.size(target.lake, table).files for table in TABLES}
-            self._done = self._done._replace(optimized=now, batches=0)
-            self._watermark = msgspec.structs.replace(self._watermark, optimized=now_text(), compacted=compacted)
-        if todo.vacuum:
-            maintenance.vacuum(target)
-            self._done = self._done._replace(vacuumed=now)
-            self._watermark = msgspec.structs.replace(self._watermark, vacuumed=now_text())
+        begun = time.monotonic()
+        for kind, is_due, do in (
+            ("retention", todo.forget, self._forget),
+            ("optimize", todo.optimize, self._optimize),
+            ("vacuum", todo.vacuum, self._vacuum),
+        ):
+            if is_due:
+                self._at = kind
+                do()
+                self._note(kind, None)
         self._count_files()
         self._tell()
         self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
@@ -392,6 +407,20 @@ class Stream:
         events = retention.forget(self._target, self._options.upkeep.retention, self._look.believed)
         self._say("forgotten", events=events)
         self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(believed, events))
+        self._done = self._done._replace(forgotten=datetime.now(UTC))
+
+    def _optimize(self) -> None:
+        """Take the snapshots that are due, and compact."""
+        self._say("snapshots", taken=snapshots.take(self._target))
+        maintenance.optimize(self._target)
+        compacted = {table.name: lake.size(self._target.lake, table).files for table in TABLES}
+        self._done = self._done._replace(optimized=datetime.now(UTC), batches=0)
+        self._watermark = msgspec.structs.replace(self._watermark, optimized=now_text(), compacted=compacted)
+
+    def _vacuum(self) -> None:
+        maintenance.vacuum(self._target)
+        self._done = self._done._replace(vacuumed=datetime.now(UTC))
+        self._watermark = msgspec.structs.replace(self._watermark, vacuumed=now_text())
 
     def _time(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)

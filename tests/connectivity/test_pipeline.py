@@ -75,6 +75,11 @@ def test_pauses_grow_until_the_pipeline_has_worked_again() -> None:
     assert [trouble.pause(code) for code in (2, 4, 5)] == [None, None, None]
 
 
+def up(pipeline: Pipeline) -> bool:
+    (figure,) = [it for it in pipeline.figures() if it.name == "connectivity_pipeline_up"]
+    return bool(figure.values[()])
+
+
 async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "print('Java says something'); say('following', seq=7, newest=9); sys.exit(1)")
     with capture_logs() as lines:
@@ -113,6 +118,7 @@ async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
         pipeline.start()
         await wait_until(lambda: any(line["event"] == "pipeline half" for line in lines))
         assert pipeline.details == "following; upkeep failed: a damaged file"
+        assert up(pipeline), "events arrive all the same"
         assert [line["log_level"] for line in lines if line["event"] == "pipeline upkeep failed"] == ["warning"]
         assert pipeline._process is not None
         assert pipeline._process.stdin is not None
@@ -270,9 +276,28 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
         "connectivity_pipeline_batch_events 200.0",
         "connectivity_pipeline_batch_seconds 0.5",
     }
-    assert not [line for line in shown if 'kind="vacuum"' in line]
+    assert not [line for line in shown if 'run_timestamp_seconds{kind="vacuum"' in line]
     made._lake.watermark.write_bytes(b"spoilt")
     assert b"connectivity_lake_table" not in await monitor.scrape()
+    await made.close(1)
+
+
+async def test_upkeep_and_erasures_that_failed_are_a_metric(tmp_path: Path) -> None:
+    made, monitor = Pipeline(settings(tmp_path, spark={"mode": "external"})), Monitor()
+    monitor.look_first(made.look)
+    monitor.watch_figures(made.figures)
+    made._lake.pipeline.mkdir(parents=True)
+
+    async def failing() -> set[str]:
+        shown = (await monitor.scrape()).decode().splitlines()
+        found = [line for line in shown if line.startswith("connectivity_pipeline_failing{")]
+        assert len(found) == 5
+        return {line.partition('"')[2].partition('"')[0] for line in found if line.endswith(" 1.0")}
+
+    publish_watermark(made._lake.watermark, Watermark(3, upkeep_failures={"optimize": "a damaged file"}))
+    assert await failing() == {"optimize"}
+    publish_watermark(made._lake.watermark, Watermark(3, erasure_failure="a damaged file"))
+    assert await failing() == {"erasure"}
     await made.close(1)
 
 

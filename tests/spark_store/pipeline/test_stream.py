@@ -23,7 +23,7 @@ from spark_store.pipeline.maintenance import Due
 from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
 from spark_store.tables import TABLES, Lake
-from spark_store.watermark import Watermark, publish_watermark, read_watermark
+from spark_store.watermark import TableSize, Watermark, publish_watermark, read_watermark
 from tests.spark_store.pipeline.site import Site
 
 
@@ -233,6 +233,34 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     # As much as a day of a stop is believed.
     started()._do(Due(optimize=False, vacuum=False, forget=True))
     assert forgotten[2] == pytest.approx(begun + 86400, abs=600)
+
+
+def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    todo = [Due(optimize=True, vacuum=True, forget=False), Due(optimize=False, vacuum=True, forget=False)]
+    todo.append(todo[0])
+    damage = StoreUnavailable("a damaged file")
+
+    def optimize(_: Target) -> None:
+        if len(todo) == 2:
+            raise damage
+
+    def failures() -> list[str]:
+        running._keep_up()
+        assert said.pop() == ("upkeep failed" if len(todo) == 2 else "upkeep")
+        return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).upkeep_failures.items()]
+
+    monkeypatch.setattr(stream, "due", lambda *_: todo.pop(0))
+    monkeypatch.setattr(stream.snapshots, "take", lambda _: 0)
+    monkeypatch.setattr(maintenance, "optimize", optimize)
+    monkeypatch.setattr(stream.lake, "size", lambda *_: TableSize(1, 1))
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    running = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
+    assert failures() == ["optimize: a damaged file"]
+    assert failures() == ["optimize: a damaged file"], "old files were removed, and nothing was compacted"
+    assert failures() == []
 
 
 @pytest.mark.parametrize(("master", "planned"), [("local[2]", {"spark.sql.adaptive.enabled": "false"}), ("yarn", {})])
