@@ -170,11 +170,15 @@ def preview(settings: Settings) -> list[dict[str, Any]]:
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """How far the lake is. Raises NotReadable."""
+    """How far the lake is; with `spark.mode: off` nothing lags. Raises NotReadable."""
+    mode = settings.spark.mode
     try:
-        return read_status(Lake(settings.data_dir), datetime.now(UTC))
+        found = read_status(Lake(settings.data_dir), datetime.now(UTC))
     except StoreError as error:
         raise NotReadable(str(error)) from error
+    if mode is SparkMode.OFF:
+        found |= {"lag_events": None, "lag_seconds": None}
+    return {"mode": mode.value, **found}
 
 
 def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: int | None) -> Iterator[Figure]:
@@ -204,7 +208,7 @@ def _figures_of(watermark: Watermark) -> Iterator[Figure]:
         "batch": watermark.published,
         "optimize": watermark.optimized,
         "vacuum": watermark.vacuumed,
-        "retention": watermark.retention.at if watermark.retention is not None else None,
+        "retention": looked.by_hand or looked.at if (looked := watermark.retention) is not None else None,
     }
     yield Figure(
         "connectivity_pipeline_last_run_timestamp_seconds",

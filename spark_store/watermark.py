@@ -39,10 +39,14 @@ class TableSize(msgspec.Struct, frozen=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True):
-    """What retention did last: when, by the time that it believes (`spark_store.pipeline.trust`); how many events went."""
+    """What retention did last: when, by the time that it believes (`spark_store.pipeline.trust`); how many events went.
+
+    `by_hand`: somebody had it done since then, at this time by the clock, which changes nothing of what is believed.
+    """
 
     at: str
     events: int
+    by_hand: str | None = None
 
 
 class Watermark(msgspec.Struct, frozen=True):

@@ -29,14 +29,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError
 from spark_store.failure import Failure, note_failure
 from spark_store.faults import system_fault
-from spark_store.instants import now_text
+from spark_store.instants import as_text, now_text
 from spark_store.lag import read_status
 from spark_store.tables import TABLES, Lake
+from spark_store.watermark import Forgetting, Watermark
 
 if TYPE_CHECKING:
     from spark_store.pipeline.jobs import Target
@@ -198,13 +199,16 @@ def _optimize(given: argparse.Namespace) -> int:
         jobs.prepare(target)
         maintenance.optimize(target)
         maintenance.vacuum(target)
-        tables = {table.name: asdict(lake.size(target.lake, table)) for table in TABLES}
-    say("optimized", tables=tables)
+        tables, now = {table.name: lake.size(target.lake, table) for table in TABLES}, now_text()
+        compacted = {name: size.files for name, size in tables.items()}
+        done = {"optimized": now, "vacuumed": now, "tables": tables, "compacted": compacted}
+        maintenance.tell(target.lake, lambda _: done, "optimize", "vacuum")
+    say("optimized", tables={name: asdict(size) for name, size in tables.items()})
     return 0
 
 
 def _forget(given: argparse.Namespace) -> int:
-    from spark_store.pipeline import jobs, retention
+    from spark_store.pipeline import jobs, maintenance, retention
 
     rules, now = _retention(given), datetime.now(UTC)
     with _target(given, is_writing=not given.preview) as target:
@@ -212,8 +216,17 @@ def _forget(given: argparse.Namespace) -> int:
             say("preview", namespaces=[it.shown() for it in retention.preview(target, rules, now)])
         else:
             jobs.prepare(target)
-            say("forgotten", events=retention.forget(target, rules, now))
+            events = retention.forget(target, rules, now)
+            if not rules.is_forever:
+                maintenance.tell(target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention")
+            say("forgotten", events=events)
     return 0
+
+
+def _by_hand(last: Watermark, now: datetime, events: int) -> Forgetting:
+    """What retention did, by the clock: what the pipeline believes stays as it was."""
+    at = as_text(now)
+    return replace(last.retention or Forgetting(at, events), events=events, by_hand=at)
 
 
 def _rebuild(given: argparse.Namespace) -> int:

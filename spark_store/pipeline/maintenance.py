@@ -10,17 +10,22 @@ does: a merge and a compaction of one table exclude each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from spark_store import durable
+from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.retention import Retention
-from spark_store.tables import TABLES
+from spark_store.tables import TABLES, Lake
+from spark_store.watermark import Watermark, publish_watermark, read_watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +93,17 @@ def vacuum(target: Target) -> None:
     durable.sync(target.lake)
     for table in TABLES:
         target.spark.sql(f"VACUUM {target.name(table)}").collect()
+
+
+def tell(place: Lake, done: Callable[[Watermark], Mapping[str, Any]], *kinds: str) -> None:
+    """Publish what was `done` by hand, where nobody else writes the lake, and that these kinds of upkeep have gone well.
+
+    A watermark that cannot be read is left to the pipeline, which makes it anew. Raises StoreUnavailable.
+    """
+    durable.sync(place)
+    try:
+        last = read_watermark(place.watermark)
+    except StoreUnavailable:
+        return
+    failures = {kind: reason for kind, reason in last.upkeep_failures.items() if kind not in kinds}
+    publish_watermark(place.watermark, msgspec.structs.replace(last, upkeep_failures=failures, **done(last)))

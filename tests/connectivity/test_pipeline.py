@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -277,6 +278,9 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
         "connectivity_pipeline_batch_seconds 0.5",
     }
     assert not [line for line in shown if 'run_timestamp_seconds{kind="vacuum"' in line]
+    by_hand = Forgetting(at, 17, "2030-01-15T00:01:00.000000Z")
+    publish_watermark(made._lake.watermark, msgspec.structs.replace(published, retention=by_hand))
+    assert b'timestamp_seconds{kind="retention"} 1.89466566e+09' in await monitor.scrape()
     made._lake.watermark.write_bytes(b"spoilt")
     assert b"connectivity_lake_table" not in await monitor.scrape()
     await made.close(1)
@@ -339,6 +343,15 @@ def test_an_answer_may_be_no_while_each_line_is_heard(tmp_path: Path, monkeypatc
 def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(NotReadable, match="found no journal"):
         status(settings(tmp_path))
+
+
+def test_without_a_pipeline_the_status_tells_of_no_lag(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append(history(LAMP, 5))
+    journal.close()
+    found = status(settings(tmp_path, spark={"mode": "off"}))
+    assert (found["mode"], found["newest"], found["lag_events"], found["lag_seconds"]) == ("off", 5, None, None)
+    assert status(settings(tmp_path))["lag_events"] == 5
 
 
 def test_the_process_is_not_given_the_secrets_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:

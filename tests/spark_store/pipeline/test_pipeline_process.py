@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store import session
+from spark_store import lake, session
 from spark_store.errors import LakeBusy
 from spark_store.migrations import STEPS
+from spark_store.pipeline import __main__ as module
+from spark_store.pipeline import jobs, maintenance, retention
 from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
 from spark_store.session import lake_lock
 from spark_store.tables import EVENTS
-from spark_store.watermark import read_watermark
+from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.lake_files import write_events, write_lake
 from tests.spark_store.pipeline.past import tamper
@@ -121,6 +126,52 @@ def test_what_is_done_by_hand_looks_at_the_lock_before_spark_is_started(
         process.communicate(b"\n")
     with pytest.raises(AssertionError, match="Spark was started"):
         main([action, "--data-dir", str(site.folder)])
+
+
+@pytest.fixture
+def by_hand(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Everything that is done by hand takes no time and changes nothing."""
+    site.lake.pipeline.mkdir(parents=True)
+    monkeypatch.setattr(lake, "size", lambda *_: TableSize(4, 700))
+    monkeypatch.setattr(module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=site.lake)))
+    monkeypatch.setattr(jobs, "prepare", lambda _: None)
+    monkeypatch.setattr(maintenance, "optimize", lambda _: None)
+    monkeypatch.setattr(maintenance, "vacuum", lambda _: None)
+    monkeypatch.setattr(retention, "forget", lambda *_: 17)
+    return site
+
+
+def test_upkeep_by_hand_is_told_by_the_status(by_hand: Site) -> None:
+    failures = {"optimize": "a damaged file", "moment": "another one"}
+    publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, upkeep_failures=failures))
+    assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
+    found = read_watermark(by_hand.lake.watermark)
+    assert found.optimized is not None
+    assert found.vacuumed is not None
+    assert (found.seq, found.erased, found.upkeep_failures) == (3, 2, {"moment": "another one"})
+    assert (found.tables["events"], found.compacted["events"]) == (TableSize(4, 700), 4)
+
+
+@pytest.mark.parametrize("before", [Forgetting("2030-01-15T00:00:00.000000Z", 3), None])
+def test_retention_by_hand_is_told_and_the_pipeline_believes_what_it_has(
+    before: Forgetting | None, by_hand: Site
+) -> None:
+    publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
+    rules = """--retention={"default": {"seconds": 1}}"""
+    for _ in range(2):
+        assert main(["retention", "--data-dir", str(by_hand.folder), rules]) == 0
+    found = read_watermark(by_hand.lake.watermark).retention
+    assert found is not None
+    assert found.by_hand is not None
+    assert datetime.now(UTC) - datetime.fromisoformat(found.by_hand) < timedelta(hours=1)
+    assert found.events == 17
+    assert before is None or found.at == before.at
+
+
+def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipeline(by_hand: Site) -> None:
+    by_hand.lake.watermark.write_text("half of")
+    assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
+    assert by_hand.lake.watermark.read_text() == "half of"
 
 
 def test_the_status_is_known_without_spark(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

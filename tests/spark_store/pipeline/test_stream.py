@@ -6,24 +6,26 @@ import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from spark_store import durable
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
+from spark_store.instants import as_text
 from spark_store.pipeline import erasing, maintenance, stream
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Due
 from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
 from spark_store.tables import TABLES, Lake
-from spark_store.watermark import TableSize, Watermark, publish_watermark, read_watermark
+from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
 from tests.spark_store.pipeline.site import Site
 
 
@@ -230,6 +232,11 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     looked = read_watermark(target.lake.watermark).retention
     assert looked is not None
     assert looked.at == fields["believed"]
+    # What was done by hand went by the clock, which is wrong.
+    at = as_text(datetime.fromtimestamp(begun + wrong, UTC))
+    by_hand = Forgetting(looked.at, 0, at)
+    kept = read_watermark(target.lake.watermark)
+    publish_watermark(target.lake.watermark, msgspec.structs.replace(kept, retention=by_hand))
     # As much as a day of a stop is believed.
     started()._do(Due(optimize=False, vacuum=False, forget=True))
     assert forgotten[2] == pytest.approx(begun + 86400, abs=600)
