@@ -8,6 +8,9 @@ What one query may send back is bounded (see `spark_store.wide`), so a large exp
 (entity, revision) that a sample of the events shows to be about equally large. If a part is refused all the same, the rest
 goes on from the last event that came, in smaller parts.
 
+Whether it is to stop, because time is up or somebody asked for that, is looked at in every query and after every slice of
+rows that is read from the journal, filtered or written.
+
 An event that was erased is left out, even where the lake, or the journal, still has it.
 
 The file is there as a whole or not at all (`spark_store.output`).
@@ -16,11 +19,12 @@ The file is there as a whole or not at all (`spark_store.output`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,14 +34,15 @@ from spark_store import erasure
 from spark_store import lake as lakes
 from spark_store.erasure import Erasure
 from spark_store.errors import ResultTooLarge, StoreUnavailable, TooManyRows
-from spark_store.follower import Follower
+from spark_store.follower import Entry, Follower
 from spark_store.lake import Position
 from spark_store.output import Output
+from spark_store.rql.ast import Predicate
 from spark_store.selection import Selection, condition, matches, selects
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, Lake
 from spark_store.watermark import read_watermark
-from spark_store.wide import Cancellation, Limits, Sql, WideQueries
+from spark_store.wide import Cancellation, Limits, Sql, WideQueries, reason_to_stop
 
 PART_BYTES = 32 << 20
 """About how much one query is to bring: a quarter of what a pipeline of 1 GiB lets through."""
@@ -49,15 +54,24 @@ _SAMPLES = 100
 _GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20
 """A row group of the file is written when it has so many of either."""
 
-_MOST_WAITING = 2_000_000
-"""So many selected events may still be on their way to the lake: they are kept in memory."""
+_MOST_WAITING, _MOST_WAITING_BYTES = 2_000_000, 512 << 20
+"""So many selected events, and bytes of them, may still be on their way to the lake: they are kept in memory."""
+
+_SLICE_ROWS, _SLICE_BYTES = 4096, 8 << 20
+"""So many rows, of about so many bytes, are Python's at a time."""
 
 _TRIES = 5
 _TYPES = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 SCHEMA = pa.schema([(column.name, _TYPES[column.type]) for column in EVENTS.columns])
 """The file's columns: those of `events`."""
 
+Check: TypeAlias = Callable[[], None]
+"""Raises what ends an export before its time."""
+
 _ORDER = ("entity", "entity_type", "revision")
+_FILTERED = ("entity", "revision", "ts", "action", "path", "value")
+"""What a filter is asked about."""
+
 _SORT = [(name, "ascending") for name in _ORDER]
 _SIZE = "octet_length(entity) + octet_length(path) + coalesce(octet_length(value), 0) + octet_length(headers) + 80"
 
@@ -112,9 +126,11 @@ class Export:
         with Output.open(out, SCHEMA, force=force) as output:
             # First of all: what the lake carries out later than this is left out here.
             erased = _pending(self.queries.lake)
-            position, waiting = newest(self.queries.lake, selection, erased)
-            found = joined(self._from_lake(selection, erased, position, deadline), waiting)
-            for table in grouped(filtered(found, selection)):
+            check = partial(self._check, deadline)
+            position, waiting = newest(self.queries.lake, selection, erased, check)
+            found = filtered(self._from_lake(selection, erased, position, deadline), selection, check)
+            for table in grouped(joined(found, waiting)):
+                check()
                 count.add(table.column("revision"))
                 if self.limits.rows is not None and count.rows > self.limits.rows:
                     raise TooManyRows(
@@ -123,8 +139,14 @@ class Export:
                     )
                 output.write(table)
                 self.progress(count.rows)
+            check()
             size = output.finish()
         return Exported(out, count.rows, size, count.first, count.last)
+
+    def _check(self, deadline: float) -> None:
+        """Raises QueryCancelled, TimeIsUp."""
+        if (why := reason_to_stop(self.limits, deadline, self.cancellation)) is not None:
+            raise why
 
     def _from_lake(
         self, selection: Selection, erased: Sequence[Erasure], position: Position | None, deadline: float
@@ -213,11 +235,13 @@ def _pending(lake: Lake) -> list[Erasure]:
         return follower.erasures(done)
 
 
-def newest(lake: Lake, selection: Selection, erased: Sequence[Erasure] = ()) -> tuple[Position | None, pa.Table | None]:
+def newest(
+    lake: Lake, selection: Selection, erased: Sequence[Erasure] = (), check: Check = lambda: None
+) -> tuple[Position | None, pa.Table | None]:
     """Where the lake is, and the selected events behind that, in order, but for those that were erased; None where there
     are none of either.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable, and what `check` does.
     """
     gone: dict[tuple[str, str], int] = {}
     for it in erased:
@@ -226,7 +250,7 @@ def newest(lake: Lake, selection: Selection, erased: Sequence[Erasure] = ()) -> 
         position = lakes.position(lake) if (Path(lake.path(EVENTS)) / "_delta_log").is_dir() else None
         seq = 0 if position is None else position.seq
         with Follower.open(lake.journal) as follower:
-            rows = _selected(follower, selection, seq, gone)
+            rows = _selected(follower.entries(seq + 1, follower.newest()), selection, gone, check)
             oldest = follower.oldest()
         # What the lake had taken meanwhile may have been trimmed from the journal while it was read.
         if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
@@ -235,33 +259,61 @@ def newest(lake: Lake, selection: Selection, erased: Sequence[Erasure] = ()) -> 
 
 
 def _selected(
-    follower: Follower, selection: Selection, seq: int, gone: Mapping[tuple[str, str], int]
+    entries: Iterable[Entry], selection: Selection, gone: Mapping[tuple[str, str], int], check: Check
 ) -> pa.Table | None:
-    rows: list[dict[str, Any]] = []
-    for it in follower.entries(seq + 1, follower.newest()):
-        if it.seq > gone.get((it.entity_type, it.entity), 0) and selects(
-            selection, it.entity_type, it.entity, it.revision, it.timestamp
-        ):
-            rows.append(
-                {
-                    "entity_type": it.entity_type,
-                    "entity": it.entity,
-                    "namespace": namespace_of(it.entity),
-                    "revision": it.revision,
-                    "ts": datetime.fromisoformat(it.timestamp),
-                    "action": it.action,
-                    "path": it.path,
-                    "value": None if it.value is None else it.value.decode(),
-                    "headers": it.headers.decode(),
-                    "seq": it.seq,
-                }
+    found: list[pa.Table] = []
+    rows = size = 0
+    for table in filtered(_tables(entries, selection, gone), selection, check):
+        found.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows > _MOST_WAITING or size > _MOST_WAITING_BYTES:
+            raise StoreUnavailable(
+                f"found more than {_MOST_WAITING} events, or {_MOST_WAITING_BYTES >> 20} MiB of them, that are not in the "
+                "lake yet; wait until it has caught up: `connectivity pipeline status` says how far it is"
             )
-            if len(rows) > _MOST_WAITING:
-                raise StoreUnavailable(
-                    f"found more than {_MOST_WAITING} events that are not in the lake yet; wait until it has caught up: "
-                    "`connectivity pipeline status` says how far it is"
-                )
-    return pa.Table.from_pylist(rows, SCHEMA).sort_by(_SORT) if rows else None
+    return pa.concat_tables(found).sort_by(_SORT) if found else None
+
+
+def _tables(entries: Iterable[Entry], selection: Selection, gone: Mapping[tuple[str, str], int]) -> Iterator[pa.Table]:
+    """What is selected of each slice, which may be nothing; the filter is not asked."""
+    for part in _slices(entries):
+        yield _table(
+            [
+                it
+                for it in part
+                if it.seq > gone.get((it.entity_type, it.entity), 0)
+                and selects(selection, it.entity_type, it.entity, it.revision, it.timestamp)
+            ]
+        )
+
+
+def _slices(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    held, size = list[Entry](), 0
+    for it in entries:
+        held.append(it)
+        size += len(it.headers) + len(it.value or b"")
+        if len(held) >= _SLICE_ROWS or size >= _SLICE_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _table(entries: Sequence[Entry]) -> pa.Table:
+    """Events of the journal as the lake has them."""
+    columns = {
+        "entity_type": [it.entity_type for it in entries],
+        "entity": [it.entity for it in entries],
+        "namespace": [namespace_of(it.entity) for it in entries],
+        "revision": [it.revision for it in entries],
+        "ts": [datetime.fromisoformat(it.timestamp) for it in entries],
+        "action": [it.action for it in entries],
+        "path": [it.path for it in entries],
+        "value": [None if it.value is None else it.value.decode() for it in entries],
+        "headers": [it.headers.decode() for it in entries],
+        "seq": [it.seq for it in entries],
+    }
+    return pa.Table.from_pydict(columns, SCHEMA)
 
 
 def joined(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.Table]:
@@ -273,8 +325,9 @@ def joined(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.
             table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(_SORT)
             taken = upto
         yield table
-    if waiting is not None and taken < waiting.num_rows:
-        yield waiting.slice(taken)
+    while waiting is not None and taken < waiting.num_rows:
+        yield waiting.slice(taken, _GROUP_ROWS)
+        taken += _GROUP_ROWS
 
 
 def _before(waiting: pa.Table, low: int, last: Key) -> int:
@@ -293,16 +346,24 @@ def _key(table: pa.Table, place: int) -> Key:
     return Key(*(table.column(name)[place].as_py() for name in _ORDER))
 
 
-def filtered(tables: Iterator[pa.Table], selection: Selection) -> Iterator[pa.Table]:
+def filtered(tables: Iterable[pa.Table], selection: Selection, check: Check) -> Iterator[pa.Table]:
     """What the filter takes, if there is one; never an empty table."""
     predicate = selection.predicate
-    names = ("entity", "revision", "ts", "action", "path", "value")
     for table in tables:
+        check()
         if predicate is not None:
-            rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
-            table = table.filter(pa.array([matches(predicate, row) for row in rows], pa.bool_()))
+            table = table.filter(pa.chunked_array(_taken(table, predicate, check), pa.bool_()))
         if table.num_rows:
             yield table
+
+
+def _taken(table: pa.Table, predicate: Predicate, check: Check) -> Iterator[pa.Array]:
+    """Of each row whether the filter takes it, in slices."""
+    for begin in range(0, table.num_rows, _SLICE_ROWS):
+        check()
+        part = table.slice(begin, _SLICE_ROWS)
+        rows = zip(*(part.column(name).to_pylist() for name in _FILTERED), strict=True)
+        yield pa.array([matches(predicate, row) for row in rows], pa.bool_())
 
 
 def grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

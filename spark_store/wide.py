@@ -128,6 +128,17 @@ class Tables:
         return reader.load(self.lake.path(table))
 
 
+def reason_to_stop(limits: Limits, deadline: float, cancellation: Cancellation) -> WideQueryError | None:
+    """Why a query has to stop now, if it has to; `deadline` in monotonic seconds."""
+    if cancellation.is_set:
+        return QueryCancelled("the query was stopped, as asked")
+    if time.monotonic() >= deadline:
+        return TimeIsUp(
+            f"found no end of the query after {limits.seconds:g} s, which is its limit; ask for less, or allow more time"
+        )
+    return None
+
+
 Batch: TypeAlias = "pa.RecordBatch"
 Query: TypeAlias = "Sql | Callable[[Tables], DataFrame]"
 
@@ -271,14 +282,7 @@ class Answer:
 
     def _reason(self) -> WideQueryError | None:
         """Why the query has to stop now, if it has to."""
-        if self._cancellation.is_set:
-            return QueryCancelled("the query was stopped, as asked")
-        if time.monotonic() >= self._deadline:
-            return TimeIsUp(
-                f"found no end of the query after {self._limits.seconds:g} s, which is its limit; ask for less, or allow "
-                "more time"
-            )
-        return None
+        return reason_to_stop(self._limits, self._deadline, self._cancellation)
 
     def _check(self) -> None:
         if self._why is not None:

@@ -14,16 +14,25 @@ import pytest
 from deltalake import CommitProperties, Transaction
 
 from mappings.ids import EntityId, EntityType
-from spark_store import erasure
+from spark_store import erasure, rql
 from spark_store import export as module
-from spark_store.errors import NoPipeline, NoWideQueries, OutputUnusable, ResultTooLarge, StoreUnavailable, TooManyRows
-from spark_store.export import SCHEMA, Export, Key, cuts, joined, newest, within
+from spark_store.errors import (
+    NoPipeline,
+    NoWideQueries,
+    OutputUnusable,
+    QueryCancelled,
+    ResultTooLarge,
+    StoreUnavailable,
+    TimeIsUp,
+    TooManyRows,
+)
+from spark_store.export import SCHEMA, Export, Key, cuts, filtered, joined, newest, within
 from spark_store.journal import SqliteJournal
 from spark_store.lake import Position
 from spark_store.selection import Selection
 from spark_store.tables import APP, EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
-from spark_store.wide import Limits, WideQueries
+from spark_store.wide import Cancellation, Limits, WideQueries
 from tests.behaviours.journal import LAMP, change, history
 
 OTHER = EntityId(EntityType.THING, "acme.site", "lamp-6")
@@ -126,6 +135,40 @@ def test_too_many_waiting_events_are_not_kept_in_memory(lake: Lake, monkeypatch:
         newest(lake, Selection())
 
 
+def test_nor_are_too_many_bytes_of_them(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING_BYTES", 100)
+    with pytest.raises(StoreUnavailable, match="wait until it has caught up"):
+        newest(lake, Selection())
+
+
+def test_of_waiting_events_only_those_that_the_filter_takes_are_kept(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 1)
+    _, rows = newest(lake, Selection(predicate=rql.parse('eq(thingId,"acme.site:lamp-6")')))
+    assert keys(iter([rows])) == [("acme.site:lamp-6", "thing", 3)]
+
+
+def test_whether_to_stop_is_looked_at_after_each_slice_of_the_journal_whatever_is_selected(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLICE_ROWS", 1)
+    looked: list[None] = []
+    newest(lake, Selection(entity="acme.site:lamp-1"), (), lambda: looked.append(None))
+    assert len(looked) == 5
+
+
+def test_whether_to_stop_is_looked_at_after_each_slice_that_is_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLICE_ROWS", 2)
+    monkeypatch.setattr(module, "matches", lambda _, row: row[1] > 3)
+    looked: list[None] = []
+    table = events(*(("acme.site:lamp-7", "thing", revision) for revision in range(1, 6)))
+    selection = Selection(predicate=rql.parse("exists(thingId)"))
+    found = filtered([table], selection, lambda: looked.append(None))
+    assert [revision for *_, revision in keys(found)] == [4, 5]
+    assert len(looked) == 1 + 3
+
+
 class Answers:
     """Stands for the lake's Spark: sorts and cuts in this process, and refuses what is too large."""
 
@@ -202,6 +245,32 @@ def test_an_export_has_its_limits(lake: Lake, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(TooManyRows, match="found at least 9 events, expected at most 8"):
         export.run(Selection(), tmp_path / "it.parquet")
     assert not (tmp_path / "it.parquet").exists()
+
+
+def test_an_export_that_is_cancelled_after_its_last_query_writes_nothing(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancellation = Cancellation()
+    export, answers = exporting(lake, monkeypatch, cancellation=cancellation)
+    ask = answers.range
+
+    def last(after: Key | None, upto: Key | None) -> Iterator[pa.Table]:
+        yield from ask(after, upto)
+        cancellation.cancel()
+
+    monkeypatch.setattr(answers, "range", last)
+    with pytest.raises(QueryCancelled, match="as asked"):
+        export.run(Selection(), tmp_path / "it.parquet")
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export, answers = exporting(lake, monkeypatch, limits=Limits(0.0))
+    with pytest.raises(TimeIsUp, match="found no end of the query after 0 s"):
+        export.run(Selection(), tmp_path / "it.parquet")
+    assert (answers.ranges, list(tmp_path.glob("*.parquet"))) == ([], [])
 
 
 def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have_it(
