@@ -121,7 +121,9 @@ class Eraser:
             self._hide(record)
 
         try:
-            lake_erased = read_watermark(self._lake.watermark).erased
+            # In a thread, since the disk may be busy; before the order begins, in which nothing may come between. What the
+            # lake carries out meanwhile the journal knows of.
+            lake_erased = (await asyncio.to_thread(read_watermark, self._lake.watermark)).erased
             if self._store.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
             await self._store.take(lambda: begin(self._journal), forgets=entity)

@@ -349,6 +349,10 @@ class Pipeline:
                 log.info("pipeline is killed amid a batch", seconds=seconds)
                 self._signal(signal.SIGKILL)
             await self._running
+        await asyncio.to_thread(self._close_follower)
+
+    def _close_follower(self) -> None:
+        """Waits for a look, which may wait for the disk."""
         with self._looking:
             if self._follower is not None:
                 self._follower.close()

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from connectivity import erasing as module
 from connectivity.erasing import ERASED, Eraser, NotErased, UnknownEntity, entity_of, erase_here, recorded
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.store import Store
@@ -131,6 +132,27 @@ async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(site: Site, monk
     await wait_until(lambda: holes(site.folder) == 0, LONG)
 
 
+async def test_an_erasure_reads_the_watermark_beside_the_loop_and_takes_what_is_decided_meanwhile(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.store.submit(history(LAMP, 3))
+    is_reading, goes_on = threading.Event(), threading.Event()
+
+    def slow(path: Path) -> Watermark:
+        is_reading.set()
+        assert goes_on.wait(10), "the loop waits for the disk"
+        return read_watermark(path)
+
+    monkeypatch.setattr(module, "read_watermark", slow)
+    erasing = [asyncio.create_task(site.eraser.erase(LAMP, "anna")) for _ in range(2)]
+    await wait_until(is_reading.is_set)
+    await site.store.submit([change(LAMP, 4)])
+    goes_on.set()
+    records = [await it for it in erasing]
+    assert sorted((it["id"], it["seq"]) for it in records) == [(1, 4), (2, 4)]
+    assert snapshot(LAMP, 4) != site.store.snapshot(LAMP)
+
+
 async def test_a_number_that_the_lake_has_done_does_not_come_again(site: Site) -> None:
     """The journal was put back from a backup; what the lake did then is not what is asked for now."""
     await site.store.submit(history(LAMP, 3))
@@ -200,15 +222,23 @@ async def test_the_loop_reads_no_records(site: Site, monkeypatch: pytest.MonkeyP
     assert len(set(looks[1:])) == 1, "nothing was opened between two looks at the watermark"
 
 
-async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_anew(site: Site) -> None:
+async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_anew(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a turn of the loop in between: nothing of it is durable yet."""
+
+    async def at_once(read: Callable[..., Any], *arguments: Any) -> Any:
+        return read(*arguments)
+
     await site.store.submit(history(LAMP, 3))
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
     before = site.store.submit([change(LAMP, 4)])
     erasing = asyncio.create_task(site.eraser.erase(LAMP, "anna"))
     await asyncio.sleep(0)
     seen = site.store.snapshot(LAMP)
     assert seen is not None
     assert (seen.revision, seen.state, seen.policy) == (4, None, None)
+    monkeypatch.undo()
     after = site.store.submit([change(LAMP, 5)])
     await asyncio.gather(before, erasing, after)
     site.start()

@@ -315,6 +315,20 @@ async def test_a_scrape_reads_the_journal_beside_the_loop(tmp_path: Path, monkey
     await made.close(1)
 
 
+async def test_closing_waits_for_a_look_beside_the_loop(tmp_path: Path) -> None:
+    made = Pipeline(settings(tmp_path))
+    made._looking.acquire()
+    rescue = threading.Timer(10, made._looking.release)
+    rescue.start()
+    closing = asyncio.create_task(made.close(1))
+    await asyncio.sleep(0)
+    assert made._looking.locked(), "the loop goes on while somebody looks"
+    assert not closing.done()
+    rescue.cancel()
+    made._looking.release()
+    await closing
+
+
 async def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
     off = Pipeline(settings(tmp_path, spark={"mode": "off"}))
     await off.look()
