@@ -141,7 +141,7 @@ def ask(
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            if (found := _parsed(line.decode(errors="replace").strip())) is not None:
+            if (found := parsed(line.decode(errors="replace").strip())) is not None:
                 said.append(found)
                 told(found)
         exit_code = process.wait()
@@ -413,7 +413,7 @@ class Pipeline:
 
     def _hear(self, line: str, run: _Run) -> None:
         """One line of the process: an event of its own, or something that Java or a library has to say."""
-        said = _parsed(line)
+        said = parsed(line)
         if said is None:
             if line:
                 run.last.append(line)
@@ -453,7 +453,8 @@ def _has_worked(event: str, said: Mapping[str, Any]) -> bool:
     return event == "batch" or (event == "following" and "seq" in said and said["seq"] == said.get("newest"))
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def parsed(line: str) -> dict[str, Any] | None:
+    """What a pipeline process says with this line; None where that is somebody else's."""
     if not line.startswith('{"event": '):
         return None
     try:

@@ -10,7 +10,6 @@ alone, by a service that runs as well.
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import Any
 
 from connectivity.indexing import want_anew
 from connectivity.lock import DataFolderLocked, lock_folder
-from connectivity.pipeline import command, environment
+from connectivity.pipeline import command, environment, parsed
 from connectivity.settings import Settings
 from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
 from spark_store.lake_rows import is_there
@@ -95,7 +94,7 @@ def _rebuild_latest(settings: Settings, outcome: Outcome, tell: Callable[[str], 
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said = _parsed(line)
+            said = parsed(line) or {}
             match said.pop("event", None):
                 case "folded":
                     tell(f"latest: part {said['part']} of {said['parts']}")
@@ -110,12 +109,3 @@ def _rebuild_latest(settings: Settings, outcome: Outcome, tell: Callable[[str], 
         outcome.reason = f"the pipeline's process ended with {outcome.exit_code}: {last}"
     # Killed by a signal.
     outcome.exit_code = EXIT_FAILED if outcome.exit_code < 0 else outcome.exit_code
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    if not line.startswith('{"event": '):
-        return {}
-    with contextlib.suppress(ValueError):
-        found: dict[str, Any] = json.loads(line)
-        return found
-    return {}

@@ -8,7 +8,6 @@ Nothing is held between two calls, and nothing is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -19,7 +18,7 @@ from spark_store.follower import Entry, State
 from spark_store.instants import as_text
 from spark_store.lake import opened
 from spark_store.sql import literal
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table, is_table
 
 _BATCH_ROWS = 1_000
 _AHEAD = 1
@@ -58,7 +57,7 @@ class TooMuch(Exception):
 
 def is_there(place: Lake, table: Table) -> bool:
     """Whether the table has been made."""
-    return (Path(place.path(table)) / "_delta_log").is_dir()
+    return is_table(place.path(table))
 
 
 def version(place: Lake, table: Table) -> int:

@@ -34,7 +34,7 @@ from pyarrow.fs import LocalFileSystem
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable
 from spark_store.records import Times
-from spark_store.tables import APP
+from spark_store.tables import APP, is_table
 
 FOOTERS: Final = 512
 """The most files whose footers are kept: some tens of MiB at their largest."""
@@ -187,7 +187,7 @@ class OpenTable:
         """How often rows may have been deleted since this table was opened."""
 
     def is_there(self) -> bool:
-        return self._version is not None or Path(self._path, "_delta_log").is_dir()
+        return self._version is not None or is_table(self._path)
 
     def newest(self) -> Version:
         """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""

@@ -214,3 +214,8 @@ class Lake:
     def path(self, table: Table) -> str:
         """The folder of a table, absolute, as Spark and Delta readers want it."""
         return str((self.folder / table.name).absolute())
+
+
+def is_table(path: str) -> bool:
+    """Whether a table has been made in this folder."""
+    return Path(path, "_delta_log").is_dir()

@@ -25,7 +25,7 @@ from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.source import SOURCES, states_of
 from spark_store.pipeline.transforms import latest_rows
-from spark_store.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
+from spark_store.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table, is_table
 
 FEW = 20_000
 """Up to so many states are read in this process, however many events have led to them: to plan a source, and to write down
@@ -83,7 +83,7 @@ def prepare(target: Target) -> None:
 
 
 def _prepare(target: Target, table: Table) -> None:
-    if not (Path(target.lake.path(table)) / "_delta_log").is_dir():
+    if not is_table(target.lake.path(table)):
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         target.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {target.name(table)} ({table.ddl}) USING delta "

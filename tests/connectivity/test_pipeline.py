@@ -16,7 +16,17 @@ from structlog.testing import capture_logs
 
 from connectivity import pipeline as module
 from connectivity.monitor import Monitor
-from connectivity.pipeline import NotReadable, Pipeline, PipelineEnded, Trouble, answer, command, preview, status
+from connectivity.pipeline import (
+    NotReadable,
+    Pipeline,
+    PipelineEnded,
+    Trouble,
+    answer,
+    command,
+    parsed,
+    preview,
+    status,
+)
 from connectivity.settings import Settings
 from spark_store.journal import SqliteJournal
 from spark_store.watermark import Batch, Forgetting, TableSize, Watermark, publish_watermark
@@ -345,6 +355,20 @@ def test_a_preview_is_what_the_process_says(tmp_path: Path, monkeypatch: pytest.
     script(monkeypatch, "print('no room', file=sys.stderr); sys.exit(1)")
     with pytest.raises(PipelineEnded, match="no room"):
         preview(settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"event": "batch", "seq": 7}', {"event": "batch", "seq": 7}),
+        ('{"event": "half', None),
+        ('{"other": 1}', None),
+        ("Java", None),
+        ("", None),
+    ],
+)
+def test_a_line_is_the_pipelines_own_or_somebody_elses(line: str, said: dict[str, Any] | None) -> None:
+    assert parsed(line) == said
 
 
 def test_an_answer_may_be_no_while_each_line_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, is_table
 
 
 def test_design_8_20_the_promised_columns_keep_their_names_and_types() -> None:
@@ -27,6 +27,15 @@ def test_design_8_19_the_tables_lie_in_the_data_folder() -> None:
     lake = Lake(Path("/data"))
     names = ("events", "latest", "snapshots", "moments")
     assert [lake.path(table) for table in TABLES] == [f"/data/lake/{it}" for it in names]
+
+
+def test_a_table_is_there_once_it_has_a_log(tmp_path: Path) -> None:
+    path = Lake(tmp_path).path(EVENTS)
+    assert not is_table(path)
+    Path(path).mkdir(parents=True)
+    assert not is_table(path)
+    Path(path, "_delta_log").mkdir()
+    assert is_table(path)
 
 
 def test_every_reader_can_read_them() -> None:
