@@ -28,6 +28,9 @@ APP = "journal"
 """Whose transactions the appends to `events` and `moments` are, as Delta's log names them; their numbers are those of the
 journal."""
 
+ERASURES = "erasure"
+"""Which erasure a table has carried out last, as its own log says: the transaction of this name has its number."""
+
 
 class Column(NamedTuple):
     """A column: its name, its type in SQL, what it holds. `is_added`: tables of earlier versions have not got it."""

@@ -6,6 +6,9 @@ needs now is removed, however young it is, and so are whole states that an inter
 left to Delta's VACUUM, which spares what seems to be of the future once the clock was set back. A reader that holds an
 older version of a table finds files missing and has to open it anew. Everything here may be done twice.
 
+At the end each table's own log gets the number of the erasure. So a table that is put back from a backup is known by it,
+whichever it is, and is erased from again.
+
 The folders of tables are folders of this machine, or mounted here; and nobody else writes them meanwhile.
 """
 
@@ -21,7 +24,7 @@ from spark_store.erasure import Erasure, condition
 from spark_store.faults import damaged, system_fault
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.jobs import Target
-from spark_store.tables import TABLES, Lake, Table
+from spark_store.tables import ERASURES, TABLES, Lake, Table
 
 AT_ONCE = 50
 """So many erasures in one statement."""
@@ -33,13 +36,28 @@ def ready(erasures: Sequence[Erasure]) -> list[Erasure]:
 
 
 def erase(target: Target, erasures: Sequence[Erasure]) -> None:
-    """Delete the rows, what an interrupted rebuild has made of them, and every file that only older versions need."""
+    """Delete the rows, what an interrupted rebuild has made of them, and every file that only older versions need; then
+    note it in every table."""
     rebuild.discard(target.lake)
     for table in TABLES:
         for start in range(0, len(erasures), AT_ONCE):
             meant = condition(erasures[start : start + AT_ONCE])
             target.spark.sql(f"DELETE FROM {target.name(table)} WHERE {meant}").collect()
     clean(target)
+    # Only now: a backup that has the number has none of the old files.
+    for table in TABLES:
+        _note(target, table, erasures[-1].id)
+
+
+def noted(place: Lake) -> int:
+    """The number of the last erasure that every table has carried out; 0 for none. Raises StoreUnavailable, LakeUnfit."""
+    return min(lake.last_transaction(place, table, ERASURES) for table in TABLES)
+
+
+def _note(target: Target, table: Table, number: int) -> None:
+    """Append nothing, with this number. A deletion cannot carry it: Delta would pass over one that is done again."""
+    nothing = target.read(table).where("false")
+    nothing.writeTo(target.name(table)).option("txnAppId", ERASURES).option("txnVersion", str(number)).append()
 
 
 def clean(target: Target) -> None:

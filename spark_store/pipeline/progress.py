@@ -21,12 +21,6 @@ class Found(NamedTuple):
     merged: int
     watermark: int
 
-    @property
-    def is_older(self) -> bool:
-        """Whether a table is not the one that the watermark is about: an earlier one was put back, or it is new. So it may
-        have what has been erased since."""
-        return min(self.appended, self.merged) < self.watermark
-
 
 class Plan(NamedTuple):
     """The events whose states have to be merged before anything else (none if first > last), and where to go on."""

@@ -155,10 +155,9 @@ class Stream:
             )
             decided = plan(found)
             jobs.check_same_journal(target, follower, found.appended)
-        if found.is_older:
-            # What the watermark says of erasures is about another table: they are done again. Said before a merge, after
-            # which nobody would see that it was another one.
-            self._tell(erased=0, erased_at=None)
+        if (erased := erasing.noted(target.lake)) < self._watermark.erased:
+            # A table is not the one that the watermark is about: it has what was erased since.
+            self._tell(erased=erased, erased_at=None)
         if decided.first <= decided.last:
             self._say("catching up", first=decided.first, last=decided.last)
             jobs.merge_latest(target, decided.first, decided.last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from spark_store.pipeline.erasing import ready
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.rebuild import Progress
 from spark_store.records import Change, Snapshot
-from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
+from spark_store.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
 from spark_store.watermark import read_watermark
 from tests.behaviours.journal import change, event, timestamp
 from tests.spark_store.pipeline.site import Site, differences, lamp, take_all
@@ -236,3 +237,23 @@ def test_nothing_is_left_of_the_entity_in_any_file(
     left = target.read(LATEST).where(f"entity = '{lamp(9)}'").selectExpr(*columns)
     left.write.format("delta").mode("append").save(site.lake.path(SNAPSHOTS))
     assert differences(site) == [f"snapshots: erased, and still there: {lamp(9)} at revision 1, event 1"]
+
+
+@pytest.mark.spark
+def test_a_table_put_back_from_a_backup_is_erased_from_again(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    """Whichever it is, and although no event has come since."""
+    target = Target.of(spark, site.folder)
+    site.write(14)
+    take_all(spark, site)
+    assert snapshots.take(target, 2) == 7
+    shutil.copytree(site.lake.path(SNAPSHOTS), tmp_path / "backup")
+    erase_here(site.folder, lamp(6), "anna")
+    take_all(spark, site)
+    assert [lake.last_transaction(site.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
+    shutil.rmtree(site.lake.path(SNAPSHOTS))
+    shutil.copytree(tmp_path / "backup", site.lake.path(SNAPSHOTS))
+    # A process that starts knows of no other table.
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert ("erased", {"erasures": [1]}) in take_all(spark, site)
+    assert str(lamp(6)) not in {row["entity"] for row in site.table(SNAPSHOTS)}
+    assert [event for event, _ in take_all(spark, site)] == ["following"]

@@ -44,15 +44,6 @@ def test_a_pipeline_goes_on_where_the_tables_end(it: Found, expected: Plan) -> N
     assert plan(it) == expected
 
 
-@pytest.mark.parametrize(
-    ("appended", "merged", "expected"),
-    [(300, 300, False), (300, 400, False), (400, 300, False), (300, 299, True), (299, 300, True), (0, 0, True)],
-)
-def test_a_table_behind_the_watermark_is_another_one(appended: int, merged: int, expected: bool) -> None:
-    assert found(1, 500, appended, merged, watermark=300).is_older is expected
-    assert not found(1, 500).is_older
-
-
 def test_a_journal_that_ends_before_the_lake_is_refused() -> None:
     with pytest.raises(LakeUnfit, match=r"reaches to event 300.* ends at 200"):
         plan(found(1, 200, appended=300, merged=300, watermark=300))

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from spark_store import durable
+from spark_store import durable, lake
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.instants import as_text
@@ -24,7 +24,7 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Due
 from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
-from spark_store.tables import TABLES, Lake
+from spark_store.tables import APP, ERASURES, TABLES, Lake, Table
 from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
 from tests.spark_store.pipeline.site import Site
 
@@ -86,35 +86,39 @@ def test_nothing_is_removed_before_what_replaces_it_is_durable(
 ) -> None:
     tables = len(TABLES)
     monkeypatch.setattr(erasing, "_clean", lambda *_: done.append("clean"))
-    erasing.erase(target, [Erasure(1, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
-    assert done == [*["DELETE"] * tables, "sync True", *["clean"] * tables]
+    monkeypatch.setattr(erasing, "_note", lambda _, table, number: done.append(f"note {number} in {table.name}"))
+    erasing.erase(target, [Erasure(4, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
+    noted = [f"note 4 in {table.name}" for table in TABLES]
+    assert done == [*["DELETE"] * tables, "sync True", *["clean"] * tables, *noted]
     done.clear()
     maintenance.vacuum(target)
     assert done == ["sync True", *["VACUUM"] * tables]
 
 
-@pytest.mark.parametrize(("merged", "erased"), [(20, 0), (40, 3)])
-def test_erasures_are_to_be_done_again_before_an_older_table_is_mended(
-    merged: int, erased: int, target: Target, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("older", [*TABLES, None])
+def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
+    older: Table | None, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a kill after that would hide that it was one."""
+    """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
     Site(target.lake.data_dir).write(50)
-    publish_watermark(target.lake.watermark, Watermark(40, erased=3))
-    found = {"prepare": None, "appended": 45, "merged": merged, "check_same_journal": None}
+    publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
+    found = {"prepare": None, "appended": 45, "merged": 45, "check_same_journal": None}
     for name, value in found.items():
         monkeypatch.setattr(stream.jobs, name, lambda *_, value=value: value)
-    monkeypatch.setattr(stream.lake, "last_transaction", lambda *_: 0)
-    monkeypatch.setattr(stream.lake, "has_gaps", lambda *_: False)
 
-    def killed(_: Target, first: int, last: int) -> None:
-        assert (first, last) == (merged + 1, 45)
+    def noted(_: Lake, table: Table, app: str) -> int:
+        return {ERASURES: 2 if table == older else 4, APP: 0}[app]
+
+    def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stream.jobs, "merge_latest", killed)
+    monkeypatch.setattr(lake, "last_transaction", noted)
+    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
+    monkeypatch.setattr(Stream, "_publish", killed)
     with pytest.raises(KeyboardInterrupt):
         running(target)._catch_up()
     kept = read_watermark(target.lake.watermark)
-    assert (kept.seq, kept.erased) == (40, erased)
+    assert (kept.seq, kept.erased, kept.erased_at) == ((45, 3, "t") if older is None else (45, 2, None))
 
 
 def test_a_batch_begins_where_the_lake_is() -> None:
@@ -219,7 +223,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
 
     monkeypatch.setattr(stream.retention, "forget", forget)
     monkeypatch.setattr(stream.jobs, "prepare", lambda _: {})
-    monkeypatch.setattr(stream.lake, "last_transaction", no_further)
+    monkeypatch.setattr(lake, "last_transaction", no_further)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     running = started()
     running._do(Due(optimize=False, vacuum=False, forget=True))
