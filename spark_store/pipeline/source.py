@@ -7,14 +7,15 @@ touched, as they are when it is read; they may be newer than the range, never ol
 Options of both: `path`, the journal's file, and `parallelism`, how many partitions a large range is cut into. Of the stream:
 `start`, the offset to begin after, and `max_rows` of a batch. Of the states: `first` and `last`.
 
-A partition that finds fewer events than its numbers promise fails: something took away what the lake does not have yet.
+A partition that finds fewer events than its numbers promise fails, and so do states of which events were trimmed: something
+took away what the lake does not have yet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_store.errors import LakeUnfit
+from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import Entry, Follower, State
 from spark_store.pipeline.columns import LONG, short_events
 
@@ -161,9 +162,20 @@ class _StatesReader(DataSourceReader):
         return [Range(self._first, self._last, part, parts) for part in range(parts)]
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        with Follower.open(self._path) as follower:
-            rows = follower.states(partition.first, partition.last, partition.part, partition.parts)
-            yield from arrow(rows, State)
+        yield from _state_batches(self._path, partition)
+
+
+def _state_batches(path: Path, wanted: Range) -> Generator[pa.RecordBatch, None, None]:
+    first = wanted.first
+    with Follower.open(path) as follower:
+        yield from arrow(follower.states(first, wanted.last, wanted.part, wanted.parts), State)
+        # Asked afterwards: what was trimmed meanwhile nobody has seen.
+        oldest = follower.oldest_known() or follower.newest() + 1
+    if 1 < first < oldest:
+        raise StoreUnavailable(
+            f"{path}: expected every event from {first} on, found that some were trimmed: which entities they touched "
+            "nobody knows any more; the next start takes the states of all"
+        )
 
 
 SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates)
@@ -173,8 +185,8 @@ def states_of(path: Path, first: int, last: int, most: int) -> pa.Table | None:
     """What `journal_states` gives, read here; None where those are more than `most`, or too many bytes for one process."""
     rows = size = 0
     batches: list[pa.RecordBatch] = []
-    with Follower.open(path) as follower:
-        for batch in arrow(follower.states(first, last), State):
+    with contextlib.closing(_state_batches(path, Range(first, last))) as found:
+        for batch in found:
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows > most or size > _BATCH_BYTES:
                 return None

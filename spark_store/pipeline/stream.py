@@ -146,18 +146,13 @@ class Stream:
             self._note("retention", None)
         self._kept = lake.last_transaction(target.lake, MOMENTS, APP)
         with Follower.open(target.lake.journal) as follower:
-            found = Found(
-                oldest=follower.oldest_known(),
-                newest=follower.newest(),
-                appended=jobs.appended(target),
-                merged=0 if lake.has_gaps(target.lake, LATEST, "seq") else jobs.merged(target),
-                watermark=self._watermark.seq,
-            )
-            decided = plan(found)
-            jobs.check_same_journal(target, follower, found.appended)
-        if (erased := erasing.noted(target.lake)) < self._watermark.erased:
-            # A table is not the one that the watermark is about: it has what was erased since.
-            self._tell(erased=erased, erased_at=None)
+            newest, appended = follower.newest(), jobs.appended(target)
+            merged = 0 if lake.has_gaps(target.lake, LATEST, "seq") else jobs.merged(target)
+            jobs.check_same_journal(target, follower, appended)
+            self._step_back(min(appended, merged))
+            # Asked last: what is above the watermark nobody trims from now on.
+            found = Found(follower.oldest_known(), newest, appended, merged, self._watermark.seq)
+        decided = plan(found)
         if decided.first <= decided.last:
             self._say("catching up", first=decided.first, last=decided.last)
             jobs.merge_latest(target, decided.first, decided.last)
@@ -166,6 +161,15 @@ class Stream:
         self._say("following", seq=decided.last, newest=found.newest)
         forget_failure(target.lake.failure)
         return found.newest
+
+    def _step_back(self, reached: int) -> None:
+        """Say it where a table is not the one that the watermark is about: then it may be behind in events, and have what
+        was erased since."""
+        known = self._watermark
+        if reached < known.seq:
+            self._tell(seq=reached)
+        if (erased := erasing.noted(self._target.lake)) < known.erased:
+            self._tell(erased=erased, erased_at=None)
 
     def _last_watermark(self) -> Watermark:
         """What was published last. One that cannot be read is as good as none: the tables know what they hold."""

@@ -9,12 +9,24 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
-from spark_store.errors import LakeUnfit
+from connectivity.erasing import erase_here
+from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import Entry, State
 from spark_store.pipeline import columns
-from spark_store.pipeline.source import PARTITION_ROWS, JournalEvents, Range, _EventsReader, arrow, cut, states_of
+from spark_store.pipeline.source import (
+    PARTITION_ROWS,
+    JournalEvents,
+    JournalStates,
+    Range,
+    _EventsReader,
+    arrow,
+    cut,
+    states_of,
+)
 from tests.behaviours.journal import change
+from tests.spark_store.pipeline.past import tamper, trim
 from tests.spark_store.pipeline.site import Site, lamp
 
 
@@ -59,6 +71,24 @@ def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
     monkeypatch.setattr("spark_store.pipeline.source._BATCH_BYTES", read.nbytes - 1)
     assert states_of(site.lake.journal, 1, 50, 7) is None, "too many bytes"
     assert gc.isenabled()
+
+
+def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: Site) -> None:
+    """Which entities it touched nobody knows any more; all entities there are can still be told."""
+    site.write(50, entities=7)
+    erase_here(site.folder, lamp(6), "anna")  # the event 21, among others
+    trim(site, 20)
+    tamper(site, "DELETE FROM holes WHERE seq <= 20")
+    states = JournalStates({"path": str(site.lake.journal), "first": "21", "last": "50", "parallelism": "1"}).reader(
+        StructType()
+    )
+    for first in (1, 21):
+        assert states_of(site.lake.journal, first, 50, 7) is not None
+        assert [batch.num_rows for batch in states.read(Range(first, 50))] == [6]
+    with pytest.raises(StoreUnavailable, match="every event from 20 on, found that some were trimmed"):
+        states_of(site.lake.journal, 20, 50, 7)
+    with pytest.raises(StoreUnavailable, match="every event from 20 on"):
+        list(states.read(Range(20, 50)))
 
 
 def test_reading_leaves_the_collector_as_it_was() -> None:

@@ -19,13 +19,14 @@ from spark_store import durable, lake
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.instants import as_text
-from spark_store.pipeline import erasing, maintenance, stream
+from spark_store.pipeline import erasing, jobs, maintenance, stream
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Due
 from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
 from spark_store.tables import APP, ERASURES, TABLES, Lake, Table
 from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
+from tests.spark_store.pipeline.past import trim
 from tests.spark_store.pipeline.site import Site
 
 
@@ -104,7 +105,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
     publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
     found = {"prepare": None, "appended": 45, "merged": 45, "check_same_journal": None}
     for name, value in found.items():
-        monkeypatch.setattr(stream.jobs, name, lambda *_, value=value: value)
+        monkeypatch.setattr(jobs, name, lambda *_, value=value: value)
 
     def noted(_: Lake, table: Table, app: str) -> int:
         return {ERASURES: 2 if table == older else 4, APP: 0}[app]
@@ -119,6 +120,32 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
         running(target)._catch_up()
     kept = read_watermark(target.lake.watermark)
     assert (kept.seq, kept.erased, kept.erased_at) == ((45, 3, "t") if older is None else (45, 2, None))
+
+
+def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_same(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service trims up to the watermark: it hears of the table before it is decided what to merge into it."""
+    site, known = Site(target.lake.data_dir), []
+    site.write(50)
+    publish_watermark(target.lake.watermark, Watermark(45))
+
+    def trimmed(*_: Any) -> None:
+        trim(site, 30)
+
+    def merged(_: Target, first: int, last: int) -> None:
+        known.append((read_watermark(target.lake.watermark).seq, first, last))
+        raise KeyboardInterrupt
+
+    found = {"prepare": lambda _: None, "appended": lambda _: 45, "merged": lambda _: 20, "check_same_journal": trimmed}
+    for name, call in found.items():
+        monkeypatch.setattr(jobs, name, call)
+    monkeypatch.setattr(jobs, "merge_latest", merged)
+    monkeypatch.setattr(lake, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
+    with pytest.raises(KeyboardInterrupt):
+        running(target)._catch_up()
+    assert known == [(20, 1, 45)]
 
 
 def test_a_batch_begins_where_the_lake_is() -> None:
