@@ -78,8 +78,9 @@ def mend(lake: Lake) -> list[Path]:
     """Take away commits that a power cut has spoilt, newest first, and say which; nobody writes the lake meanwhile.
 
     Only the newest one of a table, only if it is younger than the watermark (so what it did is done again), and only
-    where it says nothing, or half of it, or names files that are not there as a whole. Other damage stays for people to
-    see, and so does all of it where there is no watermark to go by. Raises StoreUnavailable.
+    where it says nothing, or half of it, or names files that are not there as a whole. A checkpoint that was made of it
+    goes too, also if it alone is spoilt; but all stays where the log would lack something without it. Other damage stays
+    for people to see, and so does all of it where there is no watermark to go by. Raises StoreUnavailable.
     """
     try:
         if not lake.watermark.exists():
@@ -93,13 +94,42 @@ def mend(lake: Lake) -> list[Path]:
 def _mended(table: Path, published: int) -> Iterator[Path]:
     log = table / "_delta_log"
     for commit in sorted((it for it in log.glob("*.json") if it.stem.isdigit()), reverse=True):
-        is_first, has_checkpoint = int(commit.stem) == 0, any(log.glob(f"{commit.stem}.checkpoint*"))
-        if is_first or has_checkpoint or commit.stat().st_mtime_ns <= published or not _is_spoilt(commit):
+        if int(commit.stem) == 0 or commit.stat().st_mtime_ns <= published:
+            return
+        is_spoilt, checkpoints = _is_spoilt(commit), sorted(log.glob(f"{commit.stem}.checkpoint*"))
+        if checkpoints and (is_spoilt or not all(map(_is_parquet, checkpoints))):
+            if not _is_complete(log, int(commit.stem)):
+                return
+            # Without it a reader looks for the checkpoints that there are.
+            _remove(log / "_last_checkpoint")
+            for checkpoint in checkpoints:
+                _remove(checkpoint)
+                yield checkpoint
+        if not is_spoilt:
             return
         # The commit goes last: if this is interrupted, the next one takes it up.
-        for name in (f".{commit.stem}.crc.crc", f"{commit.stem}.crc", f".{commit.name}.crc", commit.name):
-            (log / name).unlink(missing_ok=True)
+        _remove(log / f"{commit.stem}.crc")
+        _remove(commit)
         yield commit
+
+
+def _remove(file: Path) -> None:
+    """With its checksum."""
+    for it in (file.with_name(f".{file.name}.crc"), file):
+        it.unlink(missing_ok=True)
+
+
+def _is_complete(log: Path, version: int) -> bool:
+    """Whether a table's log says everything before this version, from an older checkpoint on or from its beginning."""
+    found = (int(it.name.partition(".")[0]) for it in log.glob("[0-9]*.checkpoint.parquet") if _is_parquet(it))
+    first = max((number + 1 for number in found if number < version), default=0)
+    commits = {it.name for it in log.glob("*.json") if it.stat().st_size}
+    return all(f"{number:020}.json" in commits for number in range(first, version))
+
+
+def _is_parquet(file: Path) -> bool:
+    """Whether it has its end, which a file that was cut off lacks."""
+    return file.read_bytes().endswith(b"PAR1")
 
 
 class _Add(msgspec.Struct):

@@ -130,16 +130,69 @@ def test_commits_that_are_spoilt_one_upon_the_other_go_together(place: Lake) -> 
     assert rows(place) == [0]
 
 
+def checkpoint(place: Lake, number: int) -> Path:
+    """Made of a table that ends there."""
+    DeltaTable(place.path(EVENTS)).create_checkpoint()
+    file = commit(place, number).with_suffix(".checkpoint.parquet")
+    assert file.stat().st_size > 0
+    return file
+
+
+@pytest.mark.parametrize("spoil", ["commit", "checkpoint", "both"])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_checkpoint_of_the_newest_commit_goes_too_where_the_log_says_everything_without_it(
+    place: Lake, spoil: str, is_old: bool
+) -> None:
+    """From its beginning, or from an older checkpoint. Delta writes one right after each fiftieth commit."""
+    if is_old:
+        checkpoint(place, 2)
+        for number in (0, 1):
+            commit(place, number).unlink()
+    write_deltalake(place.path(EVENTS), pa.table({"n": [3]}), mode="append")
+    publish(place, before=True)
+    newest = checkpoint(place, 3)
+    beside = newest.with_name(f".{newest.name}.crc")
+    beside.touch()
+    gone = [newest] if spoil == "checkpoint" else [newest, commit(place, 3)]
+    for file in gone[spoil == "commit" :]:
+        os.truncate(file, 0)
+    assert durable.mend(place) == gone
+    assert [file for file in (*gone, beside) if file.exists()] == []
+    assert not newest.with_name("_last_checkpoint").exists(), "it is of the one that went"
+    kept = [0, 1, 2, 3] if spoil == "checkpoint" else [0, 1, 2]
+    assert rows(place) == kept
+    write_deltalake(place.path(EVENTS), pa.table({"n": [4]}), mode="append")
+    assert rows(place) == [*kept, 4]
+    assert durable.mend(place) == []
+
+
+@pytest.mark.parametrize("missing", ["commit", "empty commit", "older checkpoint"])
+def test_a_checkpoint_without_which_the_log_would_lack_something_stays(place: Lake, missing: str) -> None:
+    older = checkpoint(place, 2)
+    write_deltalake(place.path(EVENTS), pa.table({"n": [3]}), mode="append")
+    publish(place, before=True)
+    newest = checkpoint(place, 3)
+    if missing == "older checkpoint":
+        commit(place, 0).unlink()
+        os.truncate(older, 0)
+    else:
+        older.unlink()
+        os.truncate(commit(place, 1), 0)
+        if missing == "commit":
+            commit(place, 1).unlink()
+    os.truncate(commit(place, 3), 0)
+    assert durable.mend(place) == []
+    assert newest.exists()
+    os.truncate(newest, 0)
+    assert durable.mend(place) == [], "what it said nobody else can say"
+
+
 def test_other_damage_stays_as_it_is(place: Lake) -> None:
     os.truncate(commit(place, 2), 0)
     assert durable.mend(place) == [], "nobody knows what was published"
     publish(place)
     assert durable.mend(place) == [], "what was published is durable: this was no power cut"
     publish(place, before=True)
-    checkpoint = commit(place, 2).with_name(f"{2:020}.checkpoint.parquet")
-    checkpoint.touch()
-    assert durable.mend(place) == [], "somebody has relied on it"
-    checkpoint.unlink()
     for number in (1, 0):
         os.truncate(commit(place, number), 0)
     assert durable.mend(place) == [commit(place, 2), commit(place, 1)], "without the first one there is no table"
