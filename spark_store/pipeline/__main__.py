@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
+from spark_store import durable
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError
 from spark_store.failure import Failure, note_failure
 from spark_store.faults import system_fault
@@ -322,6 +323,8 @@ def _target(
             with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
                 if is_writing:
                     sweep(lake)
+                    if mended := durable.mend(lake):
+                        say("log mended", commits=[str(commit.relative_to(lake.folder)) for commit in mended])
                 yield Target.of(spark, given.data_dir)
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise translated(error) from error

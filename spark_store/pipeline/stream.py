@@ -135,8 +135,6 @@ class Stream:
     def _catch_up(self) -> int:
         """Make the tables, finish what was begun, and find out where to go on. The number of the journal's newest event."""
         target = self._target
-        if mended := durable.mend(target.lake):
-            self._say("log mended", commits=[str(commit.relative_to(target.lake.folder)) for commit in mended])
         jobs.prepare(target)
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:

@@ -18,11 +18,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store import lake, session
-from spark_store.errors import LakeBusy
+from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.migrations import STEPS
 from spark_store.pipeline import __main__ as module
 from spark_store.pipeline import jobs, maintenance, retention
 from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
+from spark_store.pipeline.jobs import Target
 from spark_store.session import lake_lock
 from spark_store.tables import EVENTS
 from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
@@ -172,6 +173,32 @@ def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipe
     by_hand.lake.watermark.write_text("half of")
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
     assert by_hand.lake.watermark.read_text() == "half of"
+
+
+@pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])
+def test_whoever_writes_the_lake_mends_it_first(
+    options: list[str], site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who only looks leaves it as it is."""
+    site.write(3)
+    write_lake(site.folder)
+    os.utime(site.lake.watermark, ns=(1, 1))
+    write_events(site.folder, [])
+    newest = Path(site.lake.path(EVENTS)) / "_delta_log" / f"{1:020}.json"
+    os.truncate(newest, 0)
+
+    def ready(*_: object) -> None:
+        assert newest.exists() is ("--preview" in options)
+        raise StoreUnavailable("as far as needed")
+
+    spark = SimpleNamespace(version="4", stop=lambda: None)
+    monkeypatch.setattr(session, "start_session", lambda _: spark)
+    monkeypatch.setattr(session, "lake_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(Target, "of", ready)
+    assert main([*options, "--data-dir", str(site.folder)]) == EXIT_FAILED
+    output = said(capsys)
+    assert "as far as needed" in output
+    assert ('"event": "log mended"' in output) is ("--preview" not in options)
 
 
 def test_the_status_is_known_without_spark(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
