@@ -19,9 +19,13 @@ from typing import Any
 
 import msgspec
 
+from mappings.ids import EntityType
 from mappings.signals import Event
 from spark_store.records import Snapshot
 from spark_store.replay import evolve
+
+FOLDABLE = frozenset(type.value for type in EntityType)
+"""The types of entities that can be folded: the lake may have others, of a later version."""
 
 
 class Ground(str, Enum):

@@ -18,12 +18,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from mappings.ids import EntityType
 from mappings.signals import Event
 from spark_store import indexing, lake, lake_rows
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.faults import sqlite_fault
-from spark_store.folding import Folding, Ground, is_same_text, state_text
+from spark_store.folding import FOLDABLE, Folding, Ground, is_same_text, state_text
 from spark_store.follower import State
 from spark_store.journal import SqliteJournal
 from spark_store.records import Snapshot, entity_of
@@ -35,7 +34,6 @@ CHUNK = 2000
 """So many entities are looked at in one transaction."""
 
 _SHOWN = 10
-_FOLDABLE = {type.value for type in EntityType}
 
 _ENTITIES = """
     SELECT key, type, id, policy, revision, newest_seq, created, modified, state FROM entities
@@ -215,7 +213,7 @@ class _Run:
     def _folded(self, row: _Row, known: State | None) -> tuple[Folding, int]:
         """The state, and the number of the newest event that it rests on."""
         folding, newest, (type, id) = Folding(), 0, row.state[:2]
-        if type not in _FOLDABLE:
+        if type not in FOLDABLE:
             return folding, newest
         if known is not None:
             folding.known(as_snapshot(known))

@@ -31,13 +31,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from mappings.ids import EntityType
 from mappings.signals import Event
 from spark_store import index_check, lake_rows
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.faults import sqlite_fault, system_fault
-from spark_store.folding import Folding, Ground, is_same_text, state_text
+from spark_store.folding import FOLDABLE, Folding, Ground, is_same_text, state_text
 from spark_store.follower import Entry, Follower, State
 from spark_store.lake_rows import Bound, Part, TooMuch, size
 from spark_store.records import entity_of
@@ -57,7 +56,6 @@ SAMPLE = 200
 SHOWN = 50
 """Differences that are told one by one; the others are counted."""
 
-_FOLDABLE = {type.value for type in EntityType}
 _SAME = ("entity_type", "entity", "revision", "timestamp", "action", "path", "value", "headers")
 _STATE_SAME = ("policy", "seq", "created", "modified")
 
@@ -408,7 +406,7 @@ def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Differenc
     for row, history in histories:
         found += _gaps(work, row, history, snapshots.get((row.entity_type, row.entity), []))
         found += history.unlike
-    return sum(bool(history.runs) and row.entity_type in _FOLDABLE for row, history in histories), found
+    return sum(bool(history.runs) and row.entity_type in FOLDABLE for row, history in histories), found
 
 
 def _events(
@@ -473,7 +471,7 @@ def _read(row: State, entries: Iterable[Entry], erased: int, oldest: int | None)
     first: Entry | None = None
     runs: list[tuple[int, int]] = []
     folding, seq = Folding(), 0
-    entity = entity_of(row.entity_type, row.entity) if row.entity_type in _FOLDABLE else None
+    entity = entity_of(row.entity_type, row.entity) if row.entity_type in FOLDABLE else None
     for entry in entries:
         if first is None and entry.revision > erased:
             first = entry._replace(value=None, headers=b"")

@@ -23,12 +23,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from mappings.ids import EntityType
 from mappings.signals import Event
 from spark_store import durable, lake_rows
 from spark_store.errors import LakeUnfit
 from spark_store.faults import system_fault
-from spark_store.folding import Folding, Ground, state_text
+from spark_store.folding import FOLDABLE, Folding, Ground, state_text
 from spark_store.follower import State
 from spark_store.instants import SPARK_FORMAT
 from spark_store.lake_rows import Part
@@ -54,7 +53,6 @@ FOLDED_SCHEMA = (
 _KNOWN = "known"
 _BATCH_ROWS = 1000
 _BATCH_BYTES = 8 << 20
-_FOLDABLE = {type.value for type in EntityType}
 _ORDER = ("entity_type", "entity", "revision", "rank", "seq")
 _ITEM = (*_ORDER, "at", "action", "path", "text", "headers", "policy", "created")
 
@@ -234,7 +232,7 @@ def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         last = max(last, seq)
         if action == _KNOWN:
             folding.known(as_snapshot(State(type, id, policy, revision, seq, created, at, _bytes(text))))
-        elif type in _FOLDABLE:
+        elif type in FOLDABLE:
             folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), headers.encode()))
     if current is not None:
         yield _row(current, folding, last)
