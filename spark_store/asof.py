@@ -8,8 +8,10 @@ the number of things and with what happened since the moment, not with the lengt
 Tables are read at versions that fit each other, events first: retention leaves a snapshot before it takes events away.
 
 Who may read what is a matter of today: of the policy that a thing names today, or named when it was deleted. The journal is
-asked for that, so a thing that was erased is not answered, even where the lake still has it. Whoever knows the policies
-gives the `Access` to each (`judged`).
+asked for that. Whoever knows the policies gives the `Access` to each (`judged`).
+
+What was erased is not answered, even where the lake still has it, and though the thing has been made anew: no row of it is
+read, and what was found before the erasure is left out afterwards, since the journal tells up to which revision it went.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mappings.ids import namespace_of
+from spark_store import erasure
 from spark_store.asking import Access, Hit, Place, Question
 from spark_store.follower import Follower
 from spark_store.instants import as_text
@@ -76,21 +79,24 @@ class Guarded(NamedTuple):
 
 
 def query(lake: Lake, question: Question, before: datetime) -> Query:
-    """What to ask Spark (`spark_store.wide`); its answer has `candidates`. Raises StoreUnavailable, LakeUnfit."""
+    """What to ask Spark (`spark_store.wide`); its answer has `candidates`. Raises StoreUnavailable, SchemaTooNew,
+    LakeUnfit."""
     # Loads libraries that a service without such questions does without.
     from spark_store import lake as lakes
 
+    # What is erased from now on is left out by `guarded`.
+    spared = erasure.spared(lakes.pending(lake))
     version, moment = lakes.position(lake).version, lakes.moment_before(lake, before)
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
-    within = f" AND namespace IN ({names})" if names else ""
+    within = f"{spared} AND namespace IN ({names})" if names else spared
 
     def ask(tables: Tables) -> Any:
-        since = f"entity_type = 'thing' AND seq > {moment.seq}{within}"
+        since = f"entity_type = 'thing' AND seq > {moment.seq} AND {within}"
         events = tables.read(EVENTS, version).where(f"{since} AND ts < {literal(before)}").selectExpr(*_columns(_EVENT))
         known = tables.read(SNAPSHOTS).where(f"{since} AND modified < {literal(before)}").selectExpr(*_columns(_STATE))
         rows = events.unionByName(known)
         if moment.seq:
-            kept = tables.read(MOMENTS, moment.version).where(f"moment = {moment.seq}{within}")
+            kept = tables.read(MOMENTS, moment.version).where(f"moment = {moment.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_columns(_STATE)))
         ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
         return ordered.mapInArrow(recalled(question.predicate), DDL)
@@ -109,12 +115,17 @@ def candidates(batch: Batch) -> Iterator[Candidate]:
 
 
 def guarded(follower: Follower, found: Sequence[Candidate]) -> list[Guarded]:
-    """Candidates with the policy that decides today; without those that have none, or that the journal does not know.
+    """Candidates with the policy that decides today; without those that have none, that the journal does not know, or that
+    are from before an erasure.
 
     Raises StoreUnavailable.
     """
-    policies = zip(found, follower.policies("thing", [it.entity for it in found]), strict=True)
-    return [Guarded(it, (policy, namespace_of(it.entity))) for it, policy in policies if policy is not None]
+    guards = zip(found, follower.guards("thing", [it.entity for it in found]), strict=True)
+    return [
+        Guarded(it, (policy, namespace_of(it.entity)))
+        for it, (policy, erased) in guards
+        if policy is not None and it.revision > erased
+    ]
 
 
 def judged(

@@ -106,6 +106,11 @@ def condition(erasures: Sequence[Erasure]) -> str:
     )
 
 
+def spared(erasures: Sequence[Erasure]) -> str:
+    """The rows, of any table, that these erasures leave, in SQL."""
+    return f"NOT ({condition(erasures)})" if erasures else "true"
+
+
 def begin(
     connection: sqlite3.Connection, entity_type: str, entity: str, at: str, by: str, lake_erased: int = 0
 ) -> Erasure:

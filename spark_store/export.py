@@ -125,7 +125,7 @@ class Export:
         count = _Count()
         with Output.open(out, SCHEMA, force=force) as output:
             # First of all: what the lake carries out later than this is left out here.
-            erased = _pending(self.queries.lake)
+            erased = lakes.pending(self.queries.lake)
             check = partial(self._check, deadline)
             position, waiting = newest(self.queries.lake, selection, erased, check)
             found = filtered(self._from_lake(selection, erased, position, deadline), selection, check)
@@ -153,9 +153,7 @@ class Export:
     ) -> Iterator[pa.Table]:
         """The events that the lake has, in order."""
         if position is not None:
-            wanted = condition(selection)
-            if erased:
-                wanted = f"({wanted}) AND NOT ({erasure.condition(erased)})"
+            wanted = f"({condition(selection)}) AND {erasure.spared(erased)}"
             yield from self._range(wanted, position.version, deadline, None, None, self.part_bytes)
 
     def _range(
@@ -226,13 +224,6 @@ def _beyond(key: Key, sign: str) -> str:
     """Of the events of this entity: those whose type, or else revision, is on that side."""
     type = literal(key.entity_type)
     return f"entity_type {sign[0]} {type} OR (entity_type = {type} AND revision {sign} {key.revision})"
-
-
-def _pending(lake: Lake) -> list[Erasure]:
-    """The erasures that the lake has not carried out. Raises StoreUnavailable, SchemaTooNew."""
-    done = read_watermark(lake.watermark).erased
-    with Follower.open(lake.journal) as follower:
-        return follower.erasures(done)
 
 
 def newest(

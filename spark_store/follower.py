@@ -54,7 +54,7 @@ _ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
 _HOLES = "SELECT count(*) FROM holes WHERE seq BETWEEN ? AND ?"
 _HOLES_BELOW = "SELECT seq FROM holes WHERE seq < ? ORDER BY seq DESC"
 _STATE = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND type = ? AND id = ?"
-_POLICY = "SELECT policy FROM entities WHERE newest_seq > 0 AND type = ? AND id = ?"
+_GUARD = "SELECT policy, erased FROM entities WHERE newest_seq > 0 AND type = ? AND id = ?"
 _HAS_BEFORE = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > ? AND timestamp < ?)"
 _REVISION_AT = """
     SELECT CASE WHEN count(entries.entity) = 0 THEN entities.revision
@@ -213,10 +213,11 @@ class Follower:
         row = self._one(_STATE, (type, id))
         return None if row is None else State._make(row)
 
-    def policies(self, type: str, ids: Iterable[str]) -> list[str | None]:
-        """The policy that each of these entities names now, or named when it was deleted; None for one that never was."""
-        rows = (self._one(_POLICY, (type, id)) for id in ids)
-        return [None if row is None else row[0] for row in rows]
+    def guards(self, type: str, ids: Iterable[str]) -> list[tuple[str | None, int]]:
+        """The policy that each of these entities names now, or named when it was deleted, None for one that never was; and
+        up to which revision it was erased."""
+        rows = (self._one(_GUARD, (type, id)) for id in ids)
+        return [(None, 0) if row is None else (row[0], row[1]) for row in rows]
 
     def has_before(self, seq: int, timestamp: str) -> bool:
         """Whether an event above a number happened before an instant, as events write it."""

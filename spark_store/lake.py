@@ -1,4 +1,4 @@
-"""Reading the lake in this process, without Spark: what its log says, and single rows.
+"""Reading the lake in this process, without Spark: what its log says, single rows, and what it has still to erase.
 
 Spark needs a second to answer what is in one line of a table's log; this needs milliseconds. Only reading happens here.
 """
@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from spark_store.erasure import Erasure
 from spark_store.faults import damaged, lake_fault
+from spark_store.follower import Follower
 from spark_store.tables import APP, EVENTS, MOMENTS, Lake, Table
-from spark_store.watermark import TableSize
+from spark_store.watermark import TableSize, read_watermark
 
 _CUT = timedelta(milliseconds=1)
 _OF_MOMENTS = ("partition.moment", "max.modified")
@@ -44,6 +46,13 @@ def position(lake: Lake) -> Position:
     """Where `events` is now. Raises StoreUnavailable."""
     with opened(lake, EVENTS) as delta:
         return Position(delta.version(), delta.transaction_version(APP) or 0)
+
+
+def pending(lake: Lake) -> list[Erasure]:
+    """The erasures that it has not carried out. Raises SchemaTooNew, StoreUnavailable."""
+    done = read_watermark(lake.watermark).erased
+    with Follower.open(lake.journal) as follower:
+        return follower.erasures(done)
 
 
 class Moment(NamedTuple):

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store import erasure
 from spark_store.asking import Access, Question, Thing
-from spark_store.asof import Candidate, Guarded, guarded, instant, is_reached, judged, seen
-from spark_store.follower import Follower
+from spark_store.asof import Candidate, Guarded, guarded, instant, is_reached, judged, query, seen
+from spark_store.follower import Follower, State
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change
+from spark_store.replay import fold
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
+from spark_store.tables import MOMENTS, SNAPSHOTS, Lake, Table
+from spark_store.watermark import Watermark, publish_watermark
 from tests.behaviours.journal import timestamp
 from tests.spark_store.histories import Happening, lived
+from tests.spark_store.pipeline.lake_files import add_events, add_states, event_row, latest_row, write_lake
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
+GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")
 POLICY = ("acme:owner", "acme")
 
 
@@ -81,8 +91,8 @@ def journal(tmp_path: Path) -> Path:
     path = tmp_path / "journal.db"
     policies = [Happening("created", "/", {"policyId": f"acme:{it}"}) for it in ("first", "second")]
     lives = [
-        lived(EntityId(EntityType.THING, "acme", "gone"), [*policies, Happening("deleted", "/", None)], (1, 2, 3)),
-        lived(EntityId(EntityType.THING, "acme", "free"), [Happening("created", "/", {})], (4,)),
+        lived(GONE, [*policies, Happening("deleted", "/", None)], (1, 2, 3)),
+        lived(FREE, [Happening("created", "/", {})], (4,)),
     ]
     journal = SqliteJournal.open(path)
     journal.append([Change((event,), (state,)) for life in lives for event, state in life])
@@ -97,6 +107,93 @@ def test_the_policy_is_the_one_that_the_journal_names_now(journal: Path) -> None
         assert [(it.candidate.entity, it.policy) for it in guarded(follower, found)] == [
             ("acme:gone", ("acme:second", "acme"))
         ]
+
+
+def erase(path: Path, entity: EntityId) -> None:
+    journal = SqliteJournal.open(path)
+    journal.within(lambda it: erasure.begin(it, "thing", entity.id, timestamp(99), "anna"))
+    journal.commit()
+    journal.close()
+
+
+def make_anew(path: Path, entity: EntityId, revision: int) -> None:
+    event = Event(entity, revision, timestamp(100), "created", "/", b'{"policyId":"acme:third"}', b"{}")
+    journal = SqliteJournal.open(path)
+    journal.append([Change((event,), (fold([event]),))])
+    journal.close()
+
+
+def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_anew(journal: Path) -> None:
+    """What was found before the erasure, too: each page asks again."""
+    found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
+    with Follower.open(journal) as follower:
+        assert [it.candidate.revision for it in guarded(follower, found)] == [2, 3, 4]
+        erase(journal, GONE)
+        assert guarded(follower, found) == []
+        make_anew(journal, GONE, 4)
+        assert [(it.candidate.revision, it.policy) for it in guarded(follower, found)] == [(4, ("acme:third", "acme"))]
+
+
+class Chosen:
+    """The tables of a lake, and which rows of each a question looks at."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self.found: dict[str, list[tuple[str, int]]] = {}
+
+    def read(self, table: Table, version: int | None = None) -> Any:
+        return _Frame(self, table.name, deltalake.DeltaTable(self._lake.path(table), version))
+
+
+class _Frame:
+    def __init__(self, chosen: Chosen, name: str, table: deltalake.DeltaTable) -> None:
+        self._chosen, self._name, self._table = chosen, name, table
+
+    def where(self, condition: str) -> _Frame:
+        text = f"SELECT entity, revision FROM rows WHERE {condition} ORDER BY entity, revision"
+        found = pa.table(deltalake.QueryBuilder().register("rows", self._table).execute(text).read_all())
+        self._chosen.found[self._name] = [(it["entity"], it["revision"]) for it in found.to_pylist()]
+        return self
+
+    def __getattr__(self, _: str) -> Any:
+        """What is made of the rows afterwards."""
+        return lambda *_: self
+
+
+def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(journal: Path) -> None:
+    lake = Lake(journal.parent)
+    write_lake(lake.data_dir)
+    states = [latest_row(it) for it in _states(journal)]
+    early = {"created": datetime.fromisoformat(timestamp(0)), "modified": datetime.fromisoformat(timestamp(0))}
+    moment = [{**it, **early, "moment": 1, "revision": 1, "seq": 1} for it in states]
+    add_states(lake.data_dir, MOMENTS, moment)
+    add_states(lake.data_dir, SNAPSHOTS, [{**it, "revision": 2, "seq": 2} for it in states])
+
+    def looked_at() -> dict[str, list[tuple[str, int]]]:
+        chosen: Any = Chosen(lake)
+        ask: Any = query(lake, Question(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
+        ask(chosen)
+        return chosen.found
+
+    free, gone = str(FREE), str(GONE)
+    everything = {
+        "events": [(free, 1), (gone, 2), (gone, 3)],
+        "snapshots": [(free, 2), (gone, 2)],
+        "moments": [(free, 1), (gone, 1)],
+    }
+    assert looked_at() == everything
+    erase(journal, GONE)
+    make_anew(journal, GONE, 4)
+    with Follower.open(journal) as follower:
+        add_events(lake.data_dir, map(event_row, follower.entries(5, 5)), 5)
+    assert looked_at() == {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "moments": [(free, 1)]}
+    publish_watermark(lake.watermark, Watermark(5, erased=1))
+    assert looked_at()["moments"] == everything["moments"], "what the lake has carried out is not asked about again"
+
+
+def _states(journal: Path) -> list[State]:
+    with Follower.open(journal) as follower:
+        return list(follower.states(1, 0))
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,17 @@ def write_latest(data_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     _write(data_dir, LATEST, rows, "overwrite")
 
 
+def add_states(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Into `snapshots` or `moments`."""
+    _write(data_dir, table, rows, "append")
+
+
 def _write(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]], mode: Any, last: int | None = None) -> None:
     schema = pa.schema([(column.name, _TYPES[column.type]) for column in table.columns])
     properties = None if last is None else CommitProperties(app_transactions=[Transaction("journal", last)])
     found = pa.Table.from_pylist([dict(row) for row in rows], schema)
-    write_deltalake(Lake(data_dir).path(table), found, mode=mode, commit_properties=properties)
+    by = list(table.partitioned_by) or None
+    write_deltalake(Lake(data_dir).path(table), found, mode=mode, partition_by=by, commit_properties=properties)
 
 
 def event_row(entry: Entry) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from connectivity.asof import PastOptions, PastSearches
 from connectivity.twins.decide import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
-from spark_store import lake
+from spark_store import erasure, lake
 from spark_store.asking import Access, Question, Thing
 from spark_store.asof import Candidate, Policy, candidates, guarded, judged, query, seen
 from spark_store.follower import Follower
@@ -26,6 +26,7 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Upkeep
 from spark_store.pipeline.retention import Retention, Rule, forget
 from spark_store.records import Change, Snapshot
+from spark_store.replay import fold
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, place_of
 from spark_store.rql.search import holds, read
@@ -248,6 +249,40 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     version = DeltaTable(site.lake.path(MOMENTS)).version()
     assert forget(target, rules, now) == 0
     assert DeltaTable(site.lake.path(MOMENTS)).version() == version, "nothing to do is no version"
+
+
+def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_lake_let_go_of_it(
+    spark: SparkSession, site: Site, address: str
+) -> None:
+    """In events, snapshots and moments."""
+    target, whole = Target.of(spark, site.folder), questions()[0]
+    created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
+    changed = [Happening("modified", "/attributes/n", number) for number in range(3)]
+    erased, other = (EntityId(EntityType.THING, "acme.lab", name) for name in ("erased", "other"))
+    lives = {entity: lived(entity, [created, *changed], [1, 2, 3, 4]) for entity in (erased, other)}
+    for revision in range(4):
+        site.append([Change((event,), (state,)) for event, state in (life[revision] for life in lives.values())])
+        take_all(spark, site)
+        if revision == 1:
+            moments.keep(target, read_watermark(site.lake.watermark).seq)
+        if revision == 2:
+            assert snapshots.take(target, 1) == 2
+
+    def answer(second: int) -> list[tuple[str, int]]:
+        return sorted((it.entity, it.revision) for it in asked(site, address, whole, timestamp(second)))
+
+    assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(erased), n), (str(other), n)] for n in (1, 2, 3, 4)]
+    journal = SqliteJournal.open(site.lake.journal)
+    journal.within(lambda it: erasure.begin(it, "thing", erased.id, timestamp(5), "anna"))
+    journal.commit()
+    anew = Event(erased, 5, timestamp(6), "created", "/", b'{"policyId":"acme.site:open"}', b"{}")
+    journal.append([Change((anew,), (fold([anew]),))])
+    journal.close()
+    take_all(spark, site)
+    assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(other), n)] for n in (1, 2, 3, 4)]
+    assert answer(7) == [(str(erased), 5), (str(other), 4)]
+    (found,) = (it for it in asked(site, address, whole, timestamp(7)) if it.revision == 5)
+    assert (found.created, found.state) == (found.modified, '{"policyId":"acme.site:open"}')
 
 
 async def test_a_search_of_the_past_is_answered_over_the_lake(spark: SparkSession, site: Site, address: str) -> None:
