@@ -3,7 +3,8 @@
 Entity by entity, in order of their keys: where the journal still has every event, the state is folded from them alone;
 where the first ones have been trimmed, from the row of `latest` and the events after it. A state that is the same JSON
 value, at the same revision and with the same times and policy, is left as it is. Entities that only the lake knows are
-added. What neither of them can tell (`kept`) stays, and is counted. The search index is made anew of the states at the end.
+added. What neither of them can tell (`kept`) stays, and is counted. Of what was erased nothing is taken, even where the lake
+still has it. The search index is made anew of the states at the end.
 
 Some entities are one transaction, and how far it came stands in the same transaction, in `counters`: killed anywhere and
 started again it goes on there, and ends the same. The caller sees to it that nobody else writes the journal meanwhile.
@@ -36,7 +37,7 @@ CHUNK = 2000
 _SHOWN = 10
 
 _ENTITIES = """
-    SELECT key, type, id, policy, revision, newest_seq, created, modified, state FROM entities
+    SELECT key, erased, type, id, policy, revision, newest_seq, created, modified, state FROM entities
     WHERE key > ? AND newest_seq > 0 ORDER BY key LIMIT ?
 """
 _ENTRIES = """
@@ -68,7 +69,10 @@ class Rebuilt(NamedTuple):
 
 
 class _Row(NamedTuple):
+    """An entity; its events up to the revision `erased` were erased."""
+
     key: int
+    erased: int
     state: State
 
 
@@ -158,7 +162,10 @@ class _Run:
 
     def next_chunk(self, limit: int) -> bool:
         """One transaction; False when there was nothing left to look at."""
-        rows = [_Row(row[0], State._make(row[1:])) for row in self._connection.execute(_ENTITIES, (self._key, limit))]
+        rows = [
+            _Row(row[0], row[1], State._make(row[2:]))
+            for row in self._connection.execute(_ENTITIES, (self._key, limit))
+        ]
         if not rows:
             return False
         known = self._known([row.state for row in rows if self._is_trimmed(row.key)])
@@ -215,7 +222,7 @@ class _Run:
         folding, newest, (type, id) = Folding(), 0, row.state[:2]
         if type not in FOLDABLE:
             return folding, newest
-        if known is not None:
+        if known is not None and known.revision > row.erased:
             folding.known(as_snapshot(known))
             newest = known.seq
         entity = entity_of(type, id)

@@ -7,7 +7,9 @@ anywhere and started again it goes on with the next part; where `events` has cha
 
 An entity is folded from its events alone wherever they are all there. Otherwise it rests on a state that is known: a row of
 `snapshots`, if there is that table, or what `latest` held. Where none of these leads to a state, the journal's is taken
-afterwards. Memory is bounded: events come sorted by entity and revision, and one entity is held at a time.
+afterwards. Of what was erased nothing is read, even where the lake still has it: else it would be in the row of what was
+made anew since then, which an erasure spares. Memory is bounded: events come sorted by entity and revision, and one entity
+is held at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from mappings.signals import Event
-from spark_store import durable, lake_rows
+from spark_store import durable, erasure, lake, lake_rows
 from spark_store.errors import LakeUnfit
 from spark_store.faults import system_fault
 from spark_store.folding import FOLDABLE, Folding, Ground, state_text
@@ -152,7 +154,7 @@ def _remember(place: Lake, progress: Progress) -> None:
 
 def _fold(target: Target, progress: Progress) -> None:
     """One part, into the table beside the lake; a part that is there already is not taken a second time."""
-    condition = progress.parts[progress.done].condition()
+    condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared(lake.pending(target.lake))}"
     events = target.spark.read.format("delta").option("versionAsOf", progress.version).load(target.lake.path(EVENTS))
     items = event_items(events.where(condition))
     for known in _known(target):

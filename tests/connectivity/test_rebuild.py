@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from connectivity.indexing import MARK
 from connectivity.lock import lock_folder
 from connectivity.rebuild import Half, rebuild
 from connectivity.settings import Settings
+from spark_store.migrations import STEPS, migrate
+from spark_store.tables import Lake
 from tests.spark_store import indexed
-from tests.spark_store.pipeline.lake_files import write_lake
+from tests.spark_store.pipeline.lake_files import add_events, write_lake
 from tests.spark_store.pipeline.past import eventful, states, tamper
 from tests.spark_store.pipeline.site import Site
 
@@ -112,6 +116,20 @@ def test_a_journal_of_tomorrow_and_one_that_is_not_there(site: Site, tmp_path: P
     tamper(site, "PRAGMA user_version = 99")
     assert rebuild(settings(site)).exit_code == 5
     assert rebuild(Settings(data_dir=tmp_path / "other")).exit_code == 1
+
+
+def test_a_journal_of_an_earlier_version_is_brought_up_to_date_before_the_pipeline_asks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks what was erased, and changes nothing."""
+    place = Lake(tmp_path)
+    with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None)) as file:
+        migrate(file, "journal.db", STEPS[:-1])
+    add_events(tmp_path, [], 0)
+    asks = "from pathlib import Path; from spark_store.follower import Follower; Follower.open(Path({!r})).close()"
+    script(monkeypatch, asks.format(str(place.journal)))
+    outcome = rebuild(Settings(data_dir=tmp_path))
+    assert (outcome.exit_code, outcome.reason) == (0, None)
 
 
 def test_the_process_is_not_given_the_secrets_of_the_service(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.follower import Follower
 from spark_store.rebuild import Rebuilt, rebuild_index, rebuild_journal
 from spark_store.tables import LATEST, Lake
 from tests.fragile import Fragile
 from tests.spark_store import indexed
-from tests.spark_store.pipeline.lake_files import write_lake
-from tests.spark_store.pipeline.past import eventful, states, tamper, trim
-from tests.spark_store.pipeline.site import Site
+from tests.spark_store.pipeline.lake_files import latest_row, write_lake, write_latest
+from tests.spark_store.pipeline.past import eventful, made_anew, states, tamper, trim
+from tests.spark_store.pipeline.site import Site, lamp
 
 ENTITIES = 10
 
@@ -99,6 +100,22 @@ def test_what_nothing_tells_is_kept_and_counted(site: Site) -> None:
     assert rebuild_journal(site.lake)[3] == 3
     tamper(site, "DELETE FROM entries WHERE seq = 41")
     assert rebuild_journal(site.lake)[3] == 4
+    assert states(site) == before
+
+
+def test_what_was_erased_tells_nothing_of_what_was_made_anew_though_the_lake_still_has_it(site: Site) -> None:
+    """Neither when the thing was created, nor what was said about a place that it has again."""
+    write_lake(site.folder)
+    made_anew(site, lamp(3))
+    before = states(site)
+    assert rebuild_journal(site.lake) == Rebuilt(ENTITIES, 0, 0, 0, ())
+    assert states(site) == before
+    # What it has been since then is told by the lake.
+    with Follower.open(site.lake.journal) as follower:
+        write_latest(site.folder, [latest_row(it) for it in follower.states(1, 0)])
+    trim(site, 99)
+    damage(site)
+    assert rebuild_journal(site.lake)[:4] == (ENTITIES, 4, 0, 0)
     assert states(site) == before
 
 

@@ -10,9 +10,11 @@ import msgspec
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
+from spark_store import erasure
 from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
-from spark_store.replay import evolve
+from spark_store.replay import evolve, fold
 from tests.behaviours.journal import TANK, timestamp
 from tests.spark_store.pipeline.site import Site, lamp
 
@@ -65,6 +67,16 @@ def eventful(site: Site, entities: int = 8) -> Past:
         past.happens(TANK, "published", "/", content, b'{"ts":1700000000123}')
     past.store()
     return past
+
+
+def made_anew(site: Site, thing: EntityId) -> None:
+    """Erased, but not to the end, so that the lake does not begin with its part; and created again with what it had."""
+    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+        begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
+        journal.within(lambda it: erasure.take_entries(it, begun))
+        journal.commit()
+        anew = Event(thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}")
+        journal.append([Change((anew,), (fold([anew]),))])
 
 
 def trim(site: Site, seq: int) -> None:

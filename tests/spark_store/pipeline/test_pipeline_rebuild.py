@@ -21,8 +21,8 @@ from spark_store.tables import EVENTS, LATEST, SNAPSHOTS
 from spark_store.verify import VerifyOptions, verify
 from tests.helpers import wait_until_sync
 from tests.spark_store.pipeline.checker import check
-from tests.spark_store.pipeline.past import eventful, states
-from tests.spark_store.pipeline.site import WITHIN, PipelineProcess, Site, take_all
+from tests.spark_store.pipeline.past import eventful, made_anew, states
+from tests.spark_store.pipeline.site import WITHIN, PipelineProcess, Site, lamp, take_all
 
 HALVES = [Part(None, "acme.site:lamp-3"), Part("acme.site:lamp-3", None)]
 
@@ -142,6 +142,32 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
     with pytest.raises(LakeUnfit, match="expected a table to rebuild from"):
         rebuild_latest(target, lambda *_, **__: None)
     assert states(site) != []
+
+
+@pytest.mark.spark
+def test_what_was_erased_is_not_in_what_was_made_anew_before_the_lake_let_go_of_it(
+    spark: SparkSession, site: Site
+) -> None:
+    """Neither of events, nor of a row of `latest` or `snapshots`."""
+    eventful(site)
+    take_all(spark, site)
+    target = Target.of(spark, site.folder)
+    shutil.rmtree(site.lake.path(SNAPSHOTS))
+    shutil.copytree(site.lake.path(LATEST), site.lake.path(SNAPSHOTS))
+    made_anew(site, lamp(3))
+    erased = rebuild_latest(target, lambda *_, **__: None)
+    assert (erased.folded, erased.known, erased.lost) == (9, 0, 0)
+    assert (erased.changed, erased.added, erased.removed) == (0, 0, 1)
+    take_all(spark, site)
+    whole = rows(site)
+    found = rebuild_latest(target, lambda *_, **__: None)
+    assert (found.folded, found.changed, found.added, found.removed) == (10, 0, 0, 0)
+    assert rows(site) == whole
+    # Without its new events either: nothing but what was erased could tell something, so the journal does.
+    spark.sql(f"DELETE FROM {target.name(EVENTS)} WHERE entity = '{lamp(3)}' AND revision > 5").collect()
+    spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'").collect()
+    assert rebuild_latest(target, lambda *_, **__: None).folded == 9
+    assert str(lamp(3)) not in {row["entity"] for row in site.table(LATEST)}
 
 
 def item(entity: str, revision: int, seq: int) -> tuple[Any, ...]:
