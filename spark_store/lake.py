@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -116,6 +117,27 @@ def newest_time(lake: Lake) -> datetime | None:
         if "max.ts" not in actions.schema.names:
             return None
         found: datetime | None = pc.max(pa.chunked_array(actions["max.ts"])).as_py()
+    return found
+
+
+def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
+    """The least number of the events of the lake that happened in this time; None where none did. Raises StoreUnavailable,
+    LakeUnfit."""
+    found: int | None = None
+    happened = (pc.field("ts") >= pa.scalar(since)) & (pc.field("ts") <= pa.scalar(until))
+    with opened(lake, EVENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        if "min.seq" not in actions.schema.names:
+            return None
+        files = zip(actions["min.seq"].to_pylist(), actions["path"].to_pylist(), strict=True)
+        # By their least numbers: most files need not be opened.
+        for least, path in sorted((least or 0, unquote(path)) for least, path in files):
+            if found is not None and least >= found:
+                break
+            file = Path(lake.path(EVENTS)) / path
+            rows = pq.read_table(file, columns=["seq"], filters=happened, partitioning=None)
+            numbers = [found, pc.min(rows["seq"]).as_py()]
+            found = min((number for number in numbers if number is not None), default=None)
     return found
 
 

@@ -3,6 +3,9 @@
 A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
 goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
 lake where the clock is later; how far the clock is believed at all is said elsewhere (`spark_store.pipeline.trust`).
+Numbers are given in the order of writing. So what has a higher number than an event that is young enough is young too,
+though its time says otherwise: the clock was behind when it was written.
+
 Whatever is left must still be replayed into states: so before events go there is a snapshot at the border itself, folded
 from what goes if need be; older ones go too, also out of the moments. A stream gets one that says where its messages begin,
 without reading those that go. Moments that spare too little by then go as a whole.
@@ -42,6 +45,9 @@ _FOLDED_SCHEMA = pa.schema([(column.name, _ARROW[column.type]) for column in SNA
 _FOLDED = SNAPSHOTS.ddl.replace("TIMESTAMP", "STRING")
 """Rows of snapshots, times as text."""
 
+Firsts = Mapping[timedelta, int | None]
+"""By age: the least number of an event of the lake that is younger; None where none is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -54,17 +60,19 @@ class Rule:
     def is_forever(self) -> bool:
         return self.age is None and self.revisions is None
 
-    def expired(self, now: datetime) -> str:
+    def expired(self, now: datetime, firsts: Firsts) -> str:
         """The condition, in SQL, under which an event may go; `newest` is the newest revision of its entity."""
         conditions = []
         if self.age is not None:
             conditions.append(f"ts < {literal(_ago(now, self.age))}")
+            if (first := firsts.get(self.age)) is not None:
+                conditions.append(f"seq < {first}")
         if self.revisions is not None:
             conditions.append(f"revision <= newest - {self.revisions}")
         return " AND ".join(conditions) or "false"
 
     def has_expired(self, happened: datetime, revision: int, newest: int, now: datetime) -> bool:
-        """The same for one event, of an entity whose newest revision is `newest`."""
+        """The same for one event of such an entity, as far as its own time and revision tell."""
         is_old = self.age is None or happened < _ago(now, self.age)
         is_far = self.revisions is None or revision <= newest - self.revisions
         return not self.is_forever and is_old and is_far
@@ -101,22 +109,28 @@ class Retention:
     def is_forever(self) -> bool:
         return self.default.is_forever and all(rule.is_forever for rule in self.namespaces.values())
 
-    def expired(self, now: datetime) -> str:
+    @property
+    def ages(self) -> set[timedelta]:
+        """All that rules say."""
+        return {rule.age for rule in (self.default, *self.namespaces.values()) if rule.age is not None}
+
+    def expired(self, now: datetime, firsts: Firsts) -> str:
         """The condition, in SQL, under which a row of `events` may go, with `newest` as in `Rule.expired`."""
         names = self.namespaces
-        others = " AND ".join([self.default.expired(now), *(f"namespace <> {literal(name)}" for name in names)])
-        named = [f"namespace = {literal(name)} AND {rule.expired(now)}" for name, rule in names.items()]
+        default, *rules = (rule.expired(now, firsts) for rule in (self.default, *names.values()))
+        others = " AND ".join([default, *(f"namespace <> {literal(name)}" for name in names)])
+        named = [f"namespace = {literal(name)} AND {rule}" for name, rule in zip(names, rules, strict=True)]
         return " OR ".join(f"({rule})" for rule in [others, *named])
 
     def has_expired(self, entry: Entry, newest: int, now: datetime) -> bool:
-        """The same for one event of the journal, of an entity whose newest revision is `newest`."""
+        """Whether the lake need not have an event of the journal, of an entity whose newest revision is `newest`."""
         rule = self.namespaces.get(namespace_of(entry.entity), self.default)
         return rule.has_expired(datetime.fromisoformat(entry.timestamp), entry.revision, newest, now)
 
-    def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime) -> DataFrame:
+    def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime, firsts: Firsts) -> DataFrame:
         """The rows of `events` that may go; without a row in `latest` none does by its revision."""
         newest = latest.select(*KEY, sql.col("revision").alias("newest"))
-        return events.join(newest, KEY, "left").where(self.expired(now)).drop("newest")
+        return events.join(newest, KEY, "left").where(self.expired(now, firsts)).drop("newest")
 
 
 class Forgotten(NamedTuple):
@@ -187,9 +201,10 @@ def _forget_events(target: Target, retention: Retention, now: datetime) -> int:
 
 def _borders(target: Target, retention: Retention, now: datetime) -> DataFrame:
     """One row per entity that loses events: the last revision that goes, how many do, and from when they are."""
-    expired = retention.expired_rows(
-        target.read(EVENTS), target.read(LATEST), believed(lake.newest_time(target.lake), now)
-    )
+    since = believed(lake.newest_time(target.lake), now)
+    # Up to the clock: what has a time to come proves nothing.
+    firsts = {age: lake.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
+    expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), since, firsts)
     return expired.groupBy(*KEY, "namespace").agg(
         sql.max("revision").alias("border"),
         sql.count("*").alias("events"),

@@ -49,6 +49,25 @@ def test_the_newest_time_is_read_from_the_log(tmp_path: Path) -> None:
     assert lake.newest_time(place) is None
 
 
+def test_the_first_event_of_a_time_is_told_by_its_number(tmp_path: Path) -> None:
+    """Whatever else is in its file, and wherever that lies."""
+    place = Lake(tmp_path)
+
+    def at(hours: int) -> datetime:
+        return datetime(2030, 1, 15, hours, tzinfo=UTC)
+
+    for events in ({9: 12, 12: 15}, {1: 1, 4: 14, 5: 11}, {2: 2, 3: 23, 7: 12}):
+        rows = {
+            "ts": pa.array(map(at, events.values()), pa.timestamp("us", "UTC")),
+            "seq": pa.array(events, pa.int64()),
+        }
+        write_deltalake(place.path(EVENTS), pa.table(rows), mode="append")
+    spans = ((12, 13), (0, 14), (11, 11), (3, 10), (13, 23))
+    assert [lake.first_between(place, at(since), at(until)) for since, until in spans] == [7, 1, 5, None, 3]
+    write_deltalake(place.path(EVENTS), pa.table({"n": [1]}), mode="overwrite", schema_mode="overwrite")
+    assert lake.first_between(place, at(0), at(23)) is None
+
+
 def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="expected a Delta table that can be read"):
         lake.last_transaction(Lake(tmp_path), EVENTS, "journal")

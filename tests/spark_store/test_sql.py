@@ -19,4 +19,4 @@ def test_a_literal_is_one_value_whatever_it_holds() -> None:
 
 def test_nothing_in_a_statement_is_taken_for_a_variable_of_spark() -> None:
     assert "$" not in Part("acme:${env:HOME}", "acme:${spark.app.name}").condition()
-    assert "$" not in Retention(Rule(), {"${env:HOME}": Rule(revisions=1)}).expired(datetime.now(UTC))
+    assert "$" not in Retention(Rule(), {"${env:HOME}": Rule(revisions=1)}).expired(datetime.now(UTC), {})

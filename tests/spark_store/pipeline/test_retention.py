@@ -37,13 +37,26 @@ DAY = timedelta(days=1)
     ],
 )
 def test_an_event_goes_when_nothing_keeps_it(rule: Rule, expected: str) -> None:
-    assert rule.expired(NOW) == expected
+    assert rule.expired(NOW, {}) == expected
+
+
+def test_what_was_written_after_something_young_does_not_go_by_its_time() -> None:
+    """The clock was behind when it was written."""
+    young = "ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40"
+    assert Rule(DAY, 7).expired(NOW, {DAY: 40}) == f"{young} AND revision <= newest - 7"
+    rules = Retention(Rule(DAY), {"acme": Rule(2 * DAY), "forever": Rule()})
+    assert rules.ages == {DAY, 2 * DAY}
+    assert rules.expired(NOW, {DAY: 40, 2 * DAY: None}) == (
+        "(ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40 AND namespace <> 'acme' AND namespace <> 'forever')"
+        " OR (namespace = 'acme' AND ts < timestamp'2030-01-13T12:00:00+00:00')"
+        " OR (namespace = 'forever' AND false)"
+    )
 
 
 def test_a_namespace_of_its_own_is_outside_the_default() -> None:
     rules = {"default": {"seconds": 86400.0}, "acme": {}, "o'site": {"revisions": 3}}
     assert Retention.of(rules) == Retention(Rule(DAY), {"acme": Rule(), "o'site": Rule(revisions=3)})
-    assert Retention.of(rules).expired(NOW) == (
+    assert Retention.of(rules).expired(NOW, {}) == (
         r"(ts < timestamp'2030-01-14T12:00:00+00:00' AND namespace <> 'acme' AND namespace <> 'o\'site')"
         r" OR (namespace = 'acme' AND false)"
         r" OR (namespace = 'o\'site' AND revision <= newest - 3)"
@@ -133,9 +146,9 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     take_all(spark, site)
     assert snapshots.take(target, 4) == 4
     assert moments.keep(target, 18) == 5
-    lamps.write(counted, *range(5, 9))
-    lamps.write(both, *range(5, 9))
-    lamps.write(old, *range(5, 9))
+    for revision in range(5, 9):
+        for entity in (counted, both, old):
+            lamps.write(entity, revision)
     take_all(spark, site)
     # Between the sixth and the seventh second.
     now = datetime.fromisoformat(timestamp(6)) + timedelta(seconds=1.5)
@@ -159,7 +172,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     found = {(it["entity"], it["revision"]): it for it in site.table(SNAPSHOTS)}
     assert sorted(found) == [("both:d", 4), ("counted:b", 6), ("it's.kept:c", 4), ("old:a", 6), ("old:still", 2)]
     assert found["counted:b", 6]["state"] == '{"attributes":{"n":6}}'
-    assert (found["counted:b", 6]["seq"], found["old:a", 6]["seq"]) == (20, 28)
+    assert (found["counted:b", 6]["seq"], found["old:a", 6]["seq"]) == (22, 24)
     assert found["counted:b", 6]["modified"].isoformat() == timestamp(6).replace("Z", "+00:00")
     # What is before a border is not in a moment either.
     assert sorted(it["entity"] for it in site.table(MOMENTS)) == ["both:d", "it's.kept:c", "old:still"]
@@ -171,6 +184,22 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     take_all(spark, site)
     assert len(site.table(EVENTS)) == 12
     assert forget(target, Retention(), now) == 0
+
+
+@pytest.mark.spark
+def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: Site) -> None:
+    lamps, target = Lamps(site), Target.of(spark, site.folder)
+    lamps.write(lamp("a", "old"), *range(1, 9))
+    lamps.write(lamp("a", "behind"), 1, 2)
+    lamps.write(lamp("a", "old"), 9)
+    take_all(spark, site)
+    rules, now = Retention(Rule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
+    # Not the eighth: it is just a second old.
+    assert preview(target, rules, now) == [Forgotten("a", 7, 1, timestamp(1), timestamp(7))]
+    assert forget(target, rules, now) == 7
+    assert sorted((it["entity"], it["revision"]) for it in site.table(EVENTS)) == [
+        ("a:behind", 1), ("a:behind", 2), ("a:old", 8), ("a:old", 9),
+    ]  # fmt: skip
 
 
 @pytest.mark.spark
