@@ -13,6 +13,7 @@ waits in the memory of the Java process until the caller has taken it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -28,10 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_store.errors import LakeBusy, SparkMissing
+from spark_store.errors import LakeBusy, SparkMissing, StoreUnavailable
 from spark_store.tables import Lake
 
 OLDEST_JAVA = 17
@@ -41,6 +43,10 @@ JARS = Path(__file__).parents[1] / ".run" / "spark"
 STDERR = 2
 
 _LOOK_SECONDS = 0.2
+_JAVA_SECONDS = 60.0
+_NO_PROGRAM = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC}
+"""How the system says that a file is no program that could be run here. What else it says may pass: no memory, for one."""
+
 _WANTED_JARS = ("delta-spark_*.jar", "delta-storage-*.jar")
 _LOGGING = Path(__file__).parent / "pipeline" / "log4j2.properties"
 _POOLS = Path(__file__).parent / "pipeline" / "pools.xml"
@@ -149,16 +155,21 @@ def find_jars(folder: Path) -> list[Path]:
 
 
 def find_java() -> str:
-    """The Java that Spark will run. Raises SparkMissing where there is none that is new enough."""
+    """The Java that Spark will run. Raises SparkMissing where there is none that is new enough, StoreUnavailable where it
+    does not answer now."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     expected = f"expected Java {OLDEST_JAVA} or later"
     if java is None:
         raise SparkMissing(f"{expected}, found none; install one (on Debian: default-jre-headless)")
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        raise SparkMissing(f"{expected}, found {java}, which does not run: {error}") from error
+        if isinstance(error, OSError) and error.errno in _NO_PROGRAM:
+            raise SparkMissing(f"{expected}, found {java}, which does not run: {error}") from error
+        raise StoreUnavailable(f"{expected}, found {java}, which does not answer: {error}") from error
     version = re.search(r'version "(\d+)', said)
     if version is None or int(version[1]) < OLDEST_JAVA:
         raise SparkMissing(f"{expected}, found {java}, which says {said.splitlines()[:1]}")
@@ -166,7 +177,7 @@ def find_java() -> str:
 
 
 def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
-    """A running session. Raises SparkMissing where Spark cannot start here."""
+    """A running session. Raises SparkMissing where what it needs is not there, StoreUnavailable where it does not start."""
     jars = find_jars(options.jars)
     find_java()
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
@@ -181,8 +192,9 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
     try:
         with _in_environment(_TOKEN_VARIABLE, token), _without_greeting():
             return builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise SparkMissing(f"Spark does not start with master {options.master}: {error}") from error
+    except (PySparkException, Py4JError, OSError) as error:
+        # A Java process that was killed, no memory, no room: another start may go well.
+        raise StoreUnavailable(f"Spark does not start with master {options.master}: {error}") from error
 
 
 _GREETING = re.compile(

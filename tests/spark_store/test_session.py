@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from spark_store import session
-from spark_store.errors import SparkMissing
-from spark_store.pipeline.__main__ import EXIT_MISSING
+from spark_store.errors import SparkMissing, StoreError, StoreUnavailable
+from spark_store.pipeline.__main__ import EXIT_FAILED
 from spark_store.session import (
     _TOKEN_VARIABLE,
     FIRST,
@@ -23,6 +27,7 @@ from spark_store.session import (
     find_jars,
     find_java,
     pass_on,
+    start_session,
 )
 from tests.terminal import at_terminal
 
@@ -56,6 +61,51 @@ def test_no_java_at_all_is_said_with_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(SparkMissing, match="does not run"):
         find_java()
+
+
+@pytest.mark.parametrize("script", ["exec sleep 9", "kill -KILL $$", "echo no memory >&2; exit 1"])
+def test_a_java_that_does_not_answer_this_time_is_not_missing(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = java(tmp_path, "") / "bin" / "java"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(session, "_JAVA_SECONDS", 0.5)
+    with pytest.raises(StoreUnavailable, match=r"expected Java 17 or later, found .*java, which does not answer"):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.EAGAIN, StoreUnavailable), (errno.ENOMEM, StoreUnavailable), (errno.ENOEXEC, SparkMissing)],
+)
+def test_a_java_that_cannot_be_begun_is_missing_only_where_it_is_no_program(
+    number: int, expected: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, "")))
+    monkeypatch.setattr(subprocess, "run", refuses)
+    with pytest.raises(expected):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), PySparkRuntimeError("[JAVA_GATEWAY_EXITED]"), Py4JError()],
+)
+def test_a_spark_that_does_not_start_this_time_is_tried_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "find_jars", lambda _: [])
+    monkeypatch.setattr(session, "find_java", lambda: "java")
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
+    with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
+        start_session(SessionOptions())
 
 
 def test_missing_jars_are_said_with_what_fetches_them(tmp_path: Path) -> None:
@@ -168,6 +218,6 @@ def test_at_a_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_pa
         check=False,
     )
     text = process.stderr.decode()
-    assert process.returncode == EXIT_MISSING, process.stdout.decode() + text
+    assert process.returncode == EXIT_FAILED, process.stdout.decode() + text
     assert "ERROR Disk: it is full" in text
     assert "incubator" not in text
