@@ -39,6 +39,16 @@ _STEP_TOMORROW = (
 )
 _OURS = re.compile(r"spark_store\.errors\.(LakeUnfit|SchemaTooNew|StoreUnavailable): (.+)")
 _FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+_SYSTEM_STEPS = {
+    "Too many open files": "raise the limit of open files (LimitNOFILE of the service, `ulimit -n`)",
+    "Permission denied": "look at the owner and the rights of the lake's folder and of what is in it",
+    "Read-only file system": "look at its mount and at the system's log",
+    "Input/output error": "look at the disk and at the system's log",
+    "Cannot allocate memory": "give the machine more memory, or others less",
+}
+_SYSTEM_TEXT = re.compile(r"\b(?:" + "|".join(_SYSTEM_STEPS) + r")\b")
+"""Why the system opens no file that is there: Java says of each that it was not found."""
+
 _TOMORROW = re.compile(
     r"DELTA_INVALID_PROTOCOL_VERSION|DELTA_UNSUPPORTED_FEATURES_FOR_(?:READ|WRITE)|InvalidProtocolVersion|"
     r"UnsupportedTableFeature|(?i:unsupported (?:reader |table )?feature|unknown (?:reader |table )?feature|"
@@ -50,6 +60,9 @@ _DAMAGED = re.compile(
     r"MalformedRecord|UnexpectedEndOfInput|Parquet magic bytes|Truncated record|Json error|"
     r"Could not open Parquet|[Pp]arquet file size is|Object at location \S+ not found"
 )
+_ASIDE = re.compile(r"FileNotFoundException: [^\n]*/(?:lake/pipeline/(?:tmp|checkpoint)|blockmgr-[^/\n]+)/[^\n]*")
+"""What Spark has put aside and does not find again is no part of a table."""
+
 _FILE = re.compile(r"(?:file:)?(/[^\s'\"`;,]+\.(?:parquet|json))")
 _SHOWN = 400
 
@@ -66,6 +79,8 @@ def lake_fault(path: str | Path, error: Exception) -> StoreError:
     said = f"{path}: expected a Delta table that can be read, found: {shown}"
     if _TOMORROW.search(text):
         return LakeUnfit(f"{said}; {_STEP_TOMORROW}")
+    if reason := _SYSTEM_TEXT.search(text):
+        return StoreUnavailable(f"{said}; {_SYSTEM_STEPS[reason[0]]}")
     return damaged(said) if _DAMAGED.search(text) else StoreUnavailable(said)
 
 
@@ -91,8 +106,10 @@ def spark_fault(kind: str, text: str) -> StoreError:
     shown = " ".join(text.split())[:_SHOWN]
     if full := _FULL_TEXT.search(text):
         return StoreUnavailable(f"{where}{full[0]}; {FULL}")
+    if reason := _SYSTEM_TEXT.search(text):
+        return StoreUnavailable(f"{where}{reason[0]}; {_SYSTEM_STEPS[reason[0]]} ({shown})")
     if _TOMORROW.search(text):
         return LakeUnfit(f"a table was written by a later version; {_STEP_TOMORROW} ({shown})")
-    if _DAMAGED.search(text):
+    if _DAMAGED.search(_ASIDE.sub("", text)):
         return damaged(f"{where}expected a file that can be read, found: {shown}")
     return StoreUnavailable(f"{kind}: {shown}")

@@ -53,6 +53,46 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
             "No space left on device; the disk is full: make room, and writing goes on by itself",
         ),
         ("java.io.IOException: File too large", StoreUnavailable, "File too large; the disk is full"),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
+            "Caused by: java.io.FileNotFoundException: /d/lake/events/part-0.parquet (Too many open files)\n\tat java",
+            StoreUnavailable,
+            "/d/lake/events/part-0.parquet: Too many open files; raise the limit",
+        ),
+        (
+            "java.io.FileNotFoundException: /d/lake/pipeline/tmp/1/blockmgr-3/0c/temp_shuffle_7 (Permission denied)",
+            StoreUnavailable,
+            "Permission denied; look at the owner and the rights of the lake's folder",
+        ),
+        ("java.io.FileNotFoundException: /d/x.index (Read-only file system)", StoreUnavailable, "look at its mount"),
+        ("java.io.FileNotFoundException: /d/x.index (Input/output error)", StoreUnavailable, "look at the disk"),
+        ("java.io.FileNotFoundException: /d/x.index (Cannot allocate memory)", StoreUnavailable, "give the machine"),
+        (
+            "java.io.FileNotFoundException: /d/my lake/pipeline/lake/events/part-0.parquet (No such file or directory)",
+            LakeUnfit,
+            "restore the table's folder",
+        ),
+        (
+            "java.io.FileNotFoundException: File file:/d/lake/latest/_delta_log/00000000000000000001.json does not exist",
+            LakeUnfit,
+            "/d/lake/latest/_delta_log/00000000000000000001.json: expected a file",
+        ),
+        (
+            "java.io.FileNotFoundException: /d/lake/pipeline/tmp/1/blockmgr-3/0c/shuffle_1_2.index (No such file)\n\tat",
+            StoreUnavailable,
+            "Py4JJavaError: java.io",
+        ),
+        (
+            "FileNotFoundException: File file:/d/lake/pipeline/checkpoint/offsets/3 does not exist",
+            StoreUnavailable,
+            "P",
+        ),
+        ("FileNotFoundException: /tmp/blockmgr-7/30/temp_shuffle_1 (No such file)", StoreUnavailable, "Py4JJava"),
+        (
+            "FileNotFoundException: /tmp/blockmgr-7/30/x (No such file)\nfile:/d/events/1.parquet is not a Parquet file",
+            LakeUnfit,
+            "/d/events/1.parquet: expected",
+        ),
         ("[DELTA_UNSUPPORTED_FEATURES_FOR_READ] Unsupported Delta read feature", LakeUnfit, "start the newer service"),
         (
             "awaitResult\nCaused by: file:/d/lake/latest/part-0.zstd.parquet is not a Parquet file. Expected magic",
@@ -71,6 +111,15 @@ def test_what_spark_says_becomes_what_is_to_be_done(text: str, kind: type[StoreE
     assert type(found) is kind
     assert str(found).startswith(said) or said in str(found)
     assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"), [("Too many open files (os error 24)", "raise"), ("Permission denied (os error 13)", "rights")]
+)
+def test_a_table_that_the_system_does_not_open_is_not_damaged(reason: str, step: str) -> None:
+    found = lake_fault("/d/lake/events", OSError(f"Could not open Parquet input source '1.parquet': {reason}"))
+    assert type(found) is StoreUnavailable
+    assert step in str(found)
 
 
 def later_protocol(table: Path) -> None:
