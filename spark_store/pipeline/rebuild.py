@@ -15,7 +15,6 @@ is held at a time.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,7 +118,9 @@ def _progress(place: Lake, rows: int) -> Progress:
         pass
     discard(place)
     place.rebuild.mkdir(parents=True)
-    begun = Progress(time.time_ns(), version, lake_rows.parts(place, rows))
+    # A number that is not above the last one would not be taken; no clock is sure to give such a one.
+    run = lake.last_transaction(place, LATEST, APP) + 1
+    begun = Progress(run, version, lake_rows.parts(place, rows))
     _remember(place, begun)
     return begun
 

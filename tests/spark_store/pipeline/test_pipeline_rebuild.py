@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
 from spark_store import lake_rows
@@ -17,9 +20,10 @@ from spark_store.lake_rows import Part
 from spark_store.pipeline import rebuild as module
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.rebuild import Rebuilt, fold_rows, rebuild_latest
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake
 from spark_store.verify import VerifyOptions, verify
 from tests.helpers import wait_until_sync
+from tests.spark_store.lake_files import fill
 from tests.spark_store.pipeline.checker import check
 from tests.spark_store.pipeline.past import eventful, made_anew, states
 from tests.spark_store.pipeline.site import WITHIN, PipelineProcess, Site, lamp, take_all
@@ -99,6 +103,9 @@ def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
     assert check(site.folder) == []
     properties = DeltaTable(site.lake.path(LATEST)).metadata().configuration
     assert properties["delta.deletedFileRetentionDuration"] == "interval 30 minutes"
+    # One that was done while the clock ran ahead has a number above those that a clock gives.
+    none = target.read(LATEST).limit(0).write.format("delta").mode("append").option("txnAppId", module.APP)
+    none.option("txnVersion", time.time_ns() + 10**18).save(site.lake.path(LATEST))
     # New events, damage again, a rebuild of which only the first part was done: it begins anew.
     said.clear()
     damage(target)
@@ -110,6 +117,24 @@ def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
     assert said == [1, 1, 2]
     assert check(site.folder) == []
     assert verify(site.lake, VerifyOptions(fold_all=True)).count == 0
+
+
+def test_a_rebuild_is_numbered_after_the_last_one_whatever_the_clock_says(tmp_path: Path) -> None:
+    """Or `latest` would take it for one that has been: one that goes on keeps its number for that reason."""
+    place = Lake(tmp_path)
+    fill(place, 1, 1)
+
+    def replaced(run: int) -> None:
+        properties = CommitProperties(app_transactions=[Transaction(module.APP, run)])
+        write_deltalake(place.path(LATEST), pa.table({"n": [1]}), mode="append", commit_properties=properties)
+
+    replaced(ahead := time.time_ns() + 10**18)
+    begun = module._progress(place, 100)
+    assert begun.run == ahead + 1
+    replaced(begun.run)
+    assert module._progress(place, 100) == begun
+    module.discard(place)
+    assert module._progress(place, 100).run == ahead + 2
 
 
 def eventful_again(site: Site) -> None:
