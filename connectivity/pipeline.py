@@ -208,7 +208,7 @@ def _figures_of(watermark: Watermark) -> Iterator[Figure]:
         "batch": watermark.published,
         "optimize": watermark.optimized,
         "vacuum": watermark.vacuumed,
-        "retention": looked.by_hand or looked.at if (looked := watermark.retention) is not None else None,
+        "retention": watermark.retention.happened if watermark.retention is not None else None,
     }
     yield Figure(
         "connectivity_pipeline_last_run_timestamp_seconds",

@@ -120,6 +120,13 @@ def newest_time(lake: Lake) -> datetime | None:
     return found
 
 
+def made(lake: Lake, table: Table) -> datetime | None:
+    """When a table was made; None where it does not say so. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, table) as delta:
+        created = delta.metadata().created_time
+    return None if created is None else datetime.fromtimestamp(created / 1000, UTC)
+
+
 def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
     """The least number of the events of the lake that happened in this time; None where none did. Raises StoreUnavailable,
     LakeUnfit."""

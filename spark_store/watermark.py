@@ -3,8 +3,8 @@
 `Watermark.seq` is the highest number of the journal whose events, and the states after them, are committed in both tables.
 The pipeline publishes it after both commits; the service reads it, since below it the journal need not keep anything. The
 file is written whole, made durable and put in its place by a rename: a reader finds the old one or the new one. It says
-some things more, for people who want to know how the pipeline does; nobody decides anything by those, but retention by the
-time of its last look.
+some things more, for people who want to know how the pipeline does; nobody decides anything by those, but retention by its
+last look, and upkeep by when it was done last.
 
 A watermark that is lost costs nothing but work: the tables know what they hold, and the pipeline begins from there.
 """
@@ -39,7 +39,8 @@ class TableSize(msgspec.Struct, frozen=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True):
-    """What retention did last: when, by the time that it believes (`spark_store.pipeline.trust`); how many events went.
+    """What retention did last: when, by the time that it believes (`spark_store.pipeline.trust`) and by the clock; how many
+    events went.
 
     `by_hand`: somebody had it done since then, at this time by the clock, which changes nothing of what is believed.
     """
@@ -47,6 +48,12 @@ class Forgetting(msgspec.Struct, frozen=True):
     at: str
     events: int
     by_hand: str | None = None
+    clock: str | None = None
+
+    @property
+    def happened(self) -> str:
+        """When, by the clock."""
+        return self.by_hand or self.clock or self.at
 
 
 class Watermark(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Upkeep of the tables: small files made into large ones, files that nobody needs removed; and when what is due.
 
-`due` decides, the others do. What is past its time is the business of `spark_store.pipeline.retention`. Compaction
+`due` decides, the others do. How long something has waited counts across starts (`resumed`), or what waits longer than a
+process lives would never be done. What is past its time is the business of `spark_store.pipeline.retention`. Compaction
 takes the files that are new since the last time and clusters them by entity, so that a page of one entity is in few of
 them; what readers need to pass over files (the least and the greatest value of a column in each) stands with each file in
 the log. It changes no row, and who reads an older version of a table goes on reading it until `vacuum` has removed that
@@ -26,6 +27,9 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.retention import Retention
 from spark_store.tables import TABLES, Lake
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
+
+GRACE = timedelta(minutes=1)
+"""What has waited too long at a start waits so long more: new events come first, also where upkeep ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,22 @@ def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
         forget=not upkeep.retention.is_forever and _has_passed(upkeep.forget_every, done.forgotten, now),
         # A moment costs a row for each thing, so there are at most half as many of them as events.
         keep=done.events >= max(upkeep.moment_events, 2 * done.entities),
+    )
+
+
+def resumed(done: Done, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta) -> Done:
+    """`done`, with the times of earlier processes. What was never done has waited since the lake was made; a time to come
+    counts as now."""
+
+    def since(at: str | None, every: timedelta) -> datetime:
+        waited = now - (made if at is None else datetime.fromisoformat(at))
+        return now - min(max(waited, timedelta(0)), max(every - grace, timedelta(0)))
+
+    looked = watermark.retention
+    return done._replace(
+        optimized=since(watermark.optimized, upkeep.optimize_every),
+        vacuumed=since(watermark.vacuumed, upkeep.vacuum_every),
+        forgotten=since(None if looked is None else looked.happened, upkeep.forget_every),
     )
 
 

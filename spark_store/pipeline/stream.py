@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
 from spark_store.pipeline.progress import Found, plan
 from spark_store.pipeline.transforms import event_rows
 from spark_store.session import put_first
-from spark_store.tables import APP, LATEST, MOMENTS, TABLES
+from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
 from spark_store.watermark import Batch, Forgetting, Watermark, publish_watermark, read_watermark
 
 Say = Callable[..., None]
@@ -155,6 +155,7 @@ class Stream:
             self._say("catching up", first=decided.first, last=decided.last)
             jobs.merge_latest(target, decided.first, decided.last)
         self._publish(decided.last)
+        self._resume_upkeep()
         self._count_files()
         self._say("following", seq=decided.last, newest=found.newest)
         forget_failure(target.lake.failure)
@@ -168,6 +169,13 @@ class Stream:
             self._tell(seq=reached)
         if (erased := erasing.noted(self._target.lake)) < known.erased:
             self._tell(erased=erased, erased_at=None)
+
+    def _resume_upkeep(self) -> None:
+        """Upkeep is due when it would have been, had this process gone on from the one before it."""
+        now, options = datetime.now(UTC), self._options
+        made = lake.made(self._target.lake, EVENTS) or now
+        grace = timedelta(0) if options.once else maintenance.GRACE
+        self._done = maintenance.resumed(self._done, self._watermark, made, now, options.upkeep, grace)
 
     def _last_watermark(self) -> Watermark:
         """What was published last. One that cannot be read is as good as none: the tables know what they hold."""
@@ -407,7 +415,8 @@ class Stream:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
         events = retention.forget(self._target, self._options.upkeep.retention, self._look.believed)
         self._say("forgotten", events=events)
-        self._watermark = msgspec.structs.replace(self._watermark, retention=Forgetting(believed, events))
+        looked = Forgetting(believed, events, clock=as_text(self._look.clock))
+        self._watermark = msgspec.structs.replace(self._watermark, retention=looked)
         self._done = self._done._replace(forgotten=datetime.now(UTC))
 
     def _optimize(self) -> None:

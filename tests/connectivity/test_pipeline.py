@@ -273,7 +273,12 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
     made._lake.pipeline.mkdir(parents=True)
     at = "2030-01-15T00:00:00.000000Z"
     published = Watermark(
-        3, at, Batch(200, 0.5), optimized=at, retention=Forgetting(at, 17), tables={"events": TableSize(4, 700)}
+        3,
+        at,
+        Batch(200, 0.5),
+        optimized=at,
+        retention=Forgetting("2029-01-01T00:00:00.000000Z", 17, clock=at),
+        tables={"events": TableSize(4, 700)},
     )
     publish_watermark(made._lake.watermark, published)
     shown = (await monitor.scrape()).decode().splitlines()

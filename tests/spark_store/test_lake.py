@@ -49,6 +49,16 @@ def test_the_newest_time_is_read_from_the_log(tmp_path: Path) -> None:
     assert lake.newest_time(place) is None
 
 
+def test_a_table_knows_when_it_was_made(tmp_path: Path) -> None:
+    begun = datetime.now(UTC)
+    write(Lake(tmp_path), 1, 5)
+    made = lake.made(Lake(tmp_path), EVENTS)
+    write(Lake(tmp_path), 6, 9)
+    assert made is not None
+    assert timedelta(seconds=-1) < made - begun < timedelta(minutes=1)
+    assert lake.made(Lake(tmp_path), EVENTS) == made
+
+
 def test_the_first_event_of_a_time_is_told_by_its_number(tmp_path: Path) -> None:
     """Whatever else is in its file, and wherever that lies."""
     place = Lake(tmp_path)

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_store.follower import Entry
-from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
+from spark_store.pipeline.maintenance import Done, Due, Upkeep, due, resumed
 from spark_store.pipeline.retention import Retention, Rule
+from spark_store.watermark import Forgetting, Watermark
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 FRESH = Done(NOW, NOW, NOW, 0, 0)
@@ -69,6 +70,42 @@ def test_a_clock_that_was_set_back_delays_no_upkeep() -> None:
     done = Done(later, later, later, 1, 0)
     assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == Due(optimize=True, vacuum=True, forget=True)
     assert not due(done._replace(batches=0), NOW, Upkeep()).optimize
+
+
+def text(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("waited", "grace", "left"),
+    [(4, 1, 6), (4, 0, 6), (9.5, 1, 1), (60, 1, 1), (60, 0, 0), (-60, 1, 10), (0, 1, 10)],
+    ids=["not yet", "nor here", "soon", "overdue", "overdue, and soon over", "a time to come", "just now"],
+)
+def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
+    """In minutes, of ten that each kind of upkeep waits. What is overdue lets new events go first."""
+    every, minute = timedelta(minutes=10), timedelta(minutes=1)
+    upkeep = Upkeep(optimize_every=every, vacuum_every=every, forget_every=every, retention=Retention(Rule(DAY)))
+    at = NOW - waited * minute
+    done = Watermark(optimized=text(at), vacuumed=text(at), retention=Forgetting(text(LONG_AGO), 0, clock=text(at)))
+    for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
+        found = resumed(FRESH._replace(batches=1), watermark, made, NOW, upkeep, grace * minute)
+        begins = NOW + left * minute
+        assert due(found, begins, upkeep) == Due(optimize=True, vacuum=True, forget=True)
+        if left:
+            before = begins - timedelta(seconds=1)
+            assert due(found, before, upkeep) == Due(optimize=False, vacuum=False, forget=False)
+
+
+def test_a_start_goes_on_waiting_however_long_that_is() -> None:
+    upkeep = Upkeep(vacuum_every=timedelta.max)
+    found = resumed(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, upkeep, timedelta(0))
+    assert found.vacuumed == LONG_AGO
+    # As a version wrote it that did not say more.
+    found = resumed(FRESH, Watermark(retention=Forgetting(text(NOW - DAY / 48), 0)), NOW, NOW, upkeep, timedelta(0))
+    assert found.forgotten == NOW - DAY / 48
+    # By hand, since then.
+    done = Forgetting(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
+    assert resumed(FRESH, Watermark(retention=done), NOW, NOW, upkeep, timedelta(0)).forgotten == NOW - DAY / 48
 
 
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
 from spark_store.tables import APP, ERASURES, TABLES, Lake, Table
 from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
+from tests.spark_store.lake_files import fill
 from tests.spark_store.pipeline.past import trim
 from tests.spark_store.pipeline.site import Site
 
@@ -146,6 +147,27 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
     with pytest.raises(KeyboardInterrupt):
         running(target)._catch_up()
     assert known == [(20, 1, 45)]
+
+
+@pytest.mark.parametrize(("once", "left"), [(False, 60), (True, 0)])
+def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
+    once: bool, left: float, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Site(target.lake.data_dir).write(5)
+    fill(target.lake, 1, 1)
+    begun = datetime.now(UTC)
+    publish_watermark(target.lake.watermark, Watermark(5, vacuumed=as_text(begun - timedelta(hours=1))))
+    for name, value in {"prepare": None, "appended": 5, "merged": 5, "check_same_journal": None}.items():
+        monkeypatch.setattr(stream.jobs, name, lambda *_, value=value: value)
+    monkeypatch.setattr(stream.lake, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(stream.lake, "has_gaps", lambda *_: False)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    made = Stream(target, lambda *_, **__: None, StreamOptions(once=once), threading.Event())
+    made._catch_up()
+    waits = maintenance.Upkeep().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
+    assert waits.total_seconds() == pytest.approx(left, abs=30)
+    # Never done: since the table was made.
+    assert begun - timedelta(seconds=1) < made._done.optimized <= datetime.now(UTC)
 
 
 def test_a_batch_begins_where_the_lake_is() -> None:
