@@ -39,8 +39,8 @@ class TableSize(msgspec.Struct, frozen=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True):
-    """What retention did last: when, by the time that it believes (`spark_store.pipeline.trust`) and by the clock; how many
-    events went.
+    """What retention did last: when, by the time that it believes and by the clock; how many events went. `boot`, `seconds`,
+    `steady` and `off` are of the same look (`spark_store.pipeline.trust`).
 
     `by_hand`: somebody had it done since then, at this time by the clock, which changes nothing of what is believed.
     """
@@ -49,6 +49,10 @@ class Forgetting(msgspec.Struct, frozen=True):
     events: int
     by_hand: str | None = None
     clock: str | None = None
+    boot: str = ""
+    seconds: float = 0.0
+    steady: float = 0.0
+    off: float = 0.0
 
     @property
     def happened(self) -> str:

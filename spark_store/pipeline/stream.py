@@ -38,6 +38,7 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
 from spark_store.pipeline.progress import Found, plan
 from spark_store.pipeline.transforms import event_rows
+from spark_store.pipeline.trust import Look, Uptime
 from spark_store.session import put_first
 from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
 from spark_store.watermark import Batch, Forgetting, Watermark, publish_watermark, read_watermark
@@ -112,7 +113,7 @@ class Stream:
         """The kind of upkeep that was begun last."""
         self._started = 0
         """Where the query began."""
-        self._look = trust.first_look(None, self._time(), time.monotonic())
+        self._look = trust.look(None, self._time(), trust.uptime())
 
     def run(self) -> None:
         """Run until `stopping`, or until everything has been taken (`once`).
@@ -138,7 +139,7 @@ class Stream:
         jobs.prepare(target)
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
-            self._look = trust.first_look(datetime.fromisoformat(looked.at), self._time(), time.monotonic())
+            self._look = trust.look(_look_of(looked), self._time(), trust.uptime())
         if self._options.upkeep.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
@@ -409,13 +410,15 @@ class Stream:
 
     def _forget(self) -> None:
         """Delete what is past its time, by the time that is believed."""
-        self._look = trust.look(self._look, self._time(), time.monotonic())
-        believed, ahead = as_text(self._look.believed), self._look.ahead
+        look = self._look = trust.look(self._look, self._time(), trust.uptime())
+        believed, ahead = as_text(look.believed), look.ahead
         if ahead is not None:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
-        events = retention.forget(self._target, self._options.upkeep.retention, self._look.believed)
+        events = retention.forget(self._target, self._options.upkeep.retention, look.until)
         self._say("forgotten", events=events)
-        looked = Forgetting(believed, events, clock=as_text(self._look.clock))
+        looked = Forgetting(
+            believed, events, None, as_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
+        )
         self._watermark = msgspec.structs.replace(self._watermark, retention=looked)
         self._done = self._done._replace(forgotten=datetime.now(UTC))
 
@@ -434,6 +437,13 @@ class Stream:
 
     def _time(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
+
+
+def _look_of(looked: Forgetting) -> Look:
+    """The look of an earlier process."""
+    uptime = Uptime(looked.boot, looked.seconds)
+    clock, believed = (datetime.fromisoformat(it) for it in (looked.clock or looked.at, looked.at))
+    return Look(clock, believed, uptime, looked.steady, timedelta(seconds=looked.off))
 
 
 def _timed(work: Callable[[], None]) -> float:

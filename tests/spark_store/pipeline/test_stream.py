@@ -24,8 +24,9 @@ from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Due
 from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
+from spark_store.pipeline.trust import Uptime
 from spark_store.tables import APP, ERASURES, TABLES, Lake, Table
-from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
+from spark_store.watermark import TableSize, Watermark, publish_watermark, read_watermark
 from tests.spark_store.lake_files import fill
 from tests.spark_store.pipeline.past import trim
 from tests.spark_store.pipeline.site import Site
@@ -287,12 +288,23 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     assert looked.at == fields["believed"]
     # What was done by hand went by the clock, which is wrong.
     at = as_text(datetime.fromtimestamp(begun + wrong, UTC))
-    by_hand = Forgetting(looked.at, 0, at)
+    by_hand = msgspec.structs.replace(looked, by_hand=at)
     kept = read_watermark(target.lake.watermark)
     publish_watermark(target.lake.watermark, msgspec.structs.replace(kept, retention=by_hand))
-    # As much as a day of a stop is believed.
+    # Another process measures from where this one was; for a machine that was off, as much as a day is believed.
     started()._do(Due(optimize=False, vacuum=False, forget=True))
-    assert forgotten[2] == pytest.approx(begun + 86400, abs=600)
+    assert forgotten[2] == pytest.approx(begun, abs=600)
+    for seconds in (20.0, 30.0):
+        monkeypatch.setattr(stream.trust, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
+        started()._do(Due(optimize=False, vacuum=False, forget=True))
+        assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
+    # A clock that is behind makes nothing older, and what is believed stays what it was.
+    wrong = -86400.0
+    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten[-1] == pytest.approx(begun - 86400, abs=600)
+    wrong = 0.0
+    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten[-1] == pytest.approx(begun, abs=600)
 
 
 def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
