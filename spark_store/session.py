@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import re
 import secrets
@@ -315,6 +316,26 @@ def put_first(spark: SparkSession) -> None:
 def java_pid(spark: SparkSession) -> int:
     """The process id of the Java process."""
     return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
+def shuffle_files(spark: SparkSession) -> set[Path]:
+    """What this machine's part of Spark has put aside of shuffles: rows, or parts of them."""
+    blocks = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()  # type: ignore[union-attr]
+    return {file for folder in blocks.localDirs() for file in Path(folder.getPath()).rglob("shuffle_*")}
+
+
+def drop_shuffles(spark: SparkSession, seconds: float = 10) -> int:
+    """See that what has been put aside up to now goes; how many files are still needed after so many seconds: they go with
+    the queries that need them, or with the process.
+
+    Spark deletes it when Java has found that nobody holds it any more, and Java looks when it is short of memory.
+    """
+    before, deadline = shuffle_files(spark), time.monotonic() + seconds
+    gc.collect()  # Python may hold what Java then holds, too.
+    while (left := before & shuffle_files(spark)) and time.monotonic() < deadline:
+        spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+        time.sleep(_LOOK_SECONDS)
+    return len(left)
 
 
 def wait_for_lock(lake: Lake, seconds: float) -> None:

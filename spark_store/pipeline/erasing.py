@@ -4,7 +4,8 @@ The journal decides and does its part first (`spark_store.erasure`); so nothing 
 up to the event number that the record names: what the entity has become since then stays. Then every file that no table
 needs now is removed, however young it is, and so are whole states that an interrupted rebuild has put aside. That is not
 left to Delta's VACUUM, which spares what seems to be of the future once the clock was set back. A reader that holds an
-older version of a table finds files missing and has to open it anew. Everything here may be done twice.
+older version of a table finds files missing and has to open it anew. At last Spark deletes what it has put aside of earlier
+shuffles. Everything here may be done twice.
 
 At the end each table's own log gets the number of the erasure. So a table that is put back from a backup is known by it,
 whichever it is, and is erased from again.
@@ -24,6 +25,7 @@ from spark_store.erasure import Erasure, condition
 from spark_store.faults import damaged, system_fault
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.jobs import Target
+from spark_store.session import drop_shuffles
 from spark_store.tables import ERASURES, TABLES, Lake, Table
 
 AT_ONCE = 50
@@ -44,6 +46,7 @@ def erase(target: Target, erasures: Sequence[Erasure]) -> None:
             meant = condition(erasures[start : start + AT_ONCE])
             target.spark.sql(f"DELETE FROM {target.name(table)} WHERE {meant}").collect()
     clean(target)
+    drop_shuffles(target.spark)
     # Only now: a backup that has the number has none of the old files.
     for table in TABLES:
         _note(target, table, erasures[-1].id)

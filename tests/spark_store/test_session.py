@@ -7,6 +7,8 @@ import os
 import shlex
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
@@ -24,6 +26,7 @@ from spark_store.session import (
     _in_environment,
     _master,
     _settings,
+    drop_shuffles,
     find_jars,
     find_java,
     pass_on,
@@ -221,3 +224,45 @@ def test_at_a_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_pa
     assert process.returncode == EXIT_FAILED, process.stdout.decode() + text
     assert "ERROR Disk: it is full" in text
     assert "incubator" not in text
+
+
+class Collected:
+    """A Spark whose Java process finds at its second look what nobody needs, and that one file is needed."""
+
+    def __init__(self, folder: Path, needed: str | None = None) -> None:
+        self.looks = 0
+        self._folder, self._needed = folder, needed
+        manager = SimpleNamespace(localDirs=lambda: [SimpleNamespace(getPath=lambda: str(folder))])
+        blocks = SimpleNamespace(diskBlockManager=lambda: manager)
+        env = SimpleNamespace(get=lambda: SimpleNamespace(blockManager=lambda: blocks))
+        packages = SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(SparkEnv=env)))
+        system = SimpleNamespace(gc=self._look)
+        self._jvm: Any = SimpleNamespace(org=packages, java=SimpleNamespace(lang=SimpleNamespace(System=system)))
+
+    def _look(self) -> None:
+        self.looks += 1
+        # What is put aside meanwhile is not waited for.
+        (self._folder / "0c" / f"shuffle_9_{self.looks}_0.data").touch()
+        for file in [*self._folder.rglob("shuffle_1_*")] if self.looks == 2 else []:
+            if file.name != self._needed:
+                file.unlink()
+
+
+@pytest.fixture
+def aside(tmp_path: Path) -> Path:
+    (tmp_path / "0c").mkdir()
+    for name in ("shuffle_1_4_0.data", "shuffle_1_4_0.index", "rdd_7_0"):
+        (tmp_path / "0c" / name).touch()
+    return tmp_path
+
+
+def test_what_was_put_aside_is_gone_once_java_has_looked(aside: Path) -> None:
+    spark: Any = Collected(aside)
+    assert drop_shuffles(spark) == 0
+    assert spark.looks == 2
+    assert sorted(it.name for it in aside.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
+
+
+def test_what_is_needed_still_is_not_waited_for_for_ever(aside: Path) -> None:
+    spark: Any = Collected(aside, needed="shuffle_1_4_0.data")
+    assert drop_shuffles(spark, seconds=1) == 1

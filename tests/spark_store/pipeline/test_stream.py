@@ -89,10 +89,11 @@ def test_nothing_is_removed_before_what_replaces_it_is_durable(
 ) -> None:
     tables = len(TABLES)
     monkeypatch.setattr(erasing, "_clean", lambda *_: done.append("clean"))
+    monkeypatch.setattr(erasing, "drop_shuffles", lambda _: done.append("shuffles"))
     monkeypatch.setattr(erasing, "_note", lambda _, table, number: done.append(f"note {number} in {table.name}"))
     erasing.erase(target, [Erasure(4, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
     noted = [f"note 4 in {table.name}" for table in TABLES]
-    assert done == [*["DELETE"] * tables, "sync True", *["clean"] * tables, *noted]
+    assert done == [*["DELETE"] * tables, "sync True", *["clean"] * tables, "shuffles", *noted]
     done.clear()
     maintenance.vacuum(target)
     assert done == ["sync True", *["VACUUM"] * tables]
