@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from spark_store.erasure import Erasure
 from spark_store.faults import damaged, lake_fault
 from spark_store.follower import Follower
-from spark_store.tables import APP, EVENTS, MOMENTS, Lake, Table
+from spark_store.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table, is_table
 from spark_store.watermark import TableSize, read_watermark
 
 _CUT = timedelta(milliseconds=1)
@@ -50,8 +50,9 @@ def position(lake: Lake) -> Position:
 
 
 def pending(lake: Lake) -> list[Erasure]:
-    """The erasures that it has not carried out. Raises SchemaTooNew, StoreUnavailable."""
-    done = read_watermark(lake.watermark).erased
+    """The erasures that it, or one of its tables, has not carried out. Raises LakeUnfit, SchemaTooNew, StoreUnavailable."""
+    noted = [last_transaction(lake, table, ERASURES) for table in TABLES if is_table(lake.path(table))]
+    done = min([read_watermark(lake.watermark).erased, *noted])
     with Follower.open(lake.journal) as follower:
         return follower.erasures(done)
 
@@ -134,17 +135,19 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
     happened = (pc.field("ts") >= pa.scalar(since)) & (pc.field("ts") <= pa.scalar(until))
     with opened(lake, EVENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
-        if "min.seq" not in actions.schema.names:
+        if not {"min.seq", "max.ts"} <= set(actions.schema.names):
             return None
-        files = zip(actions["min.seq"].to_pylist(), actions["path"].to_pylist(), strict=True)
-        # By their least numbers: most files need not be opened.
-        for least, path in sorted((least or 0, unquote(path)) for least, path in files):
+        files = zip(*(actions[name].to_pylist() for name in ("min.seq", "max.ts", "path")), strict=True)
+        # By their least numbers: most files need not be opened. Bounds of times are cut to milliseconds.
+        young = [
+            (least or 0, unquote(path)) for least, newest, path in files if newest is None or newest + _CUT >= since
+        ]
+        for least, path in sorted(young):
             if found is not None and least >= found:
                 break
-            file = Path(lake.path(EVENTS)) / path
-            rows = pq.read_table(file, columns=["seq"], filters=happened, partitioning=None)
-            numbers = [found, pc.min(rows["seq"]).as_py()]
-            found = min((number for number in numbers if number is not None), default=None)
+            wanted = happened if found is None else happened & (pc.field("seq") < found)
+            rows = pq.read_table(Path(lake.path(EVENTS)) / path, columns=["seq"], filters=wanted, partitioning=None)
+            found = pc.min(rows["seq"]).as_py() or found
     return found
 
 

@@ -62,7 +62,8 @@ _LAST_SECONDS = 60.0
 def say(event: str, **fields: Any) -> None:
     """One line for whoever reads along."""
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps({"event": event, **fields}, ensure_ascii=False), flush=True)
+        # In one piece: threads speak at the same time.
+        print(json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n", end="", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,7 +29,7 @@ from spark_store.session import drop_shuffles
 from spark_store.tables import ERASURES, TABLES, Lake, Table
 
 AT_ONCE = 50
-"""So many erasures in one statement."""
+"""So many erasures at a time."""
 
 
 def ready(erasures: Sequence[Erasure]) -> list[Erasure]:
@@ -42,9 +42,7 @@ def erase(target: Target, erasures: Sequence[Erasure]) -> None:
     note it in every table."""
     rebuild.discard(target.lake)
     for table in TABLES:
-        for start in range(0, len(erasures), AT_ONCE):
-            meant = condition(erasures[start : start + AT_ONCE])
-            target.spark.sql(f"DELETE FROM {target.name(table)} WHERE {meant}").collect()
+        target.spark.sql(f"DELETE FROM {target.name(table)} WHERE {condition(erasures)}").collect()
     clean(target)
     drop_shuffles(target.spark)
     # Only now: a backup that has the number has none of the old files.

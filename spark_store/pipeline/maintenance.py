@@ -80,6 +80,15 @@ def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
     )
 
 
+def without(done: Done, kind: str, now: datetime) -> Done:
+    """`done`, as if this kind of upkeep, which failed, had been done now."""
+    if kind == "moment":
+        return done._replace(events=0)
+    if kind == "optimize":
+        return done._replace(optimized=now, batches=0, files=0)
+    return done._replace(vacuumed=now) if kind == "vacuum" else done._replace(forgotten=now)
+
+
 def resumed(done: Done, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta) -> Done:
     """`done`, with the times of earlier processes. What was never done has waited since the lake was made; a time to come
     counts as now."""

@@ -225,20 +225,25 @@ def _fold_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Items as `event_items` and `known_items` make them, in order → rows of FOLDED_SCHEMA."""
     current: tuple[str, str] | None = None
-    folding, last = Folding(), 0
+    folding, last, newest = Folding(), 0, 0
     for item in items:
         if item[:2] != current:
             if current is not None:
-                yield _row(current, folding, last)
-            current, folding, last = item[:2], Folding(), 0
+                yield _row(current, folding, last or newest)
+            current, folding, last, newest = item[:2], Folding(), 0, 0
         type, id, revision, _, seq, at, action, path, text, headers, policy, created = item
-        last = max(last, seq)
+        newest = max(newest, seq)
         if action == _KNOWN:
             folding.known(as_snapshot(State(type, id, policy, revision, seq, created, at, _bytes(text))))
         elif type in FOLDABLE:
             folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), headers.encode()))
+        if folding.snapshot is None:
+            last = 0
+        elif folding.snapshot.revision == revision:
+            # One that the state does not have counts for nothing: a merge would take the state for newer than it is.
+            last = max(last, seq)
     if current is not None:
-        yield _row(current, folding, last)
+        yield _row(current, folding, last or newest)
 
 
 def _row(key: tuple[str, str], folding: Folding, seq: int) -> tuple[Any, ...]:

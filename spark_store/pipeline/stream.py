@@ -13,7 +13,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_store import durable, lake
+from spark_store.erasure import Erasure
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.failure import forget_failure
 from spark_store.faults import spark_fault
@@ -316,12 +317,14 @@ class Stream:
 
         One that fails stays pending, and is tried again later.
         """
-        if time.monotonic() < self._erase_again:
-            return
-        with Follower.open(self._target.lake.journal) as follower:
-            todo = erasing.ready(follower.erasures(self._watermark.erased))
-        if not todo or self._stopping.is_set():
-            return
+        while time.monotonic() >= self._erase_again and not self._stopping.is_set():
+            with Follower.open(self._target.lake.journal) as follower:
+                todo = erasing.ready(follower.erasures(self._watermark.erased))[: erasing.AT_ONCE]
+            if not todo:
+                return
+            self._erase_these(todo)
+
+    def _erase_these(self, todo: Sequence[Erasure]) -> None:
         with self._batch:
             failure = None
             try:
@@ -366,10 +369,12 @@ class Stream:
             self._put_off(str(translated(error)))
 
     def _put_off(self, reason: str) -> None:
+        """What failed is due again when it would be, had it been done. Other kinds do not wait for it."""
         now = datetime.now(UTC)
         with self._batch:
-            self._kept = self._watermark.seq
-            self._done = self._done._replace(optimized=now, vacuumed=now, forgotten=now, batches=0, files=0, events=0)
+            if self._at == "moment":
+                self._kept = self._watermark.seq
+            self._done = maintenance.without(self._done, self._at, now)
             self._note(self._at, reason)
             with contextlib.suppress(StoreError):
                 self._tell()

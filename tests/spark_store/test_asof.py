@@ -23,10 +23,9 @@ from spark_store.replay import fold
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
 from spark_store.tables import MOMENTS, SNAPSHOTS, Lake, Table
-from spark_store.watermark import Watermark, publish_watermark
 from tests.behaviours.journal import timestamp
 from tests.spark_store.histories import Happening, lived
-from tests.spark_store.pipeline.lake_files import add_events, add_states, event_row, latest_row, write_lake
+from tests.spark_store.pipeline.lake_files import add_events, add_states, event_row, latest_row, note_erased, write_lake
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")
@@ -187,7 +186,7 @@ def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(jour
     with Follower.open(journal) as follower:
         add_events(lake.data_dir, map(event_row, follower.entries(5, 5)), 5)
     assert looked_at() == {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "moments": [(free, 1)]}
-    publish_watermark(lake.watermark, Watermark(5, erased=1))
+    note_erased(lake.data_dir, 1)
     assert looked_at()["moments"] == everything["moments"], "what the lake has carried out is not asked about again"
 
 

@@ -34,6 +34,7 @@ from spark_store.tables import APP, EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
 from spark_store.wide import Cancellation, Limits, WideQueries
 from tests.behaviours.journal import LAMP, change, history
+from tests.spark_store.pipeline.lake_files import note_erased
 
 OTHER = EntityId(EntityType.THING, "acme.site", "lamp-6")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -294,7 +295,7 @@ def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have
     rest = [it for it in everything if it[:2] != (LAMP.id, "thing")]
     assert [it[:2] for it in rest] == [(OTHER.id, "thing")] * 3 + [(POLICY.id, "policy")]
     assert exported() == [*rest, (LAMP.id, "thing", 6)], "it has become something since"
-    publish_watermark(lake.watermark, Watermark(4, erased=1))
+    note_erased(lake.data_dir, 1)
     assert len(exported()) == 10, "what the lake has carried out is not asked about again"
 
 

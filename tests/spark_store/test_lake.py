@@ -17,7 +17,8 @@ from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.pipeline.jobs import Target, check_same_journal
-from spark_store.tables import EVENTS, LATEST, Lake
+from spark_store.tables import ERASURES, EVENTS, LATEST, Lake
+from spark_store.watermark import Watermark, publish_watermark
 from tests.behaviours.journal import LAMP, event, history
 from tests.spark_store.lake_files import append_events
 
@@ -76,6 +77,22 @@ def test_the_first_event_of_a_time_is_told_by_its_number(tmp_path: Path) -> None
     assert [lake.first_between(place, at(since), at(until)) for since, until in spans] == [7, 1, 5, None, 3]
     write_deltalake(place.path(EVENTS), pa.table({"n": [1]}), mode="overwrite", schema_mode="overwrite")
     assert lake.first_between(place, at(0), at(23)) is None
+
+
+def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was put back from a backup, of which the pipeline has not heard yet."""
+    place = Lake(tmp_path)
+    SqliteJournal.open(place.journal).close()
+    monkeypatch.setattr(Follower, "erasures", lambda _, after: list(range(after + 1, 6)))
+    place.pipeline.mkdir(parents=True)
+    publish_watermark(place.watermark, Watermark(7, erased=4))
+    assert lake.pending(place) == [5], "no table"
+    for table, erased in ((EVENTS, 4), (LATEST, 3)):
+        properties = CommitProperties(app_transactions=[Transaction(ERASURES, erased)])
+        write_deltalake(place.path(table), pa.table({"seq": [1]}), commit_properties=properties)
+    assert lake.pending(place) == [4, 5]
 
 
 def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:

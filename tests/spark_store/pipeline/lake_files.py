@@ -7,12 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_store.follower import Entry, Follower, State
-from spark_store.tables import EVENTS, LATEST, Lake, Table
-from spark_store.watermark import Watermark, publish_watermark
+from spark_store.tables import ERASURES, EVENTS, LATEST, TABLES, Lake, Table, is_table
+from spark_store.watermark import Watermark, publish_watermark, read_watermark
 
 _TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC")}
 
@@ -43,6 +44,17 @@ def write_latest(data_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def add_states(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
     """Into `snapshots` or `moments`."""
     _write(data_dir, table, rows, "append")
+
+
+def note_erased(data_dir: Path, number: int) -> None:
+    """The tables that there are have carried out the erasures up to this number, as the watermark says, too."""
+    place = Lake(data_dir)
+    for table in (table for table in TABLES if is_table(place.path(table))):
+        noted = CommitProperties(app_transactions=[Transaction(ERASURES, number)])
+        nothing = DeltaTable(place.path(table)).to_pyarrow_table().slice(0, 0)
+        by = list(table.partitioned_by) or None
+        write_deltalake(place.path(table), nothing, mode="append", partition_by=by, commit_properties=noted)
+    publish_watermark(place.watermark, msgspec.structs.replace(read_watermark(place.watermark), erased=number))
 
 
 def _write(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]], mode: Any, last: int | None = None) -> None:

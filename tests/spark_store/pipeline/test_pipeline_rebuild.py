@@ -229,6 +229,13 @@ def test_rows_of_one_entity_after_the_other_become_one_state_each() -> None:
     assert list(fold_rows([])) == []
 
 
+def test_a_state_has_the_number_of_what_it_has_seen_and_of_nothing_newer() -> None:
+    """Otherwise the events that are missing, of a table put back alone, would change nothing when they come again."""
+    newer = known("a:1", 9, "{}")
+    (row,) = fold_rows([item("a:1", 1, 10), item("a:1", 2, 13), (*newer[:4], 900, *newer[5:])])
+    assert (row[3], row[6], row[7]) == (2, '{"attributes":{"n":2}}', 13)
+
+
 def test_what_is_said_about_a_thing_is_folded_with_its_values() -> None:
     """Metadata rests in the stored headers of an event; a rebuild that passed over them would take it from every thing."""
     *event, _, _, _ = item("a:1", 1, 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -243,11 +244,49 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: Target, monkeyp
 
     monkeypatch.setattr(stream.moments, "keep", refuses)
     filling = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
-    filling._done = filling._done._replace(events=300_000, files=300)
+    filling._done = filling._done._replace(events=300_000)
     filling._keep_up()
     assert said == ["upkeep failed"]
     filling._keep_up()
     assert said == ["upkeep failed"], "not tried again at once"
+
+
+def test_other_upkeep_does_not_wait_for_one_that_fails(
+    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> int:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(stream.moments, "keep", refuses)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    filling = running(target)
+    filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
+    filling._keep_up()
+    assert "VACUUM" not in done
+    filling._keep_up()
+    assert done.count("VACUUM") == len(TABLES)
+    assert list(read_watermark(target.lake.watermark).upkeep_failures) == ["moment"]
+
+
+def test_many_erasures_are_noted_as_they_are_done(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is to end need not do all of them, and the next one goes on where it was."""
+    Site(target.lake.data_dir).write(1)
+    asked = [Erasure(number, "thing", f"acme:lamp-{number}", 5, "t", "anna", "t", None) for number in range(1, 121)]
+    erased: list[tuple[int, int]] = []
+    stopping = threading.Event()
+    running = Stream(target, lambda *_, **__: None, StreamOptions(), stopping)
+
+    def erase(_: Target, erasures: Sequence[Erasure]) -> None:
+        erased.append((erasures[0].id, erasures[-1].id))
+        if erased[-1][1] == 100:
+            stopping.set()
+
+    monkeypatch.setattr(stream.Follower, "erasures", lambda _, after: asked[after:])
+    monkeypatch.setattr(erasing, "erase", erase)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    running._erase()
+    assert erased == [(1, 50), (51, 100)]
+    assert read_watermark(target.lake.watermark).erased == 100
 
 
 def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
