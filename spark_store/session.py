@@ -324,18 +324,20 @@ def shuffle_files(spark: SparkSession) -> set[Path]:
     return {file for folder in blocks.localDirs() for file in Path(folder.getPath()).rglob("shuffle_*")}
 
 
-def drop_shuffles(spark: SparkSession, seconds: float = 10) -> int:
-    """See that what has been put aside up to now goes; how many files are still needed after so many seconds: they go with
-    the queries that need them, or with the process.
+def drop_shuffles(spark: SparkSession, looks: int = 20) -> int:
+    """See that what has been put aside up to now goes; how many files are still needed after so many looks of Java's
+    collector: they go with the queries that need them, or with the process.
 
     Spark deletes it when Java has found that nobody holds it any more, and Java looks when it is short of memory.
     """
-    before, deadline = shuffle_files(spark), time.monotonic() + seconds
+    before = shuffle_files(spark)
     gc.collect()  # Python may hold what Java then holds, too.
-    while (left := before & shuffle_files(spark)) and time.monotonic() < deadline:
+    for _ in range(looks):
+        if not before & shuffle_files(spark):
+            return 0
         spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
         time.sleep(_LOOK_SECONDS)
-    return len(left)
+    return len(before & shuffle_files(spark))
 
 
 def wait_for_lock(lake: Lake, seconds: float) -> None:

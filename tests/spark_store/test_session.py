@@ -265,4 +265,4 @@ def test_what_was_put_aside_is_gone_once_java_has_looked(aside: Path) -> None:
 
 def test_what_is_needed_still_is_not_waited_for_for_ever(aside: Path) -> None:
     spark: Any = Collected(aside, needed="shuffle_1_4_0.data")
-    assert drop_shuffles(spark, seconds=1) == 1
+    assert drop_shuffles(spark, looks=3) == 1
