@@ -23,7 +23,6 @@ from connectivity.pipeline import command, environment, parsed
 from connectivity.settings import Settings
 from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
 from spark_store.journal import SqliteJournal
-from spark_store.lake_rows import is_there
 from spark_store.rebuild import rebuild_index, rebuild_journal
 from spark_store.tables import EVENTS, Lake
 
@@ -57,7 +56,7 @@ def rebuild(settings: Settings, only: Half | None = None, tell: Callable[[str], 
             if only is None and lake.journal.exists():
                 # The pipeline asks it what was erased, and cannot bring an older file to the newest schema.
                 SqliteJournal.open(lake.journal).close()
-            if only is Half.LATEST or (only is None and is_there(lake, EVENTS)):
+            if only is Half.LATEST or (only is None and lake.has(EVENTS)):
                 _rebuild_latest(settings, outcome, tell)
             if only is Half.INDEX:
                 outcome.changed[only.value] = {"indexed": rebuild_index(lake)}

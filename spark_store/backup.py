@@ -34,7 +34,7 @@ from spark_store.faults import sqlite_fault, system_fault
 from spark_store.follower import Follower
 from spark_store.instants import now_text
 from spark_store.lake import files, position
-from spark_store.lake_rows import is_there, version
+from spark_store.lake_rows import version
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.whole import write_whole
 
@@ -139,7 +139,7 @@ class _Copying:
 
     def lake(self) -> dict[str, int]:
         """Copy the tables; their versions. Raises OSError, StoreError."""
-        tables = [table for table in _IN_ORDER if is_there(self._source, table)]
+        tables = [table for table in _IN_ORDER if self._source.has(table)]
         if not tables:
             return {}
         self._target.pipeline.mkdir(parents=True)

@@ -40,7 +40,7 @@ from spark_store.output import Output
 from spark_store.rql.ast import Predicate
 from spark_store.selection import Selection, condition, matches, selects
 from spark_store.sql import literal
-from spark_store.tables import EVENTS, Lake, is_table
+from spark_store.tables import EVENTS, Lake
 from spark_store.watermark import read_watermark
 from spark_store.wide import Cancellation, Limits, Sql, WideQueries, reason_to_stop
 
@@ -238,7 +238,7 @@ def newest(
     for it in erased:
         gone[it.entity_type, it.entity] = it.seq
     for _ in range(_TRIES):
-        position = lakes.position(lake) if is_table(lake.path(EVENTS)) else None
+        position = lakes.position(lake) if lake.has(EVENTS) else None
         seq = 0 if position is None else position.seq
         with Follower.open(lake.journal) as follower:
             rows = _selected(follower.entries(seq + 1, follower.newest()), selection, gone, check)

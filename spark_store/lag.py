@@ -11,7 +11,7 @@ from spark_store import lake
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.failure import read_failure
 from spark_store.follower import Follower
-from spark_store.tables import TABLES, Lake, Table, is_table
+from spark_store.tables import TABLES, Lake, Table
 from spark_store.watermark import Watermark, read_watermark
 
 
@@ -43,7 +43,7 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(watermark)
     batch = watermark.batch
     rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
-    there = [table for table in TABLES if is_table(place.path(table))]
+    there = [table for table in TABLES if place.has(table)]
     shown["tables"] = {table.name: _size(place, table) for table in there}
     return {
         **shown,

@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from spark_store.erasure import Erasure
 from spark_store.faults import damaged, lake_fault
 from spark_store.follower import Follower
-from spark_store.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table, is_table
+from spark_store.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table
 from spark_store.watermark import TableSize, read_watermark
 
 _CUT = timedelta(milliseconds=1)
@@ -51,7 +51,7 @@ def position(lake: Lake) -> Position:
 
 def pending(lake: Lake) -> list[Erasure]:
     """The erasures that it, or one of its tables, has not carried out. Raises LakeUnfit, SchemaTooNew, StoreUnavailable."""
-    noted = [last_transaction(lake, table, ERASURES) for table in TABLES if is_table(lake.path(table))]
+    noted = [last_transaction(lake, table, ERASURES) for table in TABLES if lake.has(table)]
     done = min([read_watermark(lake.watermark).erased, *noted])
     with Follower.open(lake.journal) as follower:
         return follower.erasures(done)

@@ -18,7 +18,7 @@ from spark_store.follower import Entry, State
 from spark_store.instants import as_text
 from spark_store.lake import opened
 from spark_store.sql import literal
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table, is_table
+from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 
 _BATCH_ROWS = 1_000
 _AHEAD = 1
@@ -55,11 +55,6 @@ class TooMuch(Exception):
     """What was asked for is more than may be held at once."""
 
 
-def is_there(place: Lake, table: Table) -> bool:
-    """Whether the table has been made."""
-    return is_table(place.path(table))
-
-
 def version(place: Lake, table: Table) -> int:
     """The number of the table's newest version. Raises StoreUnavailable, LakeUnfit."""
     with opened(place, table) as delta:
@@ -68,7 +63,7 @@ def version(place: Lake, table: Table) -> int:
 
 def parts(place: Lake, rows: int) -> list[Part]:
     """All entities of `events`, cut into parts of about so many events, as far as the files' statistics tell that."""
-    if not is_there(place, EVENTS):
+    if not place.has(EVENTS):
         return [Part(None, None)]
     with opened(place, EVENTS) as delta:
         files = delta.get_add_actions(flatten=True)
@@ -93,7 +88,7 @@ def cut(files: Sequence[tuple[str, int]], rows: int) -> list[Part]:
 
 def snapshots(place: Lake) -> Iterator[State]:
     """The rows of `snapshots`; none where there is no such table. Raises StoreUnavailable, LakeUnfit."""
-    if is_there(place, SNAPSHOTS):
+    if place.has(SNAPSHOTS):
         for row in _rows(place, SNAPSHOTS, _STATE_COLUMNS, None):
             yield _state(*row)
 
@@ -101,7 +96,7 @@ def snapshots(place: Lake) -> Iterator[State]:
 def snapshot_revisions(place: Lake, of: Part | Sequence[str]) -> dict[tuple[str, str], list[int]]:
     """The revisions in `snapshots` of a part's entities, or of the named ones. Raises StoreUnavailable, LakeUnfit."""
     found: dict[tuple[str, str], list[int]] = {}
-    if is_there(place, SNAPSHOTS):
+    if place.has(SNAPSHOTS):
         for type, id, revision in _rows(place, SNAPSHOTS, ("entity_type", "entity", "revision"), _condition(of)):
             found.setdefault((type, id), []).append(revision)
     return found

@@ -92,7 +92,7 @@ def rebuild_journal(
     # Brings an older file to the newest schema.
     with contextlib.closing(SqliteJournal.open(place.journal)) as journal:
         newest = journal.newest_seq()
-    if lake_rows.is_there(place, EVENTS) and (held := lake.last_transaction(place, EVENTS, APP)) > newest:
+    if place.has(EVENTS) and (held := lake.last_transaction(place, EVENTS, APP)) > newest:
         raise LakeUnfit(
             f"{place.journal}: expected a journal that reaches to event {held}, which the lake holds, found one that ends "
             f"at {newest}; restore the newer journal first"
@@ -155,7 +155,7 @@ class _Run:
     def __init__(self, place: Lake, connection: sqlite3.Connection) -> None:
         self._place = place
         self._connection = connection
-        self._has_latest = lake_rows.is_there(place, LATEST)
+        self._has_latest = place.has(LATEST)
         self._key = self._count("key")
         self._examples: list[str] = []
         self.counts = {name: self._count(name) for name in ("checked", "changed", "added", "kept")}

@@ -218,6 +218,10 @@ class Lake:
         """The folder of a table, absolute, as Spark and Delta readers want it."""
         return str((self.folder / table.name).absolute())
 
+    def has(self, table: Table) -> bool:
+        """Whether a table has been made."""
+        return is_table(self.path(table))
+
 
 def is_table(path: str) -> bool:
     """Whether a table has been made in this folder."""

@@ -24,7 +24,7 @@ from spark_store import durable, lake
 from spark_store.erasure import Erasure, condition
 from spark_store.faults import damaged, system_fault
 from spark_store.pipeline import rebuild
-from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.jobs import Target, append_once
 from spark_store.session import drop_shuffles
 from spark_store.tables import ERASURES, TABLES, Lake, Table
 
@@ -57,8 +57,7 @@ def noted(place: Lake) -> int:
 
 def _note(target: Target, table: Table, number: int) -> None:
     """Append nothing, with this number. A deletion cannot carry it: Delta would pass over one that is done again."""
-    nothing = target.read(table).where("false")
-    nothing.writeTo(target.name(table)).option("txnAppId", ERASURES).option("txnVersion", str(number)).append()
+    append_once(target, table, target.read(table).where("false"), ERASURES, number)
 
 
 def clean(target: Target) -> None:

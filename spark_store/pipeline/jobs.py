@@ -25,7 +25,7 @@ from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
 from spark_store.pipeline.source import SOURCES, states_of
 from spark_store.pipeline.transforms import latest_rows
-from spark_store.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table, is_table
+from spark_store.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
 
 FEW = 20_000
 """Up to so many states are read in this process, however many events have led to them: to plan a source, and to write down
@@ -83,7 +83,7 @@ def prepare(target: Target) -> None:
 
 
 def _prepare(target: Target, table: Table) -> None:
-    if not is_table(target.lake.path(table)):
+    if not target.lake.has(table):
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         target.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {target.name(table)} ({table.ddl}) USING delta "
@@ -147,12 +147,17 @@ def check_same_journal(target: Target, follower: Follower, last: int) -> None:
         )
 
 
+def append_once(target: Target, table: Table, rows: DataFrame, app: str, number: int) -> None:
+    """Append rows with a number of `app`, unless the table has that one, or a higher one."""
+    rows.writeTo(target.name(table)).option("txnAppId", app).option("txnVersion", str(number)).append()
+
+
 def append_events(target: Target, rows: DataFrame, last: int) -> None:
     """Append rows of events up to number `last`, unless that has been done.
 
     Into a table that is there: one that vanished must not come into being again with only these rows.
     """
-    rows.writeTo(target.name(EVENTS)).option("txnAppId", APP).option("txnVersion", str(last)).append()
+    append_once(target, EVENTS, rows, APP, last)
     crashes.reach(Point.AFTER_APPEND, target.spark)
 
 

@@ -24,7 +24,7 @@ from mappings.ids import EntityType
 from spark_store import lake
 from spark_store.pipeline import crashes
 from spark_store.pipeline.crashes import Point
-from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.jobs import Target, append_once
 from spark_store.tables import APP, EVENTS, LATEST, MOMENTS
 
 
@@ -36,7 +36,7 @@ def keep(target: Target, seq: int) -> int:
     rows = things.withColumn("moment", sql.lit(seq).cast("long")).select(*MOMENTS.column_names)
     before = lake.rows(target.lake, MOMENTS)
     with crashes.during(Point.DURING_MOMENT, target.spark, Path(target.lake.path(MOMENTS))):
-        rows.writeTo(target.name(MOMENTS)).option("txnAppId", APP).option("txnVersion", str(seq)).append()
+        append_once(target, MOMENTS, rows, APP, seq)
     return lake.rows(target.lake, MOMENTS) - before
 
 

@@ -85,7 +85,7 @@ class Progress(msgspec.Struct):
 def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
     """Make `latest` anew, on a lake that nobody else writes. Raises StoreError; then another call goes on."""
     place = target.lake
-    if not lake_rows.is_there(place, EVENTS):
+    if not place.has(EVENTS):
         raise LakeUnfit(f"{place.path(EVENTS)}: expected a table to rebuild from, found none; restore it from a backup")
     jobs.prepare(target)
     # A worker gets so much at once, however long the values are.
@@ -173,7 +173,7 @@ def _fold(target: Target, progress: Progress) -> None:
 def _known(target: Target) -> Iterator[DataFrame]:
     """What may be rested on: tables with the columns of `latest`."""
     yield target.read(LATEST)
-    if lake_rows.is_there(target.lake, SNAPSHOTS):
+    if target.lake.has(SNAPSHOTS):
         yield target.read(SNAPSHOTS)
 
 

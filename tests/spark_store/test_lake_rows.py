@@ -111,7 +111,7 @@ def test_a_part_is_said_in_sql() -> None:
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
     place = Lake(tmp_path)
-    assert not lake_rows.is_there(place, EVENTS)
+    assert not place.has(EVENTS)
     assert lake_rows.parts(place, 1) == [Part(None, None)]
     with pytest.raises(StoreUnavailable, match="expected a Delta table"):
         lake_rows.version(place, EVENTS)

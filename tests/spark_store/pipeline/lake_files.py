@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_store.follower import Entry, Follower, State
-from spark_store.tables import ERASURES, EVENTS, LATEST, TABLES, Lake, Table, is_table
+from spark_store.tables import ERASURES, EVENTS, LATEST, TABLES, Lake, Table
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 
 _TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC")}
@@ -49,7 +49,7 @@ def add_states(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]]) 
 def note_erased(data_dir: Path, number: int) -> None:
     """The tables that there are have carried out the erasures up to this number, as the watermark says, too."""
     place = Lake(data_dir)
-    for table in (table for table in TABLES if is_table(place.path(table))):
+    for table in (table for table in TABLES if place.has(table)):
         noted = CommitProperties(app_transactions=[Transaction(ERASURES, number)])
         nothing = DeltaTable(place.path(table)).to_pyarrow_table().slice(0, 0)
         by = list(table.partitioned_by) or None
