@@ -4,7 +4,8 @@
 
 RUN := .venv/bin
 # Tests share the cores, module by module in their order: the long ones are not last.
-SPREAD := -n auto --dist loadscope --no-loadscope-reorder
+# One that hangs ends the run, and is named.
+SPREAD := -n auto --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 READY := .venv/ready
 
 demo: $(READY) ## the main job, shown: devices report, their past is replayed over three real brokers and read from the lake
@@ -34,7 +35,7 @@ check: $(READY) ## format, lint, types, spelling, architecture, generated pages,
 	$(RUN)/python tools/audit.py
 
 soak: install ## the long series of faults and kills
-	$(RUN)/pytest -m soak
+	$(RUN)/pytest -m soak -o faulthandler_timeout=14400
 
 bench: install ## benchmarks, each figure beside that of the bare client
 	$(RUN)/python -m tests.bench

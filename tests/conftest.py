@@ -1,8 +1,11 @@
-"""Fixtures that all tests share."""
+"""Fixtures that all tests share, and what ends a test that hangs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import faulthandler
+import os
+import sys
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -15,6 +18,21 @@ from tests.clock import Clock
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
+
+_words = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The words of a test are caught while it runs; where it hangs is said where they are not.
+    config.stash[_words] = os.dup(sys.__stderr__.fileno()) if sys.__stderr__ else 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """A test has `faulthandler_timeout` seconds. pytest forgets them where one fails; what is left behind may hang too."""
+    if seconds := float(item.config.getini("faulthandler_timeout")):
+        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_words])
+    return (yield)
 
 
 @pytest.fixture

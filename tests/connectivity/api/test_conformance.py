@@ -7,10 +7,14 @@ are sent in the tests of the guard.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
+from schemathesis import APIOperation
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
@@ -43,14 +47,20 @@ class Bearer:
         case.headers = {**(case.headers or {}), "authorization": f"Bearer {data}"}
 
 
-@schema.parametrize()
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-def test_an_operation_keeps_to_its_description(case: schemathesis.Case) -> None:
+def keeps_to_its_description(case: schemathesis.Case) -> None:
     case.call_and_validate(excluded_checks=[positive_data_acceptance, ignored_auth])
 
 
-@pytest.mark.soak
-@schema.parametrize()
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-def test_an_operation_keeps_to_its_description_for_long(case: schemathesis.Case) -> None:
-    case.call_and_validate(excluded_checks=[positive_data_acceptance, ignored_auth])
+def asked(operation: APIOperation, examples: int) -> Callable[..., None]:
+    """A test of one operation. pytest names those of one function alike, and of tests with one name only one is run."""
+    only = schema.include(method=operation.method, path=operation.path)
+    asking = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    test: Callable[..., None] = only.parametrize()(asking(partial(keeps_to_its_description)))
+    return test
+
+
+for found in schema.get_all_operations():
+    operation = found.ok()
+    name = "_".join(re.findall(r"\w+", operation.label)).lower()
+    globals()[f"test_an_operation_keeps_to_its_description_{name}"] = asked(operation, 12)
+    globals()[f"test_an_operation_keeps_to_its_description_for_long_{name}"] = pytest.mark.soak(asked(operation, 400))
