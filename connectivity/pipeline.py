@@ -372,7 +372,7 @@ class Pipeline:
                 exit_code, run = 1, _Run(reason=str(error))
             if self._stopping.is_set():
                 return
-            reason = run.reason or (run.last[-1] if run.last else "it said nothing")
+            reason = run.reason or _killed(exit_code) or (run.last[-1] if run.last else "it said nothing")
             pause = self._trouble.pause(exit_code)
             if pause is None:
                 self.details = f"stopped: {reason}"
@@ -432,6 +432,13 @@ class Pipeline:
             self.details = f"following{self._upkeep}"
         level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
         level(f"pipeline {event}", **said)
+
+
+def _killed(exit_code: int) -> str | None:
+    """The signal that ended a process. What its Java process had to say of that is no reason."""
+    if exit_code >= 0:
+        return None
+    return f"the process was ended by {signal.Signals(-exit_code).name}; what it was at is done again by the next one"
 
 
 async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> AsyncIterator[bytes]:

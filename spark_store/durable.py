@@ -98,7 +98,7 @@ def _mended(table: Path, published: int) -> Iterator[Path]:
             return
         is_spoilt, checkpoints = _is_spoilt(commit), sorted(log.glob(f"{commit.stem}.checkpoint*"))
         if checkpoints and (is_spoilt or not all(map(_is_parquet, checkpoints))):
-            if not _is_complete(log, int(commit.stem)):
+            if not is_complete(log, int(commit.stem)):
                 return
             # Without it a reader looks for the checkpoints that there are.
             _remove(log / "_last_checkpoint")
@@ -119,7 +119,7 @@ def _remove(file: Path) -> None:
         it.unlink(missing_ok=True)
 
 
-def _is_complete(log: Path, version: int) -> bool:
+def is_complete(log: Path, version: int) -> bool:
     """Whether a table's log says everything before this version, from an older checkpoint on or from its beginning."""
     found = (int(it.name.partition(".")[0]) for it in log.glob("[0-9]*.checkpoint.parquet") if _is_parquet(it))
     first = max((number + 1 for number in found if number < version), default=0)
@@ -129,7 +129,9 @@ def _is_complete(log: Path, version: int) -> bool:
 
 def _is_parquet(file: Path) -> bool:
     """Whether it has its end, which a file that was cut off lacks."""
-    return file.read_bytes().endswith(b"PAR1")
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - 4))
+        return opened.read() == b"PAR1"
 
 
 class _Add(msgspec.Struct):

@@ -58,7 +58,8 @@ _DAMAGED = re.compile(
     r"is not a Parquet file|CANNOT_READ_FILE_FOOTER|FAILED_READ_FILE|FileNotFoundException|DELTA_LOG_FILE|"
     r"DELTA_STATE_RECOVER_ERROR|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_MISSING_|Json(?:Parse|EOF|Mapping)\w*Exception|"
     r"MalformedRecord|UnexpectedEndOfInput|Parquet magic bytes|Truncated record|Json error|"
-    r"Could not open Parquet|[Pp]arquet file size is|Object at location \S+ not found"
+    r"Could not open Parquet|could not verify page integrity|Expected contiguous commit files|"
+    r"[Pp]arquet file size is|Object at location \S+ not found"
 )
 _ASIDE = re.compile(r"FileNotFoundException: [^\n]*/(?:lake/pipeline/(?:tmp|checkpoint)|blockmgr-[^/\n]+)/[^\n]*")
 """What Spark has put aside and does not find again is no part of a table."""

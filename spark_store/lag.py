@@ -11,6 +11,7 @@ from spark_store import lake
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.failure import read_failure
 from spark_store.follower import Follower
+from spark_store.lake_check import check_reach
 from spark_store.tables import TABLES, Lake, Table
 from spark_store.watermark import Watermark, read_watermark
 
@@ -40,6 +41,7 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     with Follower.open(place.journal) as follower:
         lag, newest = measure(follower, watermark.seq, now), follower.newest()
         pending = len(follower.erasures(watermark.erased))
+        lacking = _lacking(place, follower)
     shown: dict[str, Any] = msgspec.to_builtins(watermark)
     batch = watermark.batch
     rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
@@ -48,6 +50,7 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     return {
         **shown,
         "watermark_failure": reason,
+        "lake_failure": lacking,
         "newest": newest,
         "lag_events": lag.events,
         "lag_seconds": round(lag.seconds, 3),
@@ -63,6 +66,15 @@ def _watermark(place: Lake) -> tuple[Watermark, str | None]:
         return read_watermark(place.watermark), None
     except StoreUnavailable as error:
         return Watermark(), str(error)
+
+
+def _lacking(place: Lake, follower: Follower) -> str | None:
+    """Why what the journal has trimmed is not in the lake, or cannot be looked for; None where it is there."""
+    try:
+        check_reach(place, follower)
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def _size(place: Lake, table: Table) -> dict[str, Any]:

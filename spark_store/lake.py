@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -24,6 +25,9 @@ from spark_store.faults import damaged, lake_fault
 from spark_store.follower import Follower
 from spark_store.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table
 from spark_store.watermark import TableSize, read_watermark
+
+CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
+"""How data files are read: Spark writes a checksum beside each page, and one that does not fit is an error, not a row."""
 
 _CUT = timedelta(milliseconds=1)
 _OF_MOMENTS = ("partition.moment", "max.modified")
@@ -98,7 +102,7 @@ def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
     found: Counter[int] = Counter()
     ends = pa.array(numbers, pa.int64()).to_numpy()
     with opened(lake, EVENTS) as delta:
-        for batch in delta.to_pyarrow_dataset().to_batches(columns=["seq"]):
+        for batch in delta.to_pyarrow_dataset().to_batches(columns=["seq"], fragment_scan_options=CHECKED):
             places = pc.value_counts(pa.array(ends.searchsorted(batch.column(0).to_numpy(zero_copy_only=False))))
             found.update(dict(zip(places.field(0).to_pylist(), places.field(1).to_pylist(), strict=True)))
     return [found[place] for place in range(len(numbers))]
@@ -107,7 +111,11 @@ def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
     with opened(lake, EVENTS) as delta:
-        rows = delta.to_pyarrow_dataset().to_table(filter=pc.field("seq") == seq).to_pylist()
+        rows = (
+            delta.to_pyarrow_dataset()
+            .to_table(filter=pc.field("seq") == seq, fragment_scan_options=CHECKED)
+            .to_pylist()
+        )
     return rows[0] if rows else None
 
 
@@ -146,7 +154,13 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
             if found is not None and least >= found:
                 break
             wanted = happened if found is None else happened & (pc.field("seq") < found)
-            rows = pq.read_table(Path(lake.path(EVENTS)) / path, columns=["seq"], filters=wanted, partitioning=None)
+            rows = pq.read_table(
+                Path(lake.path(EVENTS)) / path,
+                columns=["seq"],
+                filters=wanted,
+                partitioning=None,
+                page_checksum_verification=True,
+            )
             found = pc.min(rows["seq"]).as_py() or found
     return found
 
@@ -155,7 +169,7 @@ def has_gaps(lake: Lake, table: Table, column: str) -> bool:
     """Whether a row has nothing in a column, because it was written before there was one. Raises StoreUnavailable."""
     with opened(lake, table) as delta:
         # Not by a filter: files that lack the column would be passed over, since nothing is known of what they hold in it.
-        batches = delta.to_pyarrow_dataset().to_batches(columns=[column])
+        batches = delta.to_pyarrow_dataset().to_batches(columns=[column], fragment_scan_options=CHECKED)
         return any(batch.column(0).null_count for batch in batches)
 
 

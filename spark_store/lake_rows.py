@@ -16,7 +16,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from spark_store.follower import Entry, State
 from spark_store.instants import as_text
-from spark_store.lake import opened
+from spark_store.lake import CHECKED, opened
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 
@@ -201,6 +201,7 @@ def _batches(place: Lake, table: Table, columns: Sequence[str], condition: ds.Ex
             batch_size=_BATCH_ROWS,
             batch_readahead=_AHEAD,
             fragment_readahead=_AHEAD,
+            fragment_scan_options=CHECKED,
         )
 
 

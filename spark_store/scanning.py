@@ -33,6 +33,7 @@ from pyarrow.fs import LocalFileSystem
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable
+from spark_store.faults import lake_fault
 from spark_store.records import Times
 from spark_store.tables import APP, is_table
 
@@ -64,7 +65,11 @@ _KEY: Final = ("entity_type", "entity", "revision")
 _TRIES: Final = 3
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _FILES: Final = LocalFileSystem(use_mmap=True)
-_FORMAT: Final = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+_FORMAT: Final = ds.ParquetFileFormat(
+    coerce_int96_timestamp_unit="us",
+    # A page that is not what was written is an error, not an event.
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+)
 GONE: Final = (DeltaError, OSError, pa.ArrowException)
 
 Found = TypeVar("Found")
@@ -226,7 +231,7 @@ class OpenTable:
             return list(reversed(self._former))
 
     def _unreadable(self, error: Exception) -> HistoryUnavailable:
-        return HistoryUnavailable(f"{self._path}: expected a Delta table that can be read, found: {error}")
+        return HistoryUnavailable(str(lake_fault(self._path, error)))
 
     def _current(self, known: Version | None, reaching: int) -> Version:
         """The known version where that suffices, and is not too old."""

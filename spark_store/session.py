@@ -76,6 +76,9 @@ _SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.parquet.compression.codec": "zstd",
+    # A page that is not what was written must not be written anew, with a checksum that fits. (The checksums that Hadoop
+    # writes into files of their own are in no backup.)
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Retention is the tables' own, and may be shorter than a week.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     # A file has many parts, each with bounds of what is in it: a page of one entity costs the decoding of few of them. For
@@ -195,7 +198,23 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         # A Java process that was killed, no memory, no room: another start may go well.
-        raise StoreUnavailable(f"Spark does not start with master {options.master}: {error}") from error
+        raise StoreUnavailable(
+            f"Spark does not start with master {options.master}: {_reason(options, error)}"
+        ) from error
+
+
+_NO_MASTER = re.compile(r"All masters are unresponsive|stopped SparkContext")
+"""What Spark says where no cluster answers: the first, or about what it then does not wait for."""
+
+_SHOWN = 400
+
+
+def _reason(options: SessionOptions, error: Exception) -> str:
+    """What Spark says without the stack of its Java process, and what to do where that is known."""
+    text = str(error)
+    if not options.is_local and _NO_MASTER.search(text):
+        return "nobody answers there; look at spark.master, and whether that cluster runs"
+    return " ".join(text.partition("\n\tat ")[0].split())[:_SHOWN]
 
 
 _GREETING = re.compile(
@@ -365,7 +384,9 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _busy(lake: Lake) -> LakeBusy:
-    return LakeBusy(f"{lake.lock}: found a lock held by another pipeline, expected none; end that one first")
+    return LakeBusy(
+        f"{lake.lock}: found a lock held by another pipeline, expected none; end that one first (the service has its own)"
+    )
 
 
 @contextlib.contextmanager

@@ -1,12 +1,13 @@
 """Compares lake and journal, row for row, as far as the watermark says that they should be the same. Without Spark.
 
-First of all the journal's search index is compared with its states (`spark_store.index_check`). Then three steps, one after
-the other: the events, in ranges of their numbers; every row of `latest` and `snapshots` with the journal's states; and rows
-of `latest` with what their events fold to (a sample of entities, or all of them). Of these entities also the events are
-looked for that the journal has trimmed: from the beginning, from an erasure, or from the snapshot that retention has left,
-up to `latest`, no revision may be missing. What was erased is not missed, and reported where it is still there although the
-pipeline has done it. How far it came stands in a file beside the watermark: a comparison that was interrupted goes on there,
-one that came to its end begins anew the next time.
+First of all it is looked whether the lake is whole by itself (`spark_store.lake_check`), and the journal's search index is
+compared with its states (`spark_store.index_check`). Then three steps, one after the other: the events, in ranges of their
+numbers; every row of `latest` and `snapshots` with the journal's states; and rows of `latest` with what their events fold to
+(a sample of entities, or all of them). Of these entities also the events are looked for that the journal has trimmed: from
+the beginning, from an erasure, or from the snapshot that retention has left, up to `latest`, no revision may be missing.
+What was erased is not missed, and reported where it is still there although the pipeline has done it. How far it came stands
+in a file beside the watermark: a comparison that was interrupted goes on there, one that came to its end begins anew the
+next time.
 
 Memory is bounded by a range, so many events and so many bytes of events or states, whatever the lake consists of; the index
 takes eight bytes of each entity, and the records of erasures are held. A range ends where it has enough. Entities are folded
@@ -38,6 +39,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.faults import sqlite_fault, system_fault
 from spark_store.folding import FOLDABLE, Folding, Ground, is_same_text, state_text
 from spark_store.follower import Entry, Follower, State
+from spark_store.lake_check import check_lake
 from spark_store.lake_rows import Bound, Part, TooMuch, size
 from spark_store.records import entity_of
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
@@ -79,7 +81,7 @@ class Verdict(msgspec.Struct):
 
     `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
     `latest` was, and `unfolded` the id from which on entities are still to be folded, None where none is. `pending`:
-    erasures that the lake has not done yet.
+    erasures that the lake has not done yet; `waiting`: events that it has not taken yet.
     `indexed` whether the search index was, with how many entities; `unindexed`: entities that it has not reached yet.
     """
 
@@ -92,6 +94,7 @@ class Verdict(msgspec.Struct):
     entities: int = 0
     count: int = 0
     pending: int = 0
+    waiting: int = 0
     indexed: int | None = None
     unindexed: int = 0
     differences: list[Difference] = []
@@ -122,7 +125,7 @@ class VerifyOptions:
 def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object] | None = None) -> Verdict:
     """Compare what the journal still has with the lake. `say` is told after each range and each part.
 
-    Raises SchemaTooNew, StoreUnavailable; what was compared until then is remembered.
+    Raises LakeUnfit, SchemaTooNew, StoreUnavailable; what was compared until then is remembered.
     """
     watermark = read_watermark(place.watermark)
     last = watermark.seq
@@ -132,10 +135,12 @@ def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object]
             oldest = follower.oldest()
             first = last + 1 if oldest is None else oldest
             verdict = Verdict(first, last, first - 1)
+        check_lake(place, follower, every_page=options.fold_all)
         for _ in _steps(_Work(place, follower, options, watermark.erased, _Erasures(follower)), verdict):
             _remember(place.verified, verdict)
             if say is not None:
                 say(verdict)
+        verdict.waiting = max(0, follower.newest() - last)
         verdict.pending = len(follower.erasures(read_watermark(place.watermark).erased))
     place.verified.unlink(missing_ok=True)
     return verdict

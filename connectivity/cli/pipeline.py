@@ -120,6 +120,8 @@ def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> 
         typer.echo(f"search index: compared with the states of {counted(found['indexed'], 'entity')}")
     if found["unindexed"]:
         typer.echo(f"the search index is being made: {counted(found['unindexed'], 'entity')} not in it yet")
+    if found["waiting"]:
+        typer.echo(f"{counted(found['waiting'], 'event')} not in the lake yet: the pipeline moves them while it runs")
     if found["erasures_pending"]:
         waiting = counted(found["erasures_pending"], "erasure")
         typer.echo(f"{waiting} not carried out in the lake yet: the pipeline does that while it runs")

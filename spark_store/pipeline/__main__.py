@@ -95,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (StoreError, OSError) as error:
         known = error if isinstance(error, StoreError) else system_fault(error.filename or given.data_dir, error)
         say("failed", reason=str(known), kind=type(known).__name__)
-        if given.action == "run":
+        if given.action == "run" and not isinstance(known, LakeBusy):
+            # Another one is at work then, and what ended that one last is for it to tell.
             note_failure(Lake(given.data_dir).failure, Failure(now_text(), _exit_code(known), str(known)))
         return _exit_code(known)
 
@@ -263,6 +264,7 @@ def _verify(given: argparse.Namespace) -> int:
         entities=verdict.entities,
         differences=verdict.count,
         shown=len(verdict.differences),
+        waiting=verdict.waiting,
         erasures_pending=verdict.pending,
         indexed=verdict.indexed,
         unindexed=verdict.unindexed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_store.errors import LakeUnfit
+from spark_store.lake_check import refuse_hole
 
 
 class Found(NamedTuple):
@@ -40,11 +41,7 @@ def plan(found: Found) -> Plan:
             f"{found.newest}; restore the newer journal, or move the folder `lake` away for a new one"
         )
     oldest = found.newest + 1 if found.oldest is None else found.oldest
-    if oldest > found.appended + 1:
-        raise LakeUnfit(
-            f"expected the lake to hold every event before {oldest}, where the journal begins, found none after "
-            f"{found.appended}; restore the folder `lake` from a backup"
-        )
+    refuse_hole(oldest, found.appended)
     merged = min(found.watermark, found.appended, found.merged)
     # Which entities a trimmed event has touched nobody knows any more: then all of them are merged.
     return Plan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)

@@ -103,6 +103,19 @@ async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeyp
     assert [line["seq"] for line in lines if line["event"] == "pipeline following"][:1] == [7]
 
 
+async def test_of_a_pipeline_that_was_killed_the_signal_is_the_reason(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "print('Java misses somebody', flush=True)\nimport os; os.kill(os.getpid(), 9)")
+    with capture_logs() as lines:
+        pipeline.start()
+        await wait_until(lambda: any(line["event"] == "pipeline ended" for line in lines))
+        await pipeline.close(10)
+    ended = next(line for line in lines if line["event"] == "pipeline ended")
+    assert ended["reason"] == "the process was ended by SIGKILL; what it was at is done again by the next one"
+    assert ended["output"] == ["Java misses somebody"]
+
+
 @pytest.mark.parametrize(
     "said", ["say('following', seq=9, newest=9)", "say('following', seq=7, newest=9); say('batch')"]
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
 from mappings.ids import EntityId, EntityType
@@ -57,6 +59,22 @@ def _row(seq: int, event: Event) -> dict[str, object]:
         "headers": event.headers.decode(),
         "seq": seq,
     }
+
+
+def spoil_page(table: Path) -> Path:
+    """Write a file of a table anew as Spark does, with checksums beside its pages, and then some wrong octets into one."""
+    file = next(table.glob("*.parquet"))
+    size = file.stat().st_size
+    rows = pq.read_table(file, partitioning=None)
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(rows, file, write_page_checksum=True, **plain)
+    content = bytearray(file.read_bytes())
+    place = content.index(b"lamp-")
+    content[place : place + 4] = b"pump"
+    file.write_bytes(content)
+    log = next(it for it in (table / "_delta_log").glob("*.json") if file.name in it.read_text())
+    log.write_text(log.read_text().replace(f'"size":{size}', f'"size":{len(content)}'))
+    return file
 
 
 def append_snapshots(lake: Lake, snapshots: Iterable[Snapshot]) -> None:

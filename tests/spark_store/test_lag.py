@@ -12,6 +12,7 @@ from spark_store.lag import Lag, measure, read_status
 from spark_store.tables import EVENTS, LATEST
 from spark_store.watermark import Batch, Watermark, publish_watermark
 from tests.spark_store.pipeline.lake_files import write_lake
+from tests.spark_store.pipeline.past import trim
 from tests.spark_store.pipeline.site import Site
 
 NOW = datetime(2030, 1, 15, 0, 1, 0, 250_000, tzinfo=UTC)
@@ -35,7 +36,14 @@ def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:
     publish_watermark(site.lake.watermark, Watermark(10, batch=Batch(10, 0.5)))
     found = read_status(site.lake, NOW)
     assert (found["seq"], found["newest"], found["lag_events"], found["batch_rows_per_second"]) == (10, 10, 0, 20)
-    assert found["watermark_failure"] is None
+    assert (found["watermark_failure"], found["lake_failure"]) == (None, None)
+
+
+def test_the_status_says_what_neither_journal_nor_lake_has(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(10)
+    trim(site, 10)
+    assert "restore the folder `lake` from a backup" in read_status(site.lake, NOW)["lake_failure"]
 
 
 def test_the_status_is_told_though_a_table_and_the_watermark_cannot_be_read(tmp_path: Path) -> None:

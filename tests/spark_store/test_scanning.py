@@ -15,7 +15,7 @@ from spark_store.records import Times
 from spark_store.scanning import Asked, _Bounds, _File
 from spark_store.tables import EVENTS, Lake
 from tests.behaviours.journal import LAMP
-from tests.spark_store.lake_files import OTHER, Clock, compact, fill, read, span
+from tests.spark_store.lake_files import OTHER, Clock, compact, fill, read, span, spoil_page
 
 
 @pytest.fixture
@@ -117,6 +117,14 @@ def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
     assert read(opened, 1, 10) == span(1, 10)
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
         read(opened, 11, 20)
+
+
+def test_a_page_that_is_not_what_was_written_is_no_history(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    assert read(Cold(lake), 1, 10) == span(1, 10)
+    spoil_page(Path(lake.path(EVENTS)))
+    with pytest.raises(HistoryUnavailable, match=r"expected a Delta table that can be read, found: .*page integrity"):
+        read(Cold(lake), 1, 10)
 
 
 def test_a_file_whose_newest_time_the_log_has_cut_is_looked_into() -> None:

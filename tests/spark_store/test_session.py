@@ -111,6 +111,27 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         start_session(SessionOptions())
 
 
+def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:\n\n\tat org.apache."
+    )
+
+    def refuses(_: object) -> None:
+        raise PySparkRuntimeError(f"java.lang.IllegalStateException: {said}")
+
+    monkeypatch.setattr(session, "find_jars", lambda _: [])
+    monkeypatch.setattr(session, "find_java", lambda: "java")
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
+    with pytest.raises(
+        StoreUnavailable, match=r"master spark://h:1: nobody answers there; look at spark\.master"
+    ) as caught:
+        start_session(SessionOptions(master="spark://h:1"))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
+        start_session(SessionOptions())
+    assert "org.apache" not in str(caught.value)
+
+
 def test_missing_jars_are_said_with_what_fetches_them(tmp_path: Path) -> None:
     (tmp_path / "delta-storage-4.4.0.jar").touch()
     with pytest.raises(SparkMissing, match=r"found delta-storage-4\.4\.0\.jar; `make install`"):

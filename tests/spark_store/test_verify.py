@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,7 +77,14 @@ def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, si
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
     site = Site(tmp_path / "data")
     site.write(3)
-    assert verify(site.lake, ALL) == Verdict(1, 0, 0, indexed=3)
+    assert verify(site.lake, ALL) == Verdict(1, 0, 0, indexed=3, waiting=3)
+
+
+def test_a_lake_that_is_gone_with_what_was_trimmed_is_not_the_same(site: Site) -> None:
+    trim(site, read_watermark(site.lake.watermark).seq)
+    shutil.rmtree(site.lake.folder)
+    with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
+        verify(site.lake, VerifyOptions())
 
 
 def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
@@ -428,7 +436,7 @@ def test_a_file_that_is_no_progress_is_told(site: Site) -> None:
 def test_a_damaged_file_of_the_lake_is_told(site: Site) -> None:
     for file in Path(site.lake.path(EVENTS)).glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(LakeUnfit, match="events: expected a Delta table that can be read"):
+    with pytest.raises(LakeUnfit, match=r"events/.*parquet: expected \d+ bytes, found 100; .*restore"):
         verify(site.lake, ALL)
 
 

@@ -109,6 +109,7 @@ VERIFIED = {
     "last": 5000,
     "entities": 1,
     "differences": 0,
+    "waiting": 0,
     "erasures_pending": 0,
     "indexed": 7,
     "unindexed": 0,
@@ -136,7 +137,8 @@ def test_a_comparison_ends_with_a_sentence(settings: Path, monkeypatch: pytest.M
 
 
 def test_differences_are_a_table_and_end_with_1(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers(monkeypatch, {**MISSING, "seq": 7}, {**VERIFIED, "differences": 3, "erasures_pending": 1, "entities": 2})
+    counts = {"differences": 3, "waiting": 4, "erasures_pending": 1, "entities": 2}
+    answers(monkeypatch, {**MISSING, "seq": 7}, {**VERIFIED, **counts})
     shown = run("verify", "--settings", settings)
     assert shown.exit_code == 1
     assert shown.stdout.splitlines() == [
@@ -145,6 +147,7 @@ def test_differences_are_a_table_and_end_with_1(settings: Path, monkeypatch: pyt
         "and 2 differences more",
         "lake and journal: 3 differences (events 1 to 5,000, 2 entities)",
         "search index: compared with the states of 7 entities",
+        "4 events not in the lake yet: the pipeline moves them while it runs",
         "1 erasure not carried out in the lake yet: the pipeline does that while it runs",
     ]
     said = json.loads(run("verify", "--json", "--settings", settings).stdout)

@@ -17,14 +17,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_store import durable
+from spark_store import durable, lake
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Upkeep
-from spark_store.pipeline.stream import Stream, StreamOptions
+from spark_store.pipeline.stream import Stream, StreamOptions, translated
 from spark_store.session import java_pid
 from spark_store.tables import EVENTS, LATEST, Table
 from tests.behaviours.journal import change
@@ -70,6 +72,15 @@ def full_disk(spark: SparkSession, size: int) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(java_pid(spark), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def spoilt(file: Path) -> bytes:
+    """What is in a file, with an octet of a page that is another one."""
+    column = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    begin = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
+    content = bytearray(file.read_bytes())
+    content[begin + column.total_compressed_size - 1] ^= 1
+    return bytes(content)
 
 
 def write_much(site: Site, number: int) -> None:
@@ -143,6 +154,14 @@ def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession
         assert durable.mend(site.lake) == [newest]
         take_all(spark, site)
         site.assert_equal()
+
+    # A page is not what was written: what is made of it would seem sound. A table that was put back has no other checksum.
+    take_all(spark, site)
+    file = Path(site.lake.path(LATEST)) / next(iter(lake.files(site.lake, LATEST)))
+    file.with_name(f".{file.name}.crc").unlink()
+    with damaged(file, spoilt(file)), pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught:
+        target.read(LATEST).collect()
+    assert type(translated(caught.value)) is LakeUnfit
 
     # A file of `latest` is half written: the table is moved away, and comes again.
     site.write(7)

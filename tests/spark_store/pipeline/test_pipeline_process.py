@@ -18,7 +18,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store import lake, session
-from spark_store.errors import LakeBusy, StoreUnavailable
+from spark_store.errors import LakeBusy, LakeUnfit, StoreError, StoreUnavailable
+from spark_store.failure import read_failure
 from spark_store.migrations import STEPS
 from spark_store.pipeline import __main__ as module
 from spark_store.pipeline import jobs, maintenance, retention
@@ -97,6 +98,26 @@ def test_a_machine_without_java_is_told_what_is_missing(
     assert "expected Java 17 or later" in said(capsys)
     assert main(["optimize", "--data-dir", str(site.folder), "--jars", str(site.folder)]) == EXIT_MISSING
     assert "`make install`" in said(capsys)
+
+
+def test_who_finds_the_lake_taken_tells_nobody_that_the_pipeline_has_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(error: StoreError) -> int:
+        def run(_given: object) -> int:
+            raise error
+
+        monkeypatch.setitem(module._ACTIONS, "run", run)
+        return main(["run", "--data-dir", str(site.folder)])
+
+    site.lake.pipeline.mkdir(parents=True)
+    assert fails(LakeBusy("another one")) == EXIT_BUSY
+    assert read_failure(site.lake.failure) is None
+    assert fails(LakeUnfit("look at it")) == EXIT_UNFIT
+    assert fails(LakeBusy("another one")) == EXIT_BUSY
+    told = read_failure(site.lake.failure)
+    assert told is not None
+    assert told.reason == "look at it"
 
 
 @pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "spark:head", ""])
@@ -220,8 +241,8 @@ def test_a_comparison_says_each_difference_and_ends_with_1(site: Site, capsys: p
     assert said(capsys).splitlines()[-2:] == [
         '{"event": "difference", "table": "events", "what": "missing in the lake", "entity": "acme.site:lamp-3", '
         '"revision": 1, "seq": 4}',
-        '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1, "erasures_pending": 0, '
-        '"indexed": 5, "unindexed": 0}',
+        '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1, "waiting": 0, '
+        '"erasures_pending": 0, "indexed": 5, "unindexed": 0}',
     ]
 
 

@@ -1,0 +1,134 @@
+"""A lake that is not whole is told, with what is missing or damaged in it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_store import erasure
+from spark_store.errors import LakeUnfit
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.lake_check import check_lake, check_reach
+from spark_store.tables import EVENTS, LATEST
+from tests.behaviours.journal import timestamp
+from tests.spark_store.lake_files import spoil_page
+from tests.spark_store.pipeline.lake_files import write_lake
+from tests.spark_store.pipeline.past import trim
+from tests.spark_store.pipeline.site import Site, lamp
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A table of two commits with files, `latest` of one."""
+    site = Site(tmp_path)
+    site.write(10)
+    write_lake(site.folder, 5)
+    write_lake(site.folder)
+    return site
+
+
+def look(site: Site, *, every_page: bool = False) -> None:
+    with Follower.open(site.lake.journal) as follower:
+        check_lake(site.lake, follower, every_page=every_page)
+
+
+def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: Site) -> None:
+    look(site, every_page=True)
+    trim(site, 7)
+    look(site, every_page=True)
+    trim(site, 10)
+    look(site, every_page=True)
+
+
+def test_what_is_neither_in_the_journal_nor_in_the_lake_is_told(site: Site) -> None:
+    trim(site, 7)
+    shutil.rmtree(site.lake.folder)
+    with pytest.raises(LakeUnfit, match=r"every event before 8.*found none after 0; restore the folder `lake`"):
+        look(site)
+    trim(site, 10)
+    with pytest.raises(LakeUnfit, match="every event before 11"):
+        look(site)
+
+
+def test_where_the_journal_has_everything_a_lake_need_not_be_there(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    look(site)
+    site.write(3)
+    look(site)
+
+
+def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(3, entities=1)
+    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+        thing = lamp(0)
+        begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
+        journal.within(lambda it: erasure.take_entries(it, begun))
+        journal.commit()
+    with Follower.open(site.lake.journal) as follower:
+        assert follower.oldest() is None
+        check_reach(site.lake, follower)
+
+
+def commit(table: Path, number: int) -> Path:
+    return table / "_delta_log" / f"{number:020}.json"
+
+
+def no_first_commit(table: Path) -> None:
+    # As a reader sees it that gets along without: what the table is stands in the next one, too.
+    commit(table, 1).write_bytes(commit(table, 0).read_bytes() + commit(table, 1).read_bytes())
+    commit(table, 0).unlink()
+
+
+def a_gap(table: Path) -> None:
+    commit(table, 1).rename(commit(table, 2))
+
+
+def an_empty_commit(table: Path) -> None:
+    commit(table, 1).write_bytes(b"")
+
+
+def newest_file(table: Path) -> Path:
+    return max(table.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+
+
+def no_file(table: Path) -> None:
+    newest_file(table).unlink()
+
+
+def half_a_file(table: Path) -> None:
+    file = newest_file(table)
+    file.write_bytes(file.read_bytes()[:200])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (no_first_commit, "every commit up to 1 from a checkpoint or from 0 on, found some missing"),
+        (a_gap, "every commit up to 2"),
+        (an_empty_commit, "found an empty file"),
+        (no_file, "expected a file of the table, found none"),
+        (half_a_file, "bytes, found 200"),
+    ],
+)
+@pytest.mark.parametrize("table", [EVENTS, LATEST])
+def test_what_is_missing_of_a_table_is_told_with_its_place_and_the_next_step(
+    site: Site, table: object, damage: Callable[[Path], None], said: str
+) -> None:
+    folder = Path(site.lake.path(table))  # type: ignore[arg-type]
+    damage(folder)
+    with pytest.raises(LakeUnfit, match=f"{folder}.*{said}.*; .*restore"):
+        look(site)
+
+
+def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked_at(site: Site) -> None:
+    trim(site, 10)
+    file = spoil_page(Path(site.lake.path(EVENTS)))
+    look(site)
+    with pytest.raises(LakeUnfit, match=f"{file}: expected the pages that were written, found: .*; .*restore"):
+        look(site, every_page=True)
