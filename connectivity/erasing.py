@@ -31,7 +31,7 @@ from mappings.ids import EntityId, EntityType, parse_entity_id
 from spark_store import erasure
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreError, StoreUnavailable
-from spark_store.follower import Follower
+from spark_store.follower import Follower, expect_journal
 from spark_store.instants import as_text
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
@@ -301,6 +301,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
     The lake's part is the pipeline's, when it runs again. Raises DataFolderLocked, UnknownEntity, NotErased.
     """
     try:
+        expect_journal(data_dir / "journal.db")
         with lock_folder(data_dir), contextlib.closing(SqliteJournal.open(data_dir / "journal.db")) as journal:
             if journal.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")

@@ -22,6 +22,7 @@ from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.pipeline import command, environment, parsed
 from connectivity.settings import Settings
 from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
+from spark_store.follower import expect_journal
 from spark_store.journal import SqliteJournal
 from spark_store.rebuild import rebuild_index, rebuild_journal
 from spark_store.tables import EVENTS, Lake
@@ -52,8 +53,10 @@ def rebuild(settings: Settings, only: Half | None = None, tell: Callable[[str], 
     outcome = Outcome()
     lake = Lake(settings.data_dir)
     try:
+        # The lock would be a file of a folder that nobody has meant.
+        expect_journal(lake.journal)
         with contextlib.nullcontext() if only is Half.LATEST else lock_folder(Path(settings.data_dir)):
-            if only is None and lake.journal.exists():
+            if only is None:
                 # The pipeline asks it what was erased, and cannot bring an older file to the newest schema.
                 SqliteJournal.open(lake.journal).close()
             if only is Half.LATEST or (only is None and lake.has(EVENTS)):

@@ -100,6 +100,14 @@ class State(NamedTuple):
     state: bytes | None
 
 
+def expect_journal(path: Path) -> None:
+    """See that there is a journal. Raises StoreUnavailable, and makes nothing."""
+    if not path.exists():
+        raise StoreUnavailable(
+            f"{path}: found no journal; start the service once, or say with --settings which is meant"
+        )
+
+
 class Follower:
     """A reader of one journal file. Every method raises StoreUnavailable when it cannot be read now."""
 
@@ -114,10 +122,7 @@ class Follower:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Of the journal in this file, which is not made. Raises SchemaTooNew, StoreUnavailable."""
-        if not path.exists():
-            raise StoreUnavailable(
-                f"{path}: found no journal; start the service once, or say with --settings which is meant"
-            )
+        expect_journal(path)
         with contextlib.ExitStack() as undo:
             with _translated(path):
                 # The write-ahead log wants a connection that could write, even to read.

@@ -24,7 +24,7 @@ from spark_store import indexing, lake, lake_rows
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.faults import sqlite_fault
 from spark_store.folding import FOLDABLE, Folding, Ground, is_same_text, state_text
-from spark_store.follower import State
+from spark_store.follower import State, expect_journal
 from spark_store.journal import SqliteJournal
 from spark_store.records import Snapshot, entity_of
 from spark_store.tables import APP, EVENTS, LATEST, Lake
@@ -87,8 +87,7 @@ def rebuild_journal(
 
     Raises SchemaTooNew, StoreUnavailable; then another call goes on.
     """
-    if not place.journal.exists():
-        raise StoreUnavailable(f"{place.journal}: expected a journal, found none")
+    expect_journal(place.journal)
     # Brings an older file to the newest schema.
     with contextlib.closing(SqliteJournal.open(place.journal)) as journal:
         newest = journal.newest_seq()
@@ -114,8 +113,7 @@ def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Co
 
     Raises SchemaTooNew, StoreUnavailable; then another call begins again.
     """
-    if not place.journal.exists():
-        raise StoreUnavailable(f"{place.journal}: expected a journal, found none")
+    expect_journal(place.journal)
     SqliteJournal.open(place.journal).close()
     with _writing(place, factory) as connection:
         _do(connection, indexing.begin_anew)

@@ -35,9 +35,10 @@ from spark_store import durable
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError
 from spark_store.failure import Failure, note_failure
 from spark_store.faults import system_fault
+from spark_store.follower import expect_journal
 from spark_store.instants import as_text, now_text
 from spark_store.lag import read_status
-from spark_store.tables import TABLES, Lake
+from spark_store.tables import EVENTS, TABLES, Lake
 from spark_store.watermark import Forgetting, Watermark
 
 if TYPE_CHECKING:
@@ -214,6 +215,11 @@ def _forget(given: argparse.Namespace) -> int:
     from spark_store.pipeline import jobs, maintenance, retention
 
     rules, now = _retention(given), datetime.now(UTC)
+    lake = Lake(given.data_dir)
+    if given.preview and not lake.has(EVENTS):
+        expect_journal(lake.journal)
+        say("preview", namespaces=[])
+        return 0
     with _target(given, is_writing=not given.preview) as target:
         if given.preview:
             say("preview", namespaces=[it.shown() for it in retention.preview(target, rules, now)])
@@ -303,6 +309,9 @@ def _target(
     begun = time.monotonic()
     is_by_hand = given.action != "run"
     seconds = given.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
+    if is_by_hand and not lake.has(EVENTS):
+        # Neither of them: another folder is meant, and in this one nothing shall be made.
+        expect_journal(lake.journal)
     if is_writing and is_by_hand:
         # Somebody waits at a terminal: not for Spark too, where nothing can be done.
         wait_for_lock(lake, seconds)

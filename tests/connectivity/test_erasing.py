@@ -354,6 +354,9 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
         erase_here(tmp_path, LAMP._replace(name="never-was"), "anna")
     with pytest.raises(NotErased, match="found no journal"):
         recorded(tmp_path / "nowhere")
+    with pytest.raises(NotErased, match="found no journal"):
+        erase_here(tmp_path / "nowhere", LAMP, "anna")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_an_entity_is_named_by_its_type_and_id() -> None:

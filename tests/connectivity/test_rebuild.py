@@ -112,10 +112,21 @@ def test_where_the_first_half_fails_the_second_is_not_begun(
     assert (outcome.exit_code, outcome.reason, outcome.changed) == (exit_code, reason, {})
 
 
-def test_a_journal_of_tomorrow_and_one_that_is_not_there(site: Site, tmp_path: Path) -> None:
+def test_a_journal_of_tomorrow_is_left_alone(site: Site) -> None:
     tamper(site, "PRAGMA user_version = 99")
     assert rebuild(settings(site)).exit_code == 5
-    assert rebuild(Settings(data_dir=tmp_path / "other")).exit_code == 1
+
+
+@pytest.mark.parametrize("only", [None, *Half])
+def test_in_a_folder_without_a_journal_there_is_nothing_to_rebuild_and_nothing_is_made(
+    only: Half | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "raise SystemExit(4)")
+    outcome = rebuild(Settings(data_dir=tmp_path / "other"), only)
+    assert outcome.exit_code == 1
+    assert outcome.reason is not None
+    assert outcome.reason.endswith("found no journal; start the service once, or say with --settings which is meant")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_journal_of_an_earlier_version_is_brought_up_to_date_before_the_pipeline_asks_it(

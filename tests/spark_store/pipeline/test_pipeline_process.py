@@ -150,6 +150,42 @@ def test_what_is_done_by_hand_looks_at_the_lock_before_spark_is_started(
         main([action, "--data-dir", str(site.folder)])
 
 
+@pytest.mark.parametrize("options", [["optimize"], ["retention"], ["retention", "--preview"], ["rebuild"]])
+def test_what_is_done_by_hand_in_a_folder_without_a_journal_says_so_and_makes_nothing(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
+    folder = tmp_path / "fresh"
+    assert main([*options, "--data-dir", str(folder)]) == EXIT_FAILED
+    assert "found no journal; start the service once, or say with --settings which is meant" in said(capsys)
+    assert not folder.exists()
+
+
+def test_a_lake_that_lost_its_journal_can_still_be_compacted(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object) -> None:
+        raise StoreUnavailable("Spark was started")
+
+    monkeypatch.setattr(session, "start_session", started)
+    site.write(3)
+    write_lake(site.folder)
+    site.lake.journal.unlink()
+    assert main(["optimize", "--data-dir", str(site.folder)]) == EXIT_FAILED
+    assert "Spark was started" in said(capsys)
+
+
+def test_of_a_journal_without_a_lake_nothing_would_go(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
+    site.write(3)
+    rules = """--retention={"default": {"seconds": 1}}"""
+    assert main(["retention", "--preview", "--data-dir", str(site.folder), rules]) == 0
+    assert said(capsys) == '{"event": "preview", "namespaces": []}\n'
+    assert not site.lake.folder.exists()
+
+
 @pytest.fixture
 def by_hand(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Everything that is done by hand takes no time and changes nothing."""
