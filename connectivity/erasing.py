@@ -27,7 +27,8 @@ from connectivity.lock import lock_folder
 from connectivity.store import Store
 from connectivity.streams import Streams
 from mappings.errors import Fault
-from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
+from mappings.texts import shortened
 from spark_store import erasure
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreError, StoreUnavailable
@@ -57,7 +58,11 @@ _HOLES_SECONDS = 3600.0
 
 
 class UnknownEntity(ConnectivityError):
-    """There is no such entity and never was, or its id is none."""
+    """There is no such entity and never was."""
+
+
+class NoEntity(UnknownEntity):
+    """What was given cannot name one: its type or its id is none."""
 
 
 class NotErased(ConnectivityError):
@@ -65,12 +70,21 @@ class NotErased(ConnectivityError):
 
 
 def entity_of(text: str, type: str) -> EntityId:
-    """The entity that an operator names. Raises UnknownEntity for what is no id."""
-    found = parse_entity_id(EntityType(type), text) if type in set(EntityType) else None
-    if found is None:
-        expected = f"{', '.join(EntityType)} and an id such as acme.site:lamp-7, or tank-9/0 of a stream"
-        raise UnknownEntity(f"found {type} {text!r}, expected {expected}")
-    return found
+    """The entity that an operator names. Raises NoEntity."""
+    if type not in set(EntityType):
+        raise NoEntity(f"expected the type thing, policy or stream, found {_quoted(type)}")
+    kind = EntityType(type)
+    found = parse_entity_id(kind, text)
+    if found is not None:
+        return found
+    if kind is not EntityType.STREAM and (length := utf16_length(text)) > MAX_ID_LENGTH:
+        raise NoEntity(f"expected an id of at most {MAX_ID_LENGTH} characters, found one of {length}")
+    example = "tank-9/0" if kind is EntityType.STREAM else "acme.site:lamp-7"
+    raise NoEntity(f"expected the id of a {type}, such as {example}, found {_quoted(text)}")
+
+
+def _quoted(text: str) -> str:
+    return repr(shortened(text)) if text else "nothing"
 
 
 def shown(record: Erasure, watermark: Watermark) -> dict[str, Any]:

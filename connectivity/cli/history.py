@@ -52,7 +52,7 @@ def erase(
             record = _asked(Way(url, token_file, settings), {"entity": entity, "type": type, "by": user()})
     except (erasing.UnknownEntity, erasing.NotErased, SettingsError) as error:
         complain(str(error))
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if isinstance(error, erasing.NoEntity) else 1) from None
     except AskingFailed as error:
         complain(f"a service has the data folder: {error}")
         raise typer.Exit(error.exit_code) from None

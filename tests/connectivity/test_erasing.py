@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connectivity import erasing as module
-from connectivity.erasing import ERASED, Eraser, NotErased, UnknownEntity, entity_of, erase_here, recorded
+from connectivity.erasing import ERASED, Eraser, NoEntity, NotErased, UnknownEntity, entity_of, erase_here, recorded
 from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
@@ -363,6 +363,11 @@ def test_an_entity_is_named_by_its_type_and_id() -> None:
     assert entity_of("acme.site:lamp-7", "thing") == LAMP
     assert entity_of("acme.site:lamp-7", "policy").type is EntityType.POLICY
     assert entity_of("acme.site:hall/tank/0", "stream") == TANK
-    for text, kind in (("tank", "stream"), ("lamp", "thing"), ("acme:lamp", "lamp"), ("acme:a/b", "policy")):
-        with pytest.raises(UnknownEntity, match="expected thing, policy, stream and an id"):
+    for text, kind, expected in (
+        ("tank", "stream", "the id of a stream, such as tank-9/0"),
+        ("lamp", "thing", "the id of a thing, such as acme.site:lamp-7"),
+        ("acme:a/b", "policy", "the id of a policy, such as acme.site:lamp-7"),
+        ("acme:lamp", "lamp", "the type thing, policy or stream"),
+    ):
+        with pytest.raises(NoEntity, match=f"expected {expected}"):
             entity_of(text, kind)

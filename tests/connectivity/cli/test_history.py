@@ -60,13 +60,19 @@ def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> Non
     ("arguments", "code", "reason"),
     [
         (["acme:never-was", "--yes"], 1, "found no thing acme:never-was"),
-        (["lamp", "--yes"], 1, "expected thing, policy, stream and an id"),
         ([LAMP, "--type", "policy", "--yes"], 1, "found no policy"),
         (["tank-9/7", "--type", "stream", "--yes"], 1, "found no stream tank-9/7"),
-        (["tank-9", "--type", "stream", "--yes"], 1, "tank-9/0 of a stream"),
+        (["lamp", "--yes"], 2, "expected the id of a thing, such as acme.site:lamp-7, found 'lamp'\n"),
+        (["", "--yes"], 2, "expected the id of a thing, such as acme.site:lamp-7, found nothing\n"),
+        (["acme:" + "a" * 3000, "--yes"], 2, "expected an id of at most 256 characters, found one of 3005\n"),
+        (["tank-9", "--type", "stream", "--yes"], 2, "expected the id of a stream, such as tank-9/0, found 'tank-9'\n"),
+        ([LAMP, "--type", "lamp", "--yes"], 2, "expected the type thing, policy or stream, found 'lamp'\n"),
+        ([LAMP, "--type", "", "--yes"], 2, "expected the type thing, policy or stream, found nothing\n"),
     ],
 )
-def test_what_is_not_there_is_not_erased(arguments: list[object], code: int, reason: str, settings: Path) -> None:
+def test_what_is_not_there_is_not_erased_and_what_cannot_be_meant_ends_with_2(
+    arguments: list[object], code: int, reason: str, settings: Path
+) -> None:
     result = run("erase", *arguments, "--settings", settings)
     assert (result.exit_code, reason in result.stderr) == (code, True), result.stderr
 
@@ -76,6 +82,7 @@ def test_a_running_service_erases_and_goes_on(tmp_path: Path) -> None:
     with ServiceProcess.start(tmp_path, [], api={"token": "secret"}) as service:
         file = tmp_path / "settings.json"
         assert run("erase", "acme:never-was", "--yes", "--settings", file).exit_code == 1
+        assert run("erase", LAMP, "--type", "lamp", "--yes", "--settings", file).exit_code == 2
         asked = run("erase", LAMP, "--yes", "--json", "--settings", file)
         assert asked.exit_code == 0, asked.stderr
         assert json.loads(asked.stdout)["entity"] == LAMP.id
