@@ -33,7 +33,7 @@ from mappings.ids import namespace_of
 from spark_store import erasure
 from spark_store import lake as lakes
 from spark_store.erasure import Erasure
-from spark_store.errors import ResultTooLarge, StoreUnavailable, TooManyRows
+from spark_store.errors import ResultTooLarge, StoreUnavailable, TimeIsUp, TooManyRows
 from spark_store.follower import Entry, Follower
 from spark_store.lake import Position
 from spark_store.output import Output
@@ -192,10 +192,15 @@ class Export:
 
     def _ask(self, text: str, version: int, deadline: float) -> Iterator[pa.Table]:
         limits = Limits(max(0.001, deadline - time.monotonic()))
-        with self.queries.run(Sql(text, {EVENTS.name: version}), limits, self.cancellation) as answer:
-            for batch in answer:
-                if batch.num_rows:
-                    yield pa.Table.from_batches([batch])
+        try:
+            with self.queries.run(Sql(text, {EVENTS.name: version}), limits, self.cancellation) as answer:
+                for batch in answer:
+                    if batch.num_rows:
+                        yield pa.Table.from_batches([batch])
+        except TimeIsUp:
+            # What was left for the query is not what was given to the export.
+            self._check(deadline)
+            raise
 
 
 def cuts(sample: Sequence[tuple[Key, int]], parts: int) -> list[Key]:

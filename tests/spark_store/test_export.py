@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import deltalake
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from deltalake import CommitProperties, Transaction
 
 from mappings.ids import EntityId, EntityType
-from spark_store import erasure, rql
+from spark_store import erasure, rql, wide
 from spark_store import export as module
 from spark_store.errors import (
     NoPipeline,
@@ -32,7 +33,7 @@ from spark_store.lake import Position
 from spark_store.selection import Selection
 from spark_store.tables import APP, EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
-from spark_store.wide import Cancellation, Limits, WideQueries
+from spark_store.wide import Cancellation, Limits, WideQueries, reason_to_stop
 from tests.behaviours.journal import LAMP, change, history
 from tests.spark_store.pipeline.lake_files import note_erased
 
@@ -272,6 +273,32 @@ def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
     with pytest.raises(TimeIsUp, match="found no end of the query after 0 s"):
         export.run(Selection(), tmp_path / "it.parquet")
     assert (answers.ranges, list(tmp_path.glob("*.parquet"))) == ([], [])
+
+
+def test_the_limit_that_is_told_is_the_one_that_was_given_whatever_was_left_for_a_query(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(wide, "time", clock)
+
+    def late(_self: WideQueries, _query: object, limits: Limits, cancellation: Cancellation) -> None:
+        nonlocal now
+        now += limits.seconds
+        why = reason_to_stop(limits, now, cancellation)
+        assert why is not None
+        raise why
+
+    def found(*_: object) -> tuple[Position, None]:
+        nonlocal now
+        now += 7.0
+        return Position(0, 4), None
+
+    monkeypatch.setattr(WideQueries, "run", late)
+    monkeypatch.setattr(module, "newest", found)
+    with pytest.raises(TimeIsUp, match=r"found no end of the query after 8 s, which is its limit"):
+        Export(WideQueries(lake, lambda: "sc://nowhere"), Limits(8.0)).run(Selection(), tmp_path / "it.parquet")
 
 
 def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have_it(
