@@ -6,6 +6,7 @@ gets the exit code that a script can act on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,8 @@ from typing import Any
 from connectivity.errors import ConnectivityError
 from connectivity.settings import Settings
 from connectivity.wide import wide_queries
-from mappings.ids import EntityType, parse_entity_id
+from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
+from mappings.texts import shortened
 from spark_store import rql
 from spark_store.errors import (
     LimitExceeded,
@@ -34,6 +36,9 @@ from spark_store.wide import Cancellation, Limits
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
 TYPES = tuple(type.value for type in EntityType)
+_EXPECTED = "expected the id of an entity, such as acme.site:lamp-7, or a filter"
+_FILTER = re.compile(r"\s*[a-zA-Z]*\s*\(")
+"""How a text begins that is meant as a filter, though it may be none."""
 
 
 class ExportFailed(ConnectivityError):
@@ -72,13 +77,20 @@ def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | N
     """An entity's id, or a filter. No text is both: a filter begins with an operator and a parenthesis."""
     if what is None:
         return None, None
+    if not what.strip():
+        raise _unusable(f"{_EXPECTED}, found nothing")
     is_stream = type == "stream" and "(" not in what
     if is_stream or parse_entity_id(EntityType.THING, what) is not None:
         return what, None
+    if _FILTER.match(what) is None:
+        if (length := utf16_length(what)) > MAX_ID_LENGTH:
+            limit = f"expected an id of at most {MAX_ID_LENGTH} characters, or a filter"
+            raise _unusable(f"{limit}, found {length} of them: {shortened(what)!r}")
+        raise _unusable(f"{_EXPECTED}, found {what!r}")
     try:
         predicate = rql.resolve_times(rql.parse(what), now)
     except QueryError as error:
-        raise _unusable(f"expected the id of an entity, such as acme.site:lamp-7, or a filter; {error}") from error
+        raise _unusable(f"{_EXPECTED}; {error}") from error
     if type not in (None, EntityType.THING.value):
         raise _unusable(f"--type: expected thing beside a filter, which is about things, found {type}")
     return None, predicate
@@ -154,7 +166,7 @@ class HistoryExport:
             raise ExportFailed(str(error), _exit_code(error)) from error
         if not is_known:
             kinds = " or ".join(type for type in types)
-            raise ExportFailed(f"{entity}: expected a {kinds} that has a history, found none", EXIT_FAILED)
+            raise ExportFailed(f"{shortened(entity)}: expected a {kinds} that has a history, found none", EXIT_FAILED)
 
 
 def _exit_code(error: StoreError) -> int:

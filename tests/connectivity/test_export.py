@@ -50,7 +50,18 @@ def test_words_become_a_selection(wanted: Wanted, expected: Selection) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Wanted("lamp-7"), "expected the id of an entity, such as acme.site:lamp-7, or a filter; Invalid filter"),
+        (Wanted("lamp-7"), "expected the id of an entity, such as acme.site:lamp-7, or a filter, found 'lamp-7'"),
+        (Wanted(""), "expected the id of an entity, such as acme.site:lamp-7, or a filter, found nothing"),
+        (Wanted(" ", "stream"), "or a filter, found nothing"),
+        (
+            Wanted("acme:" + "a" * 3000),
+            "expected an id of at most 256 characters, or a filter, found 3005 of them: 'acme:aa",
+        ),
+        (Wanted("acme:" + "a" * 3000 + "(7)"), "found 3008 of them"),
+        (
+            Wanted("a" * 3000 + "(7)"),
+            "expected the id of an entity, such as acme.site:lamp-7, or a filter; Invalid filter",
+        ),
         (Wanted("eq(attributes/x"), "position"),
         (Wanted("eq(nothing,1)"), "Unknown property name: nothing"),
         (Wanted(type="lamp"), "--type: expected one of thing, policy, stream, found lamp"),
@@ -67,6 +78,7 @@ def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: Wanted, said: st
     with pytest.raises(ExportFailed) as refused:
         selection(wanted, NOW)
     assert said in str(refused.value)
+    assert len(str(refused.value)) < 600
     assert refused.value.exit_code == 2
 
 

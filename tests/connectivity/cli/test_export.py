@@ -64,6 +64,10 @@ def test_a_file_without_events_is_told(settings: Path, monkeypatch: pytest.Monke
     [
         (["acme:lam"], "acme:lam: expected a thing or policy or stream that has a history, found none\n"),
         (["acme:lamp", "--type", "policy"], "acme:lamp: expected a policy that has a history, found none\n"),
+        (
+            ["x" * 3000, "--type", "stream"],
+            "x" * 200 + "…: expected a stream that has a history, found none\n",
+        ),
     ],
 )
 def test_an_entity_that_is_none_is_told_and_nothing_written(
