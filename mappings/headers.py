@@ -154,6 +154,8 @@ ARRAY = Kind("JSON array", _array)
 OBJECT = Kind("JSON object", _object)
 ENTITY_TAGS = Kind("entity-tag", _entity_tags)
 TIMEOUT = Kind("duration", _timeout)
+TIME = Kind("time (ISO-8601 with seconds and an offset, such as 2030-01-15T07:30:00Z)", _text)
+"""Read by those whom it concerns."""
 CHANNEL = Kind("channel (twin or live)", _one_of("twin", "live"))
 IF_EQUAL = Kind(
     "if-equal option (update, skip or skip-minimizing-merge)", _one_of("update", "skip", "skip-minimizing-merge")
@@ -212,7 +214,7 @@ FIELDS: dict[str, HeaderField] = {
             allow_policy_lockout=BOOLEAN,
             policy_view=TEXT,
             at_historical_revision=LONG,
-            at_historical_timestamp=TEXT,
+            at_historical_timestamp=TIME,
             declared_acks=LABELS,
             divert_response_to_connection=TEXT,
             divert_expected_response_types=TEXT,

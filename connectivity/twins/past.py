@@ -15,6 +15,7 @@ from connectivity.errors import TwinError
 from connectivity.twins.base import Case
 from connectivity.twins.enforcer import READ
 from mappings.ditto.instants import parse_instant
+from mappings.headers import FIELDS, invalid_header
 from mappings.ids import EntityType
 from mappings.signals import Command
 from spark_store.records import PastQuery
@@ -56,7 +57,7 @@ def _instant(case: Case) -> int | None:
     if text is None:
         return None
     if (instant := parse_instant(text)) is None:
-        raise case.refuse("header.invalid", TIMESTAMP)
+        raise TwinError(invalid_header(FIELDS[TIMESTAMP], text), case.entity.type.group)
     return instant
 
 

@@ -215,6 +215,10 @@ async def test_row_13_a_revision_that_is_no_number_is_invalid(lamp: Past) -> Non
 @pytest.mark.parametrize("text", ["bad", "2030-01-15", "2030-01-15T07:30Z", "2030-01-15T07:30:00"])
 async def test_row_14_an_instant_that_is_none_is_invalid(lamp: Past, text: str) -> None:
     assert await lamp.status(at_historical_timestamp=text) == (400, "header.invalid")
+    assert (await lamp.retrieve(at_historical_timestamp=text))["value"]["message"] == (
+        f"The value '{text}' of the header 'at-historical-timestamp' is not a valid time (ISO-8601 with seconds and an "
+        "offset, such as 2030-01-15T07:30:00Z)."
+    )
 
 
 async def test_row_15_who_may_not_read_now_learns_nothing_of_the_past(lamp: Past) -> None:

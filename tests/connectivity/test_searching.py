@@ -553,6 +553,10 @@ async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: Site) -> N
         searcher = Searcher(site)
         await searcher.request(key)
         assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (status, code)
+    assert searcher.failure(key)["message"] == (
+        "The value 'yesterday' of the header 'at-historical-timestamp' is not a valid time (ISO-8601 with seconds and an "
+        "offset, such as 2030-01-15T07:30:00Z)."
+    )
 
 
 async def test_a_search_in_the_past_is_opened_with_nanoseconds(site: Site) -> None:
