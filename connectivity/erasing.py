@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -307,6 +307,15 @@ def listed(lake: Lake) -> list[dict[str, Any]]:
 def recorded(data_dir: Path) -> list[dict[str, Any]]:
     """Every record of a data folder, whether a service runs or not. Raises NotErased."""
     return listed(Lake(data_dir))
+
+
+def before(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The latest erasure of the same entity before this one. Raises NotErased."""
+    of = ("entity_type", "entity")
+    found = [
+        it for it in recorded(data_dir) if it["id"] < record["id"] and all(it[name] == record[name] for name in of)
+    ]
+    return found[-1] if found else None
 
 
 def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ be used; 4 the service that has the data folder wants another token; 5 it does n
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ import typer
 from connectivity.cli.export import EXITS as EXPORT_EXITS
 from connectivity.cli.export import export
 from connectivity.cli.given import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings, user
-from connectivity.cli.output import complain, print_fields, print_json, print_table
+from connectivity.cli.output import complain, print_fields, print_json, print_table, printable
 
 app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
 app.command(epilog=EXPORT_EXITS)(export)
@@ -60,6 +62,22 @@ def erase(
         print_json(record)
     else:
         print_fields(record)
+    # It is done, whether this can be read or not.
+    with contextlib.suppress(erasing.NotErased):
+        for remark in _remarks(Path(loaded.data_dir), record):
+            typer.echo(printable(remark), err=as_json)
+
+
+def _remarks(data_dir: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    """What whoever has erased something may not expect. Raises NotErased."""
+    from connectivity import erasing
+
+    if (earlier := erasing.before(data_dir, record)) is not None:
+        number, at = earlier["id"], earlier["asked"]
+        yield (
+            f"{record['entity']} was erased before, as number {number} at {at}: all of that is done again, with what "
+            "came since"
+        )
 
 
 @app.command()

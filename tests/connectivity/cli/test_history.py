@@ -56,6 +56,21 @@ def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> Non
     assert LAMP.id in run("erasures", "--settings", settings).stdout
 
 
+def test_what_was_erased_before_is_erased_again_and_said_to_have_been(settings: Path) -> None:
+    """Deliberately: what has come since goes too, and what somebody has put back."""
+    first = run("erase", LAMP, "--yes", "--settings", settings)
+    assert (first.exit_code, "before" in first.stdout) == (0, False)
+    run("erase", "acme.site:lamp-8", "--yes", "--settings", settings)
+    at = json.loads(run("erasures", "--json", "--settings", settings).stdout)[0]["asked"]
+    again = run("erase", LAMP, "--yes", "--settings", settings)
+    told = f"acme.site:lamp-7 was erased before, as number 1 at {at}: all of that is done again, with what came since\n"
+    assert (again.exit_code, again.stdout.endswith(told), again.stderr) == (0, True, "")
+    assert [it["id"] for it in json.loads(run("erasures", "--json", "--settings", settings).stdout)] == [1, 2, 3]
+    machine = run("erase", LAMP, "--yes", "--json", "--settings", settings)
+    assert json.loads(machine.stdout)["id"] == 4
+    assert "was erased before, as number 3 at" in machine.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
@@ -94,4 +109,5 @@ def test_a_running_service_erases_and_goes_on(tmp_path: Path) -> None:
         assert (elsewhere.exit_code, "say --url" in elsewhere.stderr) == (5, True)
         service.kill()
         service.start_again()
-        assert run("erase", LAMP, "--yes", "--settings", file).exit_code == 0, "again"
+        again = run("erase", LAMP, "--yes", "--settings", file)
+        assert (again.exit_code, "was erased before, as number 1 at" in again.stdout) == (0, True), again.stderr
