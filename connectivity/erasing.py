@@ -318,6 +318,17 @@ def before(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
+def has_policy(data_dir: Path, entity: EntityId) -> bool:
+    """Whether this is a thing, and a policy of its own id is known, which may be deleted. Raises NotErased."""
+    if entity.type is not EntityType.THING:
+        return False
+    try:
+        with Follower.open(Lake(data_dir).journal) as follower:
+            return follower.state(EntityType.POLICY.value, entity.id) is not None
+    except StoreError as error:
+        raise NotErased(str(error)) from error
+
+
 def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
     """Erase from the journal of a folder without a service, and finish what another erasure has left.
 

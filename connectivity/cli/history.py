@@ -8,9 +8,10 @@ be used; 4 the service that has the data folder wants another token; 5 it does n
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +19,9 @@ from connectivity.cli.export import EXITS as EXPORT_EXITS
 from connectivity.cli.export import export
 from connectivity.cli.given import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings, user
 from connectivity.cli.output import complain, print_fields, print_json, print_table, printable
+
+if TYPE_CHECKING:
+    from mappings.ids import EntityId
 
 app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
 app.command(epilog=EXPORT_EXITS)(export)
@@ -64,11 +68,11 @@ def erase(
         print_fields(record)
     # It is done, whether this can be read or not.
     with contextlib.suppress(erasing.NotErased):
-        for remark in _remarks(Path(loaded.data_dir), record):
+        for remark in _remarks(Path(loaded.data_dir), named, record):
             typer.echo(printable(remark), err=as_json)
 
 
-def _remarks(data_dir: Path, record: Mapping[str, Any]) -> Iterator[str]:
+def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Iterator[str]:
     """What whoever has erased something may not expect. Raises NotErased."""
     from connectivity import erasing
 
@@ -77,6 +81,11 @@ def _remarks(data_dir: Path, record: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"{record['entity']} was erased before, as number {number} at {at}: all of that is done again, with what "
             "came since"
+        )
+    if erasing.has_policy(data_dir, entity):
+        yield (
+            "its policy of the same id is left, with the subjects that it names; unless other things need it, erase it, "
+            f"too: connectivity history erase {shlex.quote(entity.id)} --type policy"
         )
 
 

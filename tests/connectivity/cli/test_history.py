@@ -9,11 +9,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.console import app
+from mappings.ids import EntityType
 from spark_store.journal import SqliteJournal
 from tests.behaviours.journal import LAMP, change, history
 from tests.helpers import wait_until_sync
 from tests.service import ServiceProcess
 
+ODD = LAMP._replace(name="it's $one")
 MARK = b"a-secret-nobody-else-has"
 
 
@@ -69,6 +71,24 @@ def test_what_was_erased_before_is_erased_again_and_said_to_have_been(settings: 
     machine = run("erase", LAMP, "--yes", "--json", "--settings", settings)
     assert json.loads(machine.stdout)["id"] == 4
     assert "was erased before, as number 3 at" in machine.stderr
+
+
+def test_the_policy_of_the_same_id_is_left_and_said_to_be(settings: Path) -> None:
+    journal = SqliteJournal.open(settings.parent / "data" / "journal.db")
+    journal.append([*history(LAMP._replace(type=EntityType.POLICY), 2), *history(ODD, 1)])
+    journal.append(history(ODD._replace(type=EntityType.POLICY), 1))
+    journal.close()
+    told = (
+        "its policy of the same id is left, with the subjects that it names; unless other things need it, erase it, too: "
+        "connectivity history erase acme.site:lamp-7 --type policy\n"
+    )
+    assert run("erase", LAMP, "--yes", "--settings", settings).stdout.endswith(told)
+    assert run("erase", LAMP, "--yes", "--json", "--settings", settings).stderr.endswith(told)
+    odd = run("erase", ODD, "--yes", "--settings", settings)
+    assert odd.stdout.endswith("connectivity history erase 'acme.site:it'\"'\"'s $one' --type policy\n")
+    policy = run("erase", LAMP, "--type", "policy", "--yes", "--settings", settings)
+    assert (policy.exit_code, "is left" in policy.stdout) == (0, False)
+    assert "is left" not in run("erase", LAMP, "--yes", "--settings", settings).stdout, "it is gone by now"
 
 
 @pytest.mark.parametrize(
