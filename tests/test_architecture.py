@@ -101,7 +101,9 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("spark_store.reaching",),
         ("spark_store.judging",),
         ("spark_store.walking",),
-        ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.lag", "spark_store.memory"),
+        ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.memory"),
+        ("spark_store.lake_check",),
+        ("spark_store.lag",),
         ("spark_store.wide", "spark_store.selection", "spark_store.output"),
         ("spark_store.export", "spark_store.asof"),
         (
@@ -323,6 +325,7 @@ LIBRARIES = {
     "deltalake": ("spark_store.lake", "spark_store.lake_rows", "spark_store.scanning"),
     "pyarrow": (
         "spark_store.lake",
+        "spark_store.lake_check",
         "spark_store.lake_rows",
         "spark_store.scanning",
         "spark_store.cold",

@@ -32,6 +32,7 @@ from spark_store.session import (
     pass_on,
     start_session,
 )
+from tests.spark_store.pipeline.site import Site
 from tests.terminal import at_terminal
 
 
@@ -233,8 +234,9 @@ def test_at_a_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_pa
     jars.mkdir()
     for name in ("delta-storage-1.jar", "delta-spark_2-1.jar"):
         (jars / name).touch()
+    folder = Site(tmp_path / "data").folder
     process = subprocess.run(
-        [*at_terminal("spark_store.pipeline"), "optimize", "--data-dir", str(tmp_path / "data"), "--jars", str(jars)],
+        [*at_terminal("spark_store.pipeline"), "optimize", "--data-dir", str(folder), "--jars", str(jars)],
         env={**os.environ, "JAVA_HOME": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
