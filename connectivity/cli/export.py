@@ -25,6 +25,7 @@ EXITS = (
     "Exit codes: 0 written; 1 there is no such entity, or failed, and may go well the next time; 2 arguments, settings, "
     "limits or a file that cannot be used; 4 no pipeline answers wide queries; 130 cancelled."
 )
+A_YEAR = 31_536_000.0
 _LOOK_SECONDS = 0.2
 
 
@@ -44,7 +45,9 @@ def export(
     entity_type: Annotated[str | None, typer.Option("--type", help="`thing`, `policy` or `stream` alone.")] = None,
     namespace: Annotated[str | None, typer.Option(help="Entities of this namespace alone.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 3600.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=A_YEAR, metavar="SECONDS", help="How long it may take.")
+    ] = 3600.0,
     max_rows: Annotated[int | None, typer.Option(min=0, metavar="ROWS", help="How many events it may find.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
     settings: SettingsFile = None,

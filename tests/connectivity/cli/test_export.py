@@ -89,6 +89,12 @@ def test_arguments_that_mean_nothing_end_with_2(settings: Path) -> None:
     assert "spark.remote" in run("--out", "it.parquet", "--settings", settings).stderr
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
+def test_a_time_limit_that_is_none_is_refused(settings: Path, seconds: str) -> None:
+    result = run("--out", "it.parquet", "--timeout", seconds, "--settings", settings)
+    assert (result.exit_code, "'--timeout'" in result.stderr) == (2, True)
+
+
 def test_without_a_pipeline_it_ends_with_4_and_says_what_to_do(settings: Path, tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     result = run("--out", out, "--settings", settings)
