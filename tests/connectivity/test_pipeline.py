@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,18 @@ def up(pipeline: Pipeline) -> bool:
     return bool(figure.values[()])
 
 
-async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch, "print('Java says something'); say('following', seq=7, newest=9); sys.exit(1)")
+async def until_ended(pipeline: Pipeline, times: int) -> Sequence[Mapping[str, Any]]:
+    """Start it, and stop it once its process has ended so often; what was logged."""
     with capture_logs() as lines:
         pipeline.start()
-        await wait_until(lambda: sum(line["event"] == "pipeline ended" for line in lines) >= 2)
+        await wait_until(lambda: sum(line["event"] == "pipeline ended" for line in lines) >= times)
         await pipeline.close(10)
+    return lines
+
+
+async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "print('Java says something'); say('following', seq=7, newest=9); sys.exit(1)")
+    lines = await until_ended(pipeline, 2)
     ended = [line for line in lines if line["event"] == "pipeline ended"]
     assert (ended[0]["exit_code"], ended[0]["reason"]) == (1, "Java says something")
     assert [line["pause"] for line in ended[:2]] == [0.01, 0.02], "there was something to do, and nothing was done"
@@ -107,10 +113,7 @@ async def test_of_a_pipeline_that_was_killed_the_signal_is_the_reason(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "print('Java misses somebody', flush=True)\nimport os; os.kill(os.getpid(), 9)")
-    with capture_logs() as lines:
-        pipeline.start()
-        await wait_until(lambda: any(line["event"] == "pipeline ended" for line in lines))
-        await pipeline.close(10)
+    lines = await until_ended(pipeline, 1)
     ended = next(line for line in lines if line["event"] == "pipeline ended")
     assert ended["reason"] == "the process was ended by SIGKILL; what it was at is done again by the next one"
     assert ended["output"] == ["Java misses somebody"]
@@ -123,10 +126,7 @@ async def test_pauses_stay_short_after_a_batch_and_where_nothing_waits(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     script(monkeypatch, f"{said}; sys.exit(1)")
-    with capture_logs() as lines:
-        pipeline.start()
-        await wait_until(lambda: sum(line["event"] == "pipeline ended" for line in lines) >= 2)
-        await pipeline.close(10)
+    lines = await until_ended(pipeline, 2)
     assert {line["pause"] for line in lines if line["event"] == "pipeline ended"} == {0.01}
 
 

@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_store import erasure
 from spark_store.errors import LakeUnfit
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.lake_check import check_lake, check_reach
-from spark_store.tables import EVENTS, LATEST
-from tests.behaviours.journal import timestamp
+from spark_store.tables import EVENTS, LATEST, Table
 from tests.spark_store.lake_files import spoil_page
 from tests.spark_store.pipeline.lake_files import write_lake
-from tests.spark_store.pipeline.past import trim
+from tests.spark_store.pipeline.past import erase_events, trim
 from tests.spark_store.pipeline.site import Site, lamp
 
 
@@ -66,10 +64,7 @@ def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.write(3, entities=1)
     with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
-        thing = lamp(0)
-        begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
-        journal.within(lambda it: erasure.take_entries(it, begun))
-        journal.commit()
+        erase_events(journal, lamp(0))
     with Follower.open(site.lake.journal) as follower:
         assert follower.oldest() is None
         check_reach(site.lake, follower)
@@ -118,9 +113,9 @@ def half_a_file(table: Path) -> None:
 )
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
 def test_what_is_missing_of_a_table_is_told_with_its_place_and_the_next_step(
-    site: Site, table: object, damage: Callable[[Path], None], said: str
+    site: Site, table: Table, damage: Callable[[Path], None], said: str
 ) -> None:
-    folder = Path(site.lake.path(table))  # type: ignore[arg-type]
+    folder = Path(site.lake.path(table))
     damage(folder)
     with pytest.raises(LakeUnfit, match=f"{folder}.*{said}.*; .*restore"):
         look(site)

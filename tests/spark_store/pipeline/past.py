@@ -72,11 +72,16 @@ def eventful(site: Site, entities: int = 8) -> Past:
 def made_anew(site: Site, thing: EntityId) -> None:
     """Erased, but not to the end, so that the lake does not begin with its part; and created again with what it had."""
     with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
-        begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
-        journal.within(lambda it: erasure.take_entries(it, begun))
-        journal.commit()
+        erase_events(journal, thing)
         anew = Event(thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}")
         journal.append([Change((anew,), (fold([anew]),))])
+
+
+def erase_events(journal: SqliteJournal, thing: EntityId) -> None:
+    """The journal's part of an erasure: the record of it, and the events."""
+    begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
+    journal.within(lambda it: erasure.take_entries(it, begun))
+    journal.commit()
 
 
 def trim(site: Site, seq: int) -> None:
