@@ -20,6 +20,7 @@ test: install ## the whole suite, against real brokers
 install: $(READY) ## the environment and everything that tests and demo need
 	@tools/brokers
 	@tools/spark
+	@$(RUN)/python -m tools.spark_classes
 	@tools/streamr_client
 
 unit: $(READY) ## the tests that need neither broker nor Spark nor Node, in seconds

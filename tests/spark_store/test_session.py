@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
@@ -22,6 +23,7 @@ from spark_store.session import (
     _TOKEN_VARIABLE,
     FIRST,
     Connect,
+    Java,
     SessionOptions,
     _in_environment,
     _master,
@@ -30,6 +32,7 @@ from spark_store.session import (
     find_jars,
     find_java,
     pass_on,
+    prepared_classes,
     start_session,
 )
 from tests.spark_store.pipeline.site import Site
@@ -47,7 +50,15 @@ def java(folder: Path, version: str) -> Path:
 
 def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')))
-    assert find_java() == str(tmp_path / "bin" / "java")
+    assert find_java() == (str(tmp_path / "bin" / "java"), "21")
+
+
+def test_a_java_is_known_by_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)'
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
+    found = find_java()
+    assert found.build == "17.0.15+6-Debian-1deb12u1"
+    assert prepared_classes(tmp_path, found).name == f"classes-{found.build}-{pyspark.__version__}.jsa"
 
 
 @pytest.mark.parametrize("said", ['openjdk version "11.0.20"', 'java version "1.8.0_202"', "what?"])
@@ -106,7 +117,7 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         raise error
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: "java")
+    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
         start_session(SessionOptions())
@@ -121,7 +132,7 @@ def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pyt
         raise PySparkRuntimeError(f"java.lang.IllegalStateException: {said}")
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: "java")
+    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(
         StoreUnavailable, match=r"master spark://h:1: nobody answers there; look at spark\.master"
@@ -164,6 +175,25 @@ def test_what_spark_puts_aside_lies_in_its_folder_whatever_that_is_called(
     found = _settings(SessionOptions(scratch=folder), [])
     assert found["spark.local.dir"] == str(folder)
     assert "tmpdir" not in found["spark.driver.extraJavaOptions"], "a library that Java unpacks there could not be used"
+
+
+def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars, given = tmp_path / "its jars", []
+
+    def begun(builder: SparkSession.Builder) -> None:
+        given.append(shlex.split(builder._options["spark.driver.extraJavaOptions"]))
+
+    jars.mkdir()
+    monkeypatch.setattr(session, "find_jars", lambda _: [])
+    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", begun)
+    start_session(SessionOptions(jars=jars))
+    classes = prepared_classes(jars, Java("java", "17"))
+    classes.touch()
+    start_session(SessionOptions(jars=jars))
+    without, taking = given
+    assert f"-XX:SharedArchiveFile={classes}" in taking
+    assert not any("SharedArchiveFile" in option for option in without)
 
 
 def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:

@@ -1,0 +1,36 @@
+"""Java's classes for Spark are prepared once, and taken by the Java processes that begin later."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_store.session import JARS, find_java, java_pid, prepared_classes
+from tools.spark_classes import is_fresh
+
+
+@pytest.mark.spark
+def test_a_java_that_begins_takes_the_prepared_classes(spark: SparkSession) -> None:
+    """It maps them, and says nothing where it does not."""
+    mapped = Path(f"/proc/{java_pid(spark)}/maps").read_text(encoding="utf-8")
+    assert str(prepared_classes(JARS, find_java())) in mapped
+
+
+def test_classes_are_prepared_again_after_what_they_are_of_was_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes, installed = tmp_path / "classes-17-4.2.0.jsa", tmp_path / "pyspark" / "jars"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    assert not is_fresh(classes)
+    classes.touch()
+    later = installed.stat().st_mtime + 10
+    os.utime(classes, (later, later))
+    monkeypatch.setattr("tools.spark_classes.find_jars", lambda _: [])
+    assert is_fresh(classes)
+    os.utime(installed, (later + 1, later + 1))
+    assert not is_fresh(classes)

@@ -1,0 +1,111 @@
+"""Prepares Java's classes for Spark, once for a Java and a pyspark: `.run/spark/classes-….jsa`, which each start takes.
+
+A Java process that begins reads, checks and links some twenty thousand classes of Spark and Delta, which is half of the
+time until a pipeline follows. Java can write down what it has loaded when it ends (a class-data archive, JEP 350), and map
+that file the next time. So a pipeline runs here over a journal of a few events, does what pipelines do, and ends. Without
+the file everything works as well, and begins later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.errors import StoreError
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change, Snapshot
+from spark_store.session import JARS, find_jars, find_java, prepared_classes
+from spark_store.tables import Lake
+from spark_store.wide import Limits, Sql, WideQueries, finder
+
+EVENTS = 40
+BATCH = 20
+SECONDS = 600.0
+SHOWN = 20
+NOW = "2030-01-15T12:00:00.000000Z"
+
+
+def is_fresh(classes: Path) -> bool:
+    """Whether they were prepared after what they are of was installed."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    return classes.exists() and classes.stat().st_mtime > max(it.stat().st_mtime for it in (jars, *find_jars(JARS)))
+
+
+def fill(data: Path) -> None:
+    """A data folder whose journal has events of two things."""
+    data.mkdir()
+    journal = SqliteJournal.open(Lake(data).journal)
+    try:
+        for number in range(EVENTS):
+            entity, revision = EntityId(EntityType.THING, "acme", f"lamp-{number % 2}"), number // 2 + 1
+            event = Event(entity, revision, NOW, "modified", "/attributes/on", b"true", b"{}")
+            state = Snapshot(entity, revision, NOW, NOW, {"attributes": {"on": True}}, None)
+            journal.append([Change((event,), (state,))])
+    finally:
+        journal.close()
+
+
+def run(data: Path, into: Path) -> list[str]:
+    """Let a pipeline fill the lake, compact it and answer a wide query, and write its classes down; what it said."""
+    lake = Lake(data)
+    options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(into))} -XX:TieredStopAtLevel=1"
+    command = [sys.executable, "-m", "spark_store.pipeline", "run", "--data-dir", str(data), "--interval", "0.1"]
+    often = ["--batch-rows", str(BATCH), "--optimize-batches", "2", "--moment-events", str(BATCH)]
+    said: list[str] = []
+    with subprocess.Popen(
+        [*command, *often],
+        env={**os.environ, "JDK_JAVA_OPTIONS": options},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as pipeline:
+        assert pipeline.stdout is not None
+        # To the end of what Java says: it outlives the pipeline, and writes its classes last.
+        for line in pipeline.stdout:
+            said.append(line)
+            if line.startswith("{") and json.loads(line)["event"] == "upkeep":
+                asking = WideQueries(lake, finder(lake, None, is_off=False))
+                with asking.run(Sql("SELECT entity, count(*) FROM events GROUP BY 1"), Limits(SECONDS)) as answer:
+                    list(answer)
+                pipeline.send_signal(signal.SIGTERM)
+    return said
+
+
+def main() -> int:
+    """The exit code. What cannot be prepared is no failure of an installation."""
+    try:
+        classes = prepared_classes(JARS, find_java())
+        if is_fresh(classes):
+            print(f"· spark: classes in {classes.name}")
+            return 0
+        with tempfile.TemporaryDirectory(dir=JARS) as folder:
+            data, made = Path(folder) / "data", Path(folder) / classes.name
+            fill(data)
+            said = run(data, made)
+            for old in JARS.glob("classes-*.jsa"):
+                old.unlink()
+            if not made.exists() or not any('"upkeep"' in line for line in said):
+                words = [line for line in said if "[cds" not in line]
+                print(f"· spark: without prepared classes, so it starts slowly:\n{''.join(words[-SHOWN:])}", end="")
+                return 0
+            made.replace(classes)
+    except StoreError as error:
+        print(f"✗ {error}", file=sys.stderr)
+        return 1
+    print(f"· spark: classes prepared, {classes.stat().st_size >> 20} MB in {classes}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
