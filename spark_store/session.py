@@ -193,7 +193,7 @@ def find_java() -> Java:
 
 def prepared_classes(jars: Path, java: Java) -> Path:
     """Where the classes of this Java and this pyspark lie when they are prepared, beside Delta's jars. Java takes the file
-    only where it fits what it would load else, and goes on without it where not."""
+    only where it fits what it would load else and is as it was written, and goes on without it where not."""
     return jars / f"classes-{java.build}-{pyspark.__version__}.jsa"
 
 
@@ -306,8 +306,10 @@ def _master(options: SessionOptions) -> str:
 def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = None) -> dict[str, str]:
     java = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseSerialGC -Xshare:auto"
     if classes is not None:
-        # One that does not fit costs nothing but time, and is nothing to tell an operator at each start.
-        java += f" -XX:SharedArchiveFile={shlex.quote(str(classes.absolute()))} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        # What has been damaged on the disk must not run. A file that is not taken costs nothing but time, and is nothing
+        # to tell an operator at each start.
+        java += f" -XX:SharedArchiveFile={shlex.quote(str(classes.absolute()))} -XX:+VerifySharedSpaces"
+        java += " -Xlog:cds=off -Xlog:cds+dynamic=off"
     found = {
         **_SETTINGS,
         **(_LOCAL if options.is_local else {}),

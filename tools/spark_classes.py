@@ -99,6 +99,8 @@ def main() -> int:
                 words = [line for line in said if "[cds" not in line]
                 print(f"· spark: without prepared classes, so it starts slowly:\n{''.join(words[-SHOWN:])}", end="")
                 return 0
+            with made.open("rb") as file:
+                os.fsync(file.fileno())
             made.replace(classes)
     except StoreError as error:
         print(f"✗ {error}", file=sys.stderr)
