@@ -8,17 +8,19 @@ the file everything works as well, and begins later.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pyspark
 
+from connectivity.pipeline import parsed
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.errors import StoreError
@@ -31,6 +33,8 @@ from spark_store.wide import Limits, Sql, WideQueries, finder
 EVENTS = 40
 BATCH = 20
 SECONDS = 600.0
+"""How long the pipeline may take for all of it."""
+
 SHOWN = 20
 NOW = "2030-01-15T12:00:00.000000Z"
 
@@ -56,30 +60,45 @@ def fill(data: Path) -> None:
 
 
 def run(data: Path, into: Path) -> list[str]:
-    """Let a pipeline fill the lake, compact it and answer a wide query, and write its classes down; what it said."""
+    """Let a pipeline fill the lake, compact it and answer a wide query, and write its classes down; what it said.
+
+    It ends when its time is up, and when this process does, however that ends.
+    """
     lake = Lake(data)
     options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(into))} -XX:TieredStopAtLevel=1"
     command = [sys.executable, "-m", "spark_store.pipeline", "run", "--data-dir", str(data), "--interval", "0.1"]
     often = ["--batch-rows", str(BATCH), "--optimize-batches", "2", "--moment-events", str(BATCH)]
     said: list[str] = []
     with subprocess.Popen(
-        [*command, *often],
+        [*command, *often, "--with-parent"],
         env={**os.environ, "JDK_JAVA_OPTIONS": options},
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as pipeline:
         assert pipeline.stdout is not None
-        # To the end of what Java says: it outlives the pipeline, and writes its classes last.
-        for line in pipeline.stdout:
-            said.append(line)
-            if line.startswith("{") and json.loads(line)["event"] == "upkeep":
-                asking = WideQueries(lake, finder(lake, None, is_off=False))
-                with asking.run(Sql("SELECT entity, count(*) FROM events GROUP BY 1"), Limits(SECONDS)) as answer:
-                    list(answer)
-                pipeline.send_signal(signal.SIGTERM)
+        late = threading.Timer(SECONDS, pipeline.kill)
+        late.start()
+        try:
+            # To the end of what Java says: it outlives the pipeline, and writes its classes last.
+            for line in pipeline.stdout:
+                said.append(line)
+                if (parsed(line) or {}).get("event") == "upkeep":
+                    # What a query would have loaded is missed by the first query, and by nobody else.
+                    with contextlib.suppress(StoreError):
+                        _ask(lake)
+                    pipeline.send_signal(signal.SIGTERM)
+        finally:
+            late.cancel()
     return said
+
+
+def _ask(lake: Lake) -> None:
+    """A wide query. Raises StoreError."""
+    asking = WideQueries(lake, finder(lake, None, is_off=False))
+    with asking.run(Sql("SELECT entity, count(*) FROM events GROUP BY 1"), Limits(SECONDS)) as answer:
+        list(answer)
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pyspark
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store.session import JARS, find_java, java_pid, prepared_classes
-from tools.spark_classes import is_fresh
+from tools.spark_classes import is_fresh, run
 
 
 @pytest.mark.spark
@@ -34,3 +35,27 @@ def test_classes_are_prepared_again_after_what_they_are_of_was_installed_again(
     assert is_fresh(classes)
     os.utime(installed, (later + 1, later + 1))
     assert not is_fresh(classes)
+
+
+def pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Instead of the pipeline a script is run."""
+    program = folder / "pipeline"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+
+def test_a_pipeline_that_answers_no_query_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline(tmp_path, monkeypatch, """echo '{no event}'; echo '{"event": "upkeep"}'; exec sleep 600""")
+    assert run(tmp_path / "data", tmp_path / "classes.jsa") == ["{no event}\n", '{"event": "upkeep"}\n']
+
+
+def test_a_pipeline_that_does_not_come_to_its_upkeep_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.spark_classes.SECONDS", 0.5)
+    pipeline(tmp_path, monkeypatch, """echo '{"event": "upkeep failed"}'; exec sleep 600""")
+    assert run(tmp_path / "data", tmp_path / "classes.jsa") == ['{"event": "upkeep failed"}\n']
+
+
+def test_a_pipeline_does_not_outlive_who_has_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline(tmp_path, monkeypatch, 'echo "$*"')
+    assert run(tmp_path / "data", tmp_path / "classes.jsa")[0].endswith(" --with-parent\n")
