@@ -120,18 +120,24 @@ def _remove(file: Path) -> None:
 
 
 def is_complete(log: Path, version: int) -> bool:
-    """Whether a table's log says everything before this version, from an older checkpoint on or from its beginning."""
+    """Whether a table's log says everything before this version, from an older checkpoint on or from its beginning.
+
+    What is removed while it looks is not there. Raises OSError.
+    """
     found = (int(it.name.partition(".")[0]) for it in log.glob("[0-9]*.checkpoint.parquet") if _is_parquet(it))
     first = max((number + 1 for number in found if number < version), default=0)
-    commits = {it.name for it in log.glob("*.json") if it.stat().st_size}
+    commits = {it.name for it in log.glob("*.json") if _size(it)}
     return all(f"{number:020}.json" in commits for number in range(first, version))
 
 
 def _is_parquet(file: Path) -> bool:
     """Whether it has its end, which a file that was cut off lacks."""
-    with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - 4))
-        return opened.read() == b"PAR1"
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - 4))
+            return opened.read() == b"PAR1"
+    except FileNotFoundError:
+        return False
 
 
 class _Add(msgspec.Struct):
@@ -156,7 +162,12 @@ def _is_spoilt(commit: Path) -> bool:
 
 
 def _is_whole(file: Path, size: int) -> bool:
+    return _size(file) == size
+
+
+def _size(file: Path) -> int | None:
+    """How many bytes a file has; None where it is not there."""
     try:
-        return file.stat().st_size == size
+        return file.stat().st_size
     except FileNotFoundError:
-        return False
+        return None

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_store.erasure import Erasure
-from spark_store.faults import damaged, lake_fault
+from spark_store.faults import damaged, lake_fault, system_fault
 from spark_store.follower import Follower
 from spark_store.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table
 from spark_store.watermark import TableSize, read_watermark
@@ -197,9 +197,16 @@ def files(lake: Lake, table: Table) -> dict[str, int]:
 
 def check_log(lake: Lake, table: Table) -> None:
     """See that no part of the table's log is empty, as a power cut may leave it: readers would take that for a version
-    in which nothing happened. Raises LakeUnfit."""
+    in which nothing happened. Raises LakeUnfit, StoreUnavailable."""
     for file in (Path(lake.path(table)) / "_delta_log").glob("*.json"):
-        if file.stat().st_size == 0:
+        try:
+            is_empty = file.stat().st_size == 0
+        except FileNotFoundError:
+            # Whoever writes the table takes away what is old, and a checkpoint says it instead.
+            continue
+        except OSError as error:
+            raise system_fault(file, error) from error
+        if is_empty:
             raise damaged(f"{file}: found an empty file, expected what was committed")
 
 

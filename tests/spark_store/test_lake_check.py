@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from spark_store.durable import is_complete
 from spark_store.errors import LakeUnfit
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
@@ -119,6 +121,27 @@ def test_what_is_missing_of_a_table_is_told_with_its_place_and_the_next_step(
     damage(folder)
     with pytest.raises(LakeUnfit, match=f"{folder}.*{said}.*; .*restore"):
         look(site)
+
+
+@pytest.mark.parametrize("table", [EVENTS, LATEST])
+def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(site: Site, table: Table) -> None:
+    folder = Path(site.lake.path(table))
+    DeltaTable(folder).create_checkpoint()
+    # It is listed, and not there when it is looked at.
+    commit(folder, 0).unlink()
+    commit(folder, 0).symlink_to("nowhere")
+    look(site)
+
+
+def test_a_checkpoint_that_is_made_meanwhile_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Path] = []
+
+    def late(log: Path, version: int) -> bool:
+        looks.append(log)
+        return looks.count(log) > 1 and is_complete(log, version)
+
+    monkeypatch.setattr("spark_store.lake_check.is_complete", late)
+    look(site)
 
 
 def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked_at(site: Site) -> None:
