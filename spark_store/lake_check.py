@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from spark_store import lake
 from spark_store.durable import is_complete
 from spark_store.errors import LakeUnfit
-from spark_store.faults import damaged, system_fault
+from spark_store.faults import damaged, lake_fault, system_fault
 from spark_store.follower import Follower
 from spark_store.tables import EVENTS, TABLES, Lake, Table
 
@@ -77,6 +77,7 @@ def _faults(place: Lake, table: Table, every_page: bool) -> Iterator[str]:
 
 
 def _fault(file: Path, size: int, every_page: bool) -> str | None:
+    """What is wrong with a file. Raises StoreUnavailable where the system does not let it be read: that is no damage."""
     try:
         if (found := file.stat().st_size) != size:
             return f"{file}: expected {size} bytes, found {found}"
@@ -87,5 +88,8 @@ def _fault(file: Path, size: int, every_page: bool) -> str | None:
     except FileNotFoundError:
         return f"{file}: expected a file of the table, found none"
     except (OSError, pa.ArrowException) as error:
+        # What is wrong with a page has no number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise lake_fault(file, error) from error
         return f"{file}: expected the pages that were written, found: {error}"
     return None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from spark_store.durable import is_complete
-from spark_store.errors import LakeUnfit
+from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.lake_check import check_lake, check_reach
@@ -149,4 +152,23 @@ def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked
     file = spoil_page(Path(site.lake.path(EVENTS)))
     look(site)
     with pytest.raises(LakeUnfit, match=f"{file}: expected the pages that were written, found: .*; .*restore"):
+        look(site, every_page=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (errno.EMFILE, "raise the limit of open files"),
+        (errno.EACCES, "the owner and the rights"),
+        (errno.EIO, "look at the disk"),
+    ],
+)
+def test_a_file_that_the_system_does_not_let_be_read_is_not_damaged(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+) -> None:
+    def refuses(file: Path, **_: object) -> None:
+        raise OSError(number, f"Failed to open local file '{file}'. Detail: [errno {number}] {os.strerror(number)}")
+
+    monkeypatch.setattr(pq, "ParquetFile", refuses)
+    with pytest.raises(StoreUnavailable, match=step):
         look(site, every_page=True)
