@@ -438,7 +438,10 @@ def _killed(exit_code: int) -> str | None:
     """The signal that ended a process. What its Java process had to say of that is no reason."""
     if exit_code >= 0:
         return None
-    return f"the process was ended by {signal.Signals(-exit_code).name}; what it was at is done again by the next one"
+    number = -exit_code
+    # Those of real time have no names.
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"the process was ended by {name}; what it was at is done again by the next one"
 
 
 async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> AsyncIterator[bytes]:

@@ -109,13 +109,14 @@ async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeyp
     assert [line["seq"] for line in lines if line["event"] == "pipeline following"][:1] == [7]
 
 
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (37, "signal 37")])
 async def test_of_a_pipeline_that_was_killed_the_signal_is_the_reason(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, number: int, name: str
 ) -> None:
-    script(monkeypatch, "print('Java misses somebody', flush=True)\nimport os; os.kill(os.getpid(), 9)")
+    script(monkeypatch, f"print('Java misses somebody', flush=True)\nimport os; os.kill(os.getpid(), {number})")
     lines = await until_ended(pipeline, 1)
     ended = next(line for line in lines if line["event"] == "pipeline ended")
-    assert ended["reason"] == "the process was ended by SIGKILL; what it was at is done again by the next one"
+    assert ended["reason"] == f"the process was ended by {name}; what it was at is done again by the next one"
     assert ended["output"] == ["Java misses somebody"]
 
 
