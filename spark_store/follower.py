@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from spark_store.erasure import Erasure, records, unfinished
 from spark_store.errors import SchemaTooNew, StoreUnavailable
-from spark_store.faults import sqlite_fault
+from spark_store.faults import sqlite_fault, system_fault
 from spark_store.migrations import STEPS
 
 _LOCK_SECONDS = 10.0
@@ -102,7 +102,11 @@ class State(NamedTuple):
 
 def expect_journal(path: Path) -> None:
     """See that there is a journal. Raises StoreUnavailable, and makes nothing."""
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise system_fault(path, error) from error
+    if not is_there:
         raise StoreUnavailable(
             f"{path}: found no journal; start the service once, or say with --settings which is meant"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -357,6 +358,17 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
     with pytest.raises(NotErased, match="found no journal"):
         erase_here(tmp_path / "nowhere", LAMP, "anna")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder belongs to the service alone; others who ask are not its owner."""
+
+    def refuses(_: Path, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuses)
+    with pytest.raises(NotErased, match=r"journal\.db: cannot be used: Permission denied"):
+        erase_here(tmp_path, LAMP, "anna")
 
 
 def test_an_entity_is_named_by_its_type_and_id() -> None:
