@@ -84,11 +84,15 @@ def run(data: Path, into: Path) -> list[str]:
             # To the end of what Java says: it outlives the pipeline, and writes its classes last.
             for line in pipeline.stdout:
                 said.append(line)
-                if (parsed(line) or {}).get("event") == "upkeep":
-                    # What a query would have loaded is missed by the first query, and by nobody else.
-                    with contextlib.suppress(StoreError):
-                        _ask(lake)
-                    pipeline.send_signal(signal.SIGTERM)
+                match (parsed(line) or {}).get("event"):
+                    case "spark":
+                        # The Java that Spark asks how to start this one has written its own classes there.
+                        into.unlink(missing_ok=True)
+                    case "upkeep":
+                        # What a query would have loaded is missed by the first query, and by nobody else.
+                        with contextlib.suppress(StoreError):
+                            _ask(lake)
+                        pipeline.send_signal(signal.SIGTERM)
         finally:
             late.cancel()
     return said

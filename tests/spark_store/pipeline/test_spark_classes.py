@@ -59,3 +59,19 @@ def test_a_pipeline_that_does_not_come_to_its_upkeep_is_ended(tmp_path: Path, mo
 def test_a_pipeline_does_not_outlive_who_has_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline(tmp_path, monkeypatch, 'echo "$*"')
     assert run(tmp_path / "data", tmp_path / "classes.jsa")[0].endswith(" --with-parent\n")
+
+
+@pytest.mark.parametrize(("ending", "is_made"), [("", False), ('echo "its own" >"$made";', True)])
+def test_what_another_java_wrote_at_its_end_is_not_taken_for_the_pipelines_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, is_made: bool
+) -> None:
+    """Spark asks a Java of its own how the one that lasts is to be started."""
+    script = f"""
+        made=$(echo "$JDK_JAVA_OPTIONS" | cut -d" " -f1 | cut -d= -f2); echo "of another" >"$made"
+        trap '{ending} exit' TERM
+        echo '{{"event": "spark"}}'; echo '{{"event": "upkeep"}}'
+        while :; do sleep 0.1; done
+    """
+    pipeline(tmp_path, monkeypatch, script)
+    run(tmp_path / "data", tmp_path / "classes.jsa")
+    assert (tmp_path / "classes.jsa").exists() is is_made
