@@ -30,7 +30,7 @@ finds it."""
 
 def check_lake(place: Lake, follower: Follower, *, every_page: bool) -> None:
     """Raises LakeUnfit, naming what is missing or damaged and what to do about it, and StoreUnavailable."""
-    there = [table for table in TABLES if place.has(table)]
+    there = [table for table in TABLES if _is_begun(Path(place.path(table)))]
     for table in there:
         lake.check_log(place, table)
         _check_commits(Path(place.path(table)) / "_delta_log")
@@ -56,6 +56,11 @@ def refuse_hole(begin: int, last: int) -> None:
             f"expected the lake to hold every event before {begin}, where the journal begins, found none after "
             f"{last}; restore the folder `lake` from a backup"
         )
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a table has been made, though its log may be lost. A pipeline makes the folder of the log first of all."""
+    return any((folder / "_delta_log").glob("*.json")) or any(folder.rglob("*.parquet"))
 
 
 def _check_commits(log: Path) -> None:

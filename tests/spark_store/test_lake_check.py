@@ -65,6 +65,13 @@ def test_where_the_journal_has_everything_a_lake_need_not_be_there(tmp_path: Pat
     look(site)
 
 
+def test_a_table_that_is_being_made_is_not_looked_at(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(3)
+    Path(site.lake.path(EVENTS), "_delta_log").mkdir(parents=True)
+    look(site)
+
+
 def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.write(3, entities=1)
@@ -93,6 +100,11 @@ def an_empty_commit(table: Path) -> None:
     commit(table, 1).write_bytes(b"")
 
 
+def no_commit(table: Path) -> None:
+    for file in (table / "_delta_log").glob("*.json"):
+        file.unlink()
+
+
 def newest_file(table: Path) -> Path:
     return max(table.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
 
@@ -111,6 +123,7 @@ def half_a_file(table: Path) -> None:
     [
         (no_first_commit, "every commit up to 1 from a checkpoint or from 0 on, found some missing"),
         (a_gap, "every commit up to 2"),
+        (no_commit, "every commit up to 0"),
         (an_empty_commit, "found an empty file"),
         (no_file, "expected a file of the table, found none"),
         (half_a_file, "bytes, found 200"),
