@@ -109,7 +109,7 @@ class Verdict(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
     """`is_expired`: whether an event, of an entity with this newest revision, is past its time, so that the lake need not
-    have it. `fold_all`: fold every entity."""
+    have it. `fold_all`: fold every entity, and read every page of the lake."""
 
     is_expired: Callable[[Entry, int], bool] = lambda _entry, _newest: False
     fold_all: bool = False

@@ -78,7 +78,10 @@ def retention(
 @app.command()
 def verify(
     settings: SettingsFile = None,
-    every: Annotated[bool, typer.Option("--all", help="Fold the events of every entity, not of some.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Fold the events of every entity, not of some, and read every page of the lake."),
+    ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Do not go on where the last one was interrupted.")
     ] = False,

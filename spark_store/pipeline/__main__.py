@@ -145,7 +145,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-connect", action="store_true", help="answer no wide queries")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
     parser.add_argument("--lock-seconds", type=float, help="how long another pipeline may take to end")
-    parser.add_argument("--all", action="store_true", help="verify: fold the events of every entity, not of some")
+    parser.add_argument(
+        "--all", action="store_true", help="verify: fold the events of every entity, not of some, and read every page"
+    )
     parser.add_argument("--restart", action="store_true", help="begin anew what was interrupted")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
     return parser
