@@ -10,8 +10,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.session import JARS, find_java, java_pid, prepared_classes
-from tools.spark_classes import is_fresh, run
+from spark_store.session import JARS, Java, find_java, java_pid, prepared_classes
+from tools.spark_classes import is_fresh, main, run
 
 
 @pytest.mark.spark
@@ -75,3 +75,29 @@ def test_what_another_java_wrote_at_its_end_is_not_taken_for_the_pipelines_class
     pipeline(tmp_path, monkeypatch, script)
     run(tmp_path / "data", tmp_path / "classes.jsa")
     assert (tmp_path / "classes.jsa").exists() is is_made
+
+
+def test_what_was_prepared_before_is_away_while_java_writes_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It refuses to write down what it has loaded beside what it has mapped."""
+    seen: list[list[Path]] = []
+
+    def run(_: Path, made: Path) -> list[str]:
+        seen.append(list(tmp_path.glob("classes-*.jsa")))
+        made.write_bytes(b"anew")
+        return ['{"event": "upkeep"}\n']
+
+    of = Java("java", "17")
+    prepared_classes(tmp_path, of).write_bytes(b"before")
+    for name, stands_for in {
+        "JARS": tmp_path,
+        "find_java": lambda: of,
+        "is_fresh": lambda _: False,
+        "run": run,
+    }.items():
+        monkeypatch.setattr(f"tools.spark_classes.{name}", stands_for)
+    assert main() == 0
+    assert seen == [[]]
+    assert prepared_classes(tmp_path, of).read_bytes() == b"anew"
+    assert "classes prepared" in capsys.readouterr().out
