@@ -23,7 +23,7 @@ install: $(READY) ## the environment and everything that tests and demo need
 	@$(RUN)/python -m tools.spark_classes
 	@tools/streamr_client
 
-unit: $(READY) ## the tests that need neither broker nor Spark nor Node, in seconds
+unit: $(READY) ## the tests that need neither broker nor Spark nor Node, in minutes
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak"
 
 check: $(READY) ## format, lint, types, spelling, architecture, generated pages, known weaknesses
