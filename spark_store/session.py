@@ -3,7 +3,7 @@
 Spark runs in this process and in a Java process beside it, which ends when this one does. Everything comes from this
 machine: the jars that pyspark brings, Delta's from a folder (`tools/spark` fetches them), so a start needs no network.
 Python code that Spark runs, it runs with this interpreter. Times are UTC. Only errors are logged. Java's classes are taken
-as `tools/spark_classes.py` has prepared them, where it has: that halves the time of a start.
+as `tools/spark_classes.py` has prepared them, where it has: that halves the time until Spark answers.
 
 With `connect`, wide queries of other processes are answered too (Spark Connect, on the loopback interface, with a token).
 They share the machine with whoever started the session, so they come second: Spark's fair scheduler serves the pool

@@ -1,7 +1,7 @@
 """Prepares Java's classes for Spark, once for a Java and a pyspark: `.run/spark/classes-….jsa`, which each start takes.
 
-A Java process that begins reads, checks and links some twenty thousand classes of Spark and Delta, which is half of the
-time until a pipeline follows. Java can write down what it has loaded when it ends (a class-data archive, JEP 350), and map
+A Java process that begins reads, checks and links thousands of classes of Spark and Delta, which is a third of the time
+until a pipeline follows. Java can write down what it has loaded when it ends (a class-data archive, JEP 350), and map
 that file the next time. So a pipeline runs here over a journal of a few events, does what pipelines do, and ends. Without
 the file everything works as well, and begins later.
 """
@@ -106,7 +106,7 @@ def _ask(lake: Lake) -> None:
 
 
 def main() -> int:
-    """The exit code. What cannot be prepared is no failure of an installation."""
+    """The exit code: 1 where Spark cannot run here. Classes that do not get prepared are no failure of an installation."""
     try:
         classes = prepared_classes(JARS, find_java())
         if is_fresh(classes):
