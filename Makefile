@@ -32,7 +32,7 @@ check: $(READY) ## format, lint, types, spelling, architecture, generated pages,
 	$(RUN)/mypy
 	$(RUN)/codespell
 	$(RUN)/python tools/docs.py --check
-	$(RUN)/pytest -q tests/test_architecture.py tests/test_files.py tests/test_docs.py
+	$(RUN)/pytest -q tests/repo/test_architecture.py tests/repo/test_files.py tests/repo/test_docs.py
 	$(RUN)/python tools/audit.py
 
 soak: install ## the long series of faults and kills

@@ -10,10 +10,10 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests.brokers.kafka import Kafka
-from tests.brokers.mosquitto import Certificates, Mosquitto
-from tests.brokers.rabbitmq import RabbitMQ
-from tests.clock import Clock
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Certificates, Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clock import Clock
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("any machine", deadline=None)

@@ -24,7 +24,7 @@ from connectivity.brokers import load_broker
 from connectivity.brokers.base import Link
 from connectivity.model import Connection
 from tests.bench.mqtt_link import PAYLOAD, Stopwatch, drain, publish
-from tests.brokers.rabbitmq import RabbitMQ
+from tests.support.brokers.rabbitmq import RabbitMQ
 
 ROUNDS = 3
 HEADERS = {"content-type": "application/json", "correlation-id": "c-1"}

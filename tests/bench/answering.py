@@ -15,7 +15,7 @@ import sys
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.client import answer_at_once
+from tests.support.clients.mqtt import answer_at_once
 
 START = b'{"topic":"_/_/things/twin/search/%b","headers":{"correlation-id":"%b","ditto-originator":"acme:bench",'
 END = b'"content-type":"application/json"},"path":"/","value":{"subscriptionId":"%b"%b}}'

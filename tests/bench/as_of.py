@@ -35,7 +35,7 @@ from tests.bench.lake import pipeline, wait_for
 from tests.bench.pasts import BEGUN
 from tests.bench.report import Figure
 from tests.bench.site import STAMP, SUBJECT, policy
-from tests.integration.documents import policy_for
+from tests.support.connection_documents import policy_for
 
 THINGS, EVENTS = 100_000, 1_000_000
 FILLER = 800

@@ -21,9 +21,9 @@ from tests.bench.cold import pipeline
 from tests.bench.pasts import write_long_past
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, serving, thing
-from tests.brokers.mosquitto import Mosquitto
-from tests.client import MqttClient
-from tests.integration.documents import client, connection, source
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import client, connection, source
 
 THINGS, EVENTS_EACH, BATCH = 200, 50, 20_000
 WARM, ROUNDS = 2, 5

@@ -15,7 +15,7 @@ import time
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.client import answer_at_once
+from tests.support.clients.mqtt import answer_at_once
 
 THINGS = 1_000
 TOPIC = "_/_/things/twin/search/"

@@ -33,7 +33,7 @@ from spark_store.replay import fold
 from tests.bench.monitoring import Way
 from tests.bench.report import Figure
 from tests.bench.site import STAMP, SUBJECT
-from tests.integration.documents import policy_for
+from tests.support.connection_documents import policy_for
 
 THINGS = 100_000
 TURNS = 40

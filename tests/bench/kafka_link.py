@@ -24,7 +24,7 @@ from connectivity.kafka.options import Options
 from connectivity.model import Connection
 from mappings.envelope import Envelope
 from tests.bench.mqtt_link import PAYLOAD, Stopwatch, drain
-from tests.brokers.kafka import Kafka
+from tests.support.brokers.kafka import Kafka
 
 ROUND_TRIPS = 300
 

@@ -20,7 +20,7 @@ from typing import Any
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.client import answer_at_once
+from tests.support.clients.mqtt import answer_at_once
 
 UNANSWERED = 200
 THINGS = 50

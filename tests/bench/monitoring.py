@@ -43,8 +43,8 @@ from spark_store.journal import SqliteJournal
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, thing
-from tests.connectivity.fakes import Link
-from tests.integration.documents import source
+from tests.support.connection_documents import source
+from tests.support.in_process.fakes import Link
 
 TURNS = 100
 BATCH = 50

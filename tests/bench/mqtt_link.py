@@ -21,7 +21,7 @@ from connectivity.brokers.base import Link, Outgoing
 from connectivity.errors import ConnectivityError
 from connectivity.model import Connection
 from mappings.envelope import Envelope
-from tests.brokers.mosquitto import Mosquitto
+from tests.support.brokers.mosquitto import Mosquitto
 
 PAYLOAD = b"x" * 400
 WINDOW = 100

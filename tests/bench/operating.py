@@ -17,13 +17,13 @@ from tests.bench.modify import THINGS
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
 from tests.bench.targets import hearing, target
-from tests.brokers.mosquitto import Mosquitto
-from tests.helpers import wait_until_sync
-from tests.integration.documents import connection, source
-from tests.kill.churn import CONNECTIONS
-from tests.kill.grounds import SUBJECT as GROUND_SUBJECT
-from tests.kill.grounds import Ground, KafkaGround, MosquittoGround, RabbitGround
-from tests.service import ServiceProcess
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.connection_documents import connection, source
+from tests.support.kill_series.connection_churn import CONNECTIONS
+from tests.support.kill_series.grounds import SUBJECT as GROUND_SUBJECT
+from tests.support.kill_series.grounds import Ground, KafkaGround, MosquittoGround, RabbitGround
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
 
 RATE = 1_000
 """Commands a second, over three brokers together. Each is answered, so that the brokers carry 2,000 messages a second."""

@@ -15,7 +15,7 @@ import threading
 import time
 
 from tests.bench.modify import THINGS
-from tests.kill.parties import join
+from tests.support.kill_series.clients import join
 
 ANSWERED_WITHIN = 60.0
 PATH = "/features/sensor/properties/reading"

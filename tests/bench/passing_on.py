@@ -16,7 +16,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.bench.bare import WINDOW
-from tests.client import answer_at_once
+from tests.support.clients.mqtt import answer_at_once
 
 
 def main(host: str, port: int, source: str, target: str, count: int, size: int) -> int:

@@ -15,8 +15,8 @@ import aiormq
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.bench.site import SUBJECT
-from tests.brokers.kafka import Kafka
-from tests.brokers.rabbitmq import RabbitMQ
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.rabbitmq import RabbitMQ
 
 PATIENCE = 120.0
 POLLED_EVERY = 0.005

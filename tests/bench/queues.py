@@ -14,12 +14,12 @@ from tests.bench.modify import THINGS, command
 from tests.bench.places import AmqpPlace, KafkaPlace, Place, rate, wait_for
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, thing
-from tests.brokers.kafka import Kafka
-from tests.brokers.mosquitto import Mosquitto
-from tests.brokers.rabbitmq import RabbitMQ
-from tests.client import MqttClient
-from tests.integration.documents import client, connection, source
-from tests.service import ServiceProcess
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import client, connection, source
+from tests.support.service_process import ServiceProcess
 
 ROUNDS = 3
 EVENTS = {"amqp": 60_000, "kafka": 240_000}

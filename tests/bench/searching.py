@@ -35,8 +35,8 @@ from spark_store.search import SqliteSearch
 from tests.bench.conversing import THINGS, request, subscribe
 from tests.bench.report import Figure
 from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, thing
-from tests.brokers.mosquitto import Mosquitto
-from tests.integration.documents import connection, source
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.connection_documents import connection, source
 
 COUNT = 10_000
 AT_ONCE = 100

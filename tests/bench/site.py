@@ -18,9 +18,9 @@ from mappings.signals import Event
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change
 from spark_store.replay import fold
-from tests.brokers.mosquitto import Mosquitto
-from tests.integration.documents import policy_for
-from tests.service import ServiceProcess
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.connection_documents import policy_for
+from tests.support.service_process import ServiceProcess
 
 MESSAGE_BYTES = 400
 SUBJECT = "acme:bench"

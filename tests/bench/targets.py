@@ -9,9 +9,9 @@ from typing import Any
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
-from tests.brokers.mosquitto import Mosquitto
-from tests.helpers import wait_until_sync
-from tests.integration.documents import connection, source
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.connection_documents import connection, source
+from tests.support.wait import wait_until_sync
 
 EVENTS = "_/_/things/twin/events"
 READING = "features/sensor/properties/reading/n"

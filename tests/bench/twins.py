@@ -33,9 +33,9 @@ from tests.bench.site import (
     sink,
     thing,
 )
-from tests.brokers.mosquitto import Mosquitto
-from tests.client import MqttClient
-from tests.integration.documents import client, connection, policy_for, source
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import client, connection, policy_for, source
 
 ENTRIES = 50
 ROUNDS = 5

@@ -16,11 +16,11 @@ from mappings.errors import DecodeError
 from mappings.reactive_streams_io import messages, names, reasons
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
-from tests.connectivity import harbour
-from tests.mappings.reactive_streams_io import talk
-from tests.mappings.reactive_streams_io.examples import EXAMPLES
-from tests.mappings.reactive_streams_io.test_endpoint_mutated import held
-from tests.mappings.reactive_streams_io.wire import pieces
+from tests.support.in_process import faulty_conversations as harbour
+from tests.support.reactive_streams_io import two_endpoints as talk
+from tests.support.reactive_streams_io.examples import EXAMPLES
+from tests.support.reactive_streams_io.faulty_wire import pieces
+from tests.unit.mappings.reactive_streams_io.test_endpoint_mutated import held
 
 SIZES = ([1], [7, 2], [40], [5000])
 ALONE = settings(database=None)

@@ -1,0 +1,452 @@
+"""What every broker's link does. A broker's test file inherits these tests and says how its world is made.
+
+Where a broker cannot do something, its test file overrides the test with what it does instead, and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Delivery, Examination, Link, Outgoing, Sign
+from connectivity.errors import ConnectivityError, Detail, LinkError
+from connectivity.model import Connection, Target
+from mappings.envelope import Envelope
+from tests.support.wait import wait_until
+
+MANY = 300
+
+
+class World(Protocol):
+    """One connection, its broker, and somebody else who talks to the same broker."""
+
+    out: str
+    """The address that the other one listens at."""
+
+    most_unsettled: int
+    """No more deliveries than this are handed out before one is ended."""
+
+    absent: str | None
+    """An address that the broker does not have; None where it has them all."""
+
+    marks_what_has_waited: bool
+    """Whether a delivery is marked as redelivered that was there before its link."""
+
+    is_renewed_for_redelivery: bool
+    """Whether a rejected delivery comes again on the next link only."""
+
+    @property
+    def definition(self) -> Connection:
+        """The connection."""
+
+    async def connect(self) -> Link:
+        """A link of the connection; each one is the successor of the last."""
+
+    async def connect_client(self, client: int, clients: int) -> Link:
+        """A link for one of several clients of the connection."""
+
+    async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
+        """The other one sends to the source's address, in order, and the broker has it."""
+
+    def heard(self) -> list[Envelope]:
+        """What the other one has received at `out` so far."""
+
+    async def cut(self) -> None:
+        """Break all links without a word."""
+
+    async def withhold_confirms(self) -> None:
+        """From now on the broker takes messages and nobody hears its confirms, until the next link."""
+
+
+class Taker:
+    """Takes all deliveries of a source."""
+
+    def __init__(self, link: Link, source: int = 0) -> None:
+        self.deliveries: list[Delivery] = []
+        self.lists: list[int] = []
+        self._link, self._source = link, source
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async for ready in self._link.consume(self._source):
+            assert ready, "a list is never empty"
+            self.lists.append(len(ready))
+            self.deliveries += ready
+
+    async def take(self, count: int, deadline: float = 15.0) -> list[Delivery]:
+        """The next `count` deliveries."""
+        await wait_until(lambda: len(self.deliveries) >= count, deadline)
+        taken, self.deliveries = self.deliveries[:count], self.deliveries[count:]
+        return taken
+
+    async def payloads(self, count: int, *, settle: bool = True) -> list[bytes]:
+        taken = await self.take(count)
+        if settle:
+            for delivery in taken:
+                delivery.settle()
+        return [delivery.envelope.payload for delivery in taken]
+
+
+class Publishing:
+    """Messages on their way through a link, never more than its window, and what became of each."""
+
+    def __init__(self, link: Link) -> None:
+        self.outcomes: list[tuple[int, ConnectivityError | None]] = []
+        self.given = 0
+        self._link = link
+        self._waiting: list[Outgoing] = []
+        self._is_sending = False
+
+    def give(self, *messages: Outgoing) -> None:
+        self._waiting += messages
+        self._send()
+
+    def _send(self) -> None:
+        if self._is_sending:
+            # A link may confirm within `publish`.
+            return
+        self._is_sending = True
+        while self._waiting and self.given - len(self.outcomes) < self._link.window:
+            message, number = self._waiting.pop(0), self.given
+            self.given += 1
+            self._link.publish(message, self._done(number))
+        self._is_sending = False
+
+    def _done(self, number: int) -> Callable[[ConnectivityError | None], None]:
+        def done(error: ConnectivityError | None) -> None:
+            assert number not in dict(self.outcomes), "an outcome comes once"
+            self.outcomes.append((number, error))
+            self._send()
+
+        return done
+
+    async def all_done(self, deadline: float = 15.0) -> list[ConnectivityError | None]:
+        await wait_until(lambda: not self._waiting and len(self.outcomes) == self.given, deadline)
+        return [error for _, error in sorted(self.outcomes, key=lambda outcome: outcome[0])]
+
+
+def signs_of(link: Link) -> list[tuple[str, Sign]]:
+    """What the link tells, from now on, of those who read what it publishes."""
+    told: list[tuple[str, Sign]] = []
+    link.readers = lambda address, sign: told.append((address, sign))
+    return told
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(start, start + count)]
+
+
+async def examined(connection: Connection) -> Examination:
+    examine = load_broker(connection.connection_type).examine
+    assert examine is not None
+    return await examine(connection, f"{uuid4()}-dry-run")
+
+
+async def lost(link: Link, deadline: float = 10.0) -> LinkError:
+    return await asyncio.wait_for(asyncio.shield(link.lost), deadline)
+
+
+class BrokerBehaviour:
+    """Inherit it and define the fixture `world`."""
+
+    @pytest.fixture
+    async def link(self, world: World) -> AsyncIterator[Link]:
+        made = await world.connect()
+        yield made
+        await made.close()
+
+    # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_message_arrives_with_its_bytes_and_address(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.send([b"\x00\xff not text"])
+        [delivery] = await taker.take(1)
+        assert delivery.envelope.payload == b"\x00\xff not text"
+        assert delivery.address
+        assert delivery.name
+        assert not delivery.redelivered
+        delivery.settle()
+
+    async def test_headers_arrive(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.send([b"{}"], {"x-line": "north", "reply-to": "replies/7"})
+        [delivery] = await taker.take(1)
+        assert delivery.envelope.header("x-line") == "north"
+        assert delivery.envelope.header("reply-to") == "replies/7"
+        delivery.settle()
+
+    async def test_messages_arrive_in_order_and_once(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.send(numbered(MANY))
+        assert await taker.payloads(MANY) == numbered(MANY)
+        assert not taker.deliveries
+
+    async def test_what_arrived_before_consuming_began_is_kept(self, world: World, link: Link) -> None:
+        await world.send(numbered(3))
+        assert await Taker(link).payloads(3) == numbered(3)
+
+    async def test_an_empty_payload_arrives(self, world: World, link: Link) -> None:
+        await world.send([b""])
+        assert await Taker(link).payloads(1) == [b""]
+
+    async def test_unsettled_deliveries_are_bounded_and_flow_again(self, world: World, link: Link) -> None:
+        """At the bound the link stops taking; nothing is lost by it."""
+        count = world.most_unsettled + MANY
+        taker = Taker(link)
+        await world.send(numbered(count))
+        held = await taker.take(1)
+        await wait_until(lambda: len(taker.deliveries) >= min(world.most_unsettled, 20) - 1)
+        await world.send([b"last"])
+        assert len(taker.deliveries) + len(held) <= world.most_unsettled
+        payloads = [held[0].envelope.payload]
+        held[0].settle()
+        payloads += await self._drain(taker, count)
+        assert payloads == [*numbered(count), b"last"]
+
+    @staticmethod
+    async def _drain(taker: Taker, count: int) -> list[bytes]:
+        payloads: list[bytes] = []
+        while len(payloads) < count:
+            await wait_until(lambda: taker.deliveries)
+            payloads += await taker.payloads(len(taker.deliveries))
+        return payloads
+
+    # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_settled_delivery_does_not_come_again(self, world: World) -> None:
+        first = await world.connect()
+        await world.send(numbered(2))
+        await Taker(first).payloads(2)
+        await first.close()
+        second = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+
+    async def test_a_dropped_delivery_does_not_come_again(self, world: World) -> None:
+        first = await world.connect()
+        await world.send([b"bad"])
+        [delivery] = await Taker(first).take(1)
+        delivery.reject(redeliver=False)
+        await first.close()
+        second = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+
+    async def test_a_rejected_delivery_comes_again_marked(self, world: World) -> None:
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send([b"later"])
+        [first] = await taker.take(1)
+        first.reject(redeliver=True)
+        if world.is_renewed_for_redelivery:
+            await link.close()
+            link = await world.connect()
+            taker = Taker(link)
+        [second] = await taker.take(1)
+        assert (second.envelope.payload, second.redelivered, second.name) == (b"later", True, first.name)
+        second.settle()
+        await link.close()
+
+    async def test_what_is_unsettled_when_the_link_is_cut_comes_again_marked_and_in_order(self, world: World) -> None:
+        """The link drops between receive and settle."""
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send(numbered(4))
+        one, two, three, four = await taker.take(4)
+        one.settle()
+        await world.cut()
+        await lost(link)
+        await asyncio.wait_for(taker.task, 10)
+        two.settle()  # too late: nobody hears it
+        await link.close()
+        second = await world.connect()
+        again = await Taker(second).take(3)
+        expected = [delivery.envelope.payload for delivery in (two, three, four)]
+        # Whether the first settlement was heard before the cut is nobody's promise.
+        got = [delivery.envelope.payload for delivery in again if delivery.envelope.payload != one.envelope.payload]
+        assert got == expected[: len(got)]
+        assert all(delivery.redelivered for delivery in again)
+        assert again[-1].name in {delivery.name for delivery in (three, four)}
+        await second.close()
+
+    async def test_closing_with_deliveries_in_flight_leaves_them_to_the_broker(self, world: World) -> None:
+        first = await world.connect()
+        await world.send(numbered(3))
+        await Taker(first).take(3)
+        await first.close()
+        second = await world.connect()
+        assert await Taker(second).payloads(3) == numbered(3)
+        await second.close()
+
+    async def test_a_later_delivery_may_be_settled_first(self, world: World) -> None:
+        """What is behind it stays unsettled until its own turn."""
+        first = await world.connect()
+        await world.send(numbered(3))
+        one, two, three = await Taker(first).take(3)
+        three.settle()
+        two.settle()
+        one.settle()
+        await first.close()
+        second = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+
+    # ── several clients ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_clients_of_one_connection_share_the_messages(self, world: World) -> None:
+        """Each message comes to one of them, and has a name that no other one has."""
+        links = [await world.connect_client(client, 3) for client in range(3)]
+        takers = [Taker(link) for link in links]
+        await world.send(numbered(MANY))
+        await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) >= MANY, 30)
+        deliveries = [delivery for taker in takers for delivery in taker.deliveries]
+        assert sorted(delivery.envelope.payload for delivery in deliveries) == sorted(numbered(MANY))
+        assert len({delivery.name for delivery in deliveries}) == MANY
+        for delivery in deliveries:
+            delivery.settle()
+        for link in links:
+            await link.close()
+
+    async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(self, world: World) -> None:
+        first, second = [await world.connect_client(client, 2) for client in range(2)]
+        leaving, staying = Taker(first), Taker(second)
+        await world.send(numbered(40))
+        await wait_until(lambda: len(leaving.deliveries) + len(staying.deliveries) >= 40, 30)
+        left = {delivery.envelope.payload for delivery in leaving.deliveries}
+        await staying.payloads(len(staying.deliveries))
+        await first.close()
+        again = await world.connect_client(0, 2)
+        returning = Taker(again)
+        await wait_until(lambda: len(returning.deliveries) + len(staying.deliveries) >= len(left), 30)
+        deliveries = returning.deliveries + staying.deliveries
+        assert {delivery.envelope.payload for delivery in deliveries} == left
+        assert all(delivery.redelivered for delivery in deliveries)
+        for delivery in deliveries:
+            delivery.settle()
+        for link in (again, second):
+            await link.close()
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_published_message_arrives_and_is_confirmed(self, world: World, link: Link) -> None:
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"\x00\xff answer")))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].payload == b"\x00\xff answer"
+
+    async def test_headers_are_published(self, world: World, link: Link) -> None:
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].header("x-line") == "north"
+        assert world.heard()[0].header("correlation-id") == "c-7"
+
+    async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(self, world: World, link: Link) -> None:
+        publishing = Publishing(link)
+        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(MANY)))
+        assert await publishing.all_done() == [None] * MANY
+        await wait_until(lambda: len(world.heard()) >= MANY)
+        assert [envelope.payload for envelope in world.heard()] == numbered(MANY)
+
+    async def test_a_large_message_passes_both_ways(self, world: World, link: Link) -> None:
+        large = bytes(range(256)) * 3000
+        taker, publishing = Taker(link), Publishing(link)
+        await world.send([large])
+        assert await taker.payloads(1) == [large]
+        publishing.give(Outgoing(world.out, Envelope(large)))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].payload == large
+
+    async def test_a_lost_confirm_is_no_confirm(self, world: World) -> None:
+        """The broker has the message and its confirm is lost: nothing is said, and sending again is right."""
+        first = await world.connect()
+        await world.withhold_confirms()
+        publishing = Publishing(first)
+        publishing.give(Outgoing(world.out, Envelope(b"once or twice")))
+        await wait_until(world.heard)
+        await world.cut()
+        await lost(first)
+        await first.close()
+        assert publishing.outcomes == []
+        second = await world.connect()
+        again = Publishing(second)
+        again.give(Outgoing(world.out, Envelope(b"once or twice")))
+        assert await again.all_done() == [None]
+        await second.close()
+
+    # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_an_examination_finds_what_is_there(self, world: World) -> None:
+        target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
+        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
+        sources = world.definition.sources
+        assert [[each.address for each in source] for source in found.sources] == [list(it.addresses) for it in sources]
+        assert [each.error for source in found.sources for each in source if each.is_known] == [None] * len(sources)
+        assert [(each.address, each.error) for each in found.targets] == [(world.out, None)]
+        assert [each.is_known for each in found.replies] == [False] * len(sources)
+
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: World) -> None:
+        assert world.absent is not None
+        [source] = world.definition.sources
+        addresses = (world.absent, *source.addresses)
+        changed = source.model_copy(update={"addresses": addresses})
+        [[missing, there]] = (await examined(world.definition.model_copy(update={"sources": (changed,)}))).sources
+        assert missing.error is not None
+        assert (missing.address, missing.error.detail) == (world.absent, Detail.MISSING_ADDRESS)
+        assert there.error is None
+
+    async def test_an_examination_disturbs_nobody(self, world: World) -> None:
+        """Whether the connection runs meanwhile or not: each delivery comes to it, once and unmarked."""
+        first = await world.connect()
+        taker = Taker(first)
+        await world.send(numbered(20))
+        held = await taker.take(5)
+        for _ in range(3):
+            await examined(world.definition)
+            await world.send([b"meanwhile"])
+        rest = await taker.take(18)
+        assert [each.envelope.payload for each in held + rest] == [*numbered(20), *[b"meanwhile"] * 3]
+        assert not any(each.redelivered for each in held + rest)
+        for delivery in held + rest:
+            delivery.settle()
+        assert not first.lost.done()
+        await first.close()
+        await world.send([b"while away"])
+        await examined(world.definition)
+        second = await world.connect()
+        [delivery] = await Taker(second).take(1)
+        assert (delivery.envelope.payload, delivery.redelivered) == (b"while away", world.marks_what_has_waited)
+        delivery.settle()
+        await second.close()
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_cut_link_says_so_once_and_its_consumers_end(self, world: World, link: Link) -> None:
+        taker = Taker(link)
+        await world.cut()
+        error = await lost(link)
+        assert isinstance(error, LinkError)
+        await asyncio.wait_for(taker.task, 10)
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"too late")))
+        await link.close()
+        assert publishing.outcomes == []
+
+    async def test_closing_ends_consumers_is_no_loss_and_may_be_done_twice(self, world: World, link: Link) -> None:
+        assert world.out
+        taker = Taker(link)
+        await link.close()
+        await link.close()
+        await asyncio.wait_for(taker.task, 10)
+        assert not link.lost.done()

@@ -1,0 +1,522 @@
+"""What links to MQTT brokers do in both versions, beyond what every broker's link does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Outgoing
+from connectivity.errors import Detail, PublishFailed
+from connectivity.model import Connection, Target
+from connectivity.mqtt.examining import UNTOLD
+from connectivity.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
+from mappings.envelope import Envelope
+from tests.contract.link import MANY, BrokerBehaviour, Publishing, Taker, examined, lost, numbered
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.proxy import Proxy
+from tests.support.clients.bare_mqtt import Bystander
+from tests.support.wait import wait_until
+
+KEEP_ALIVE = "3s"
+"""The broker waits half as long again for the next ping, so a machine may be busy elsewhere for a second."""
+
+UNBOUNDED = ("max_inflight_messages 0", "max_queued_messages 0")
+"""The broker holds nothing back by itself, so what holds back is ours."""
+
+
+class MqttWorld:
+    """A connection through a proxy to Mosquitto, with topics of its own, and a bystander who talks to Mosquitto directly."""
+
+    is_renewed_for_redelivery = True
+    absent = None
+    marks_what_has_waited = False
+
+    def __init__(self, kind: str, broker: Mosquitto, proxy: Proxy) -> None:
+        name = uuid4().hex
+        self.source, self.out = f"{name}/in", f"{name}/out"
+        self.kind, self.broker, self.proxy = kind, broker, proxy
+        self.most_unsettled = IN_FLIGHT if kind == "mqtt-5" else MOST_HELD
+        self.bystander = Bystander(broker.host, broker.port, f"{self.out}/#", is_5=kind == "mqtt-5")
+        self.document: dict[str, Any] = {
+            "id": name,
+            "connectionType": kind,
+            "connectionStatus": "open",
+            "uri": f"tcp://{proxy.host}:{proxy.port}",
+            "sources": [{"addresses": [self.source], "qos": 1, "authorizationContext": ["lab:all"]}],
+        }
+
+    def sources(self, *filters: Sequence[str], qos: int = 1) -> None:
+        self.document["sources"] = [
+            {"addresses": list(addresses), "qos": qos, "authorizationContext": ["lab:all"]} for addresses in filters
+        ]
+
+    @property
+    def definition(self) -> Connection:
+        return Connection.model_validate(self.document)
+
+    async def connect(self, **options: str) -> MqttLink:
+        self.proxy.flow()
+        connect = load_broker(self.kind).connect
+        assert connect is not None
+        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
+        assert isinstance(link, MqttLink)
+        return link
+
+    async def connect_client(self, client: int, clients: int) -> MqttLink:
+        connect = load_broker(self.kind).connect
+        assert connect is not None
+        link = await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
+        assert isinstance(link, MqttLink)
+        return link
+
+    async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
+        await self.send_to(self.source, payloads, headers)
+
+    async def send_to(
+        self, topic: str, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None, qos: int = 1
+    ) -> None:
+        await asyncio.to_thread(self.bystander.send, topic, payloads, headers, qos)
+
+    def heard(self) -> list[Envelope]:
+        return self.bystander.heard
+
+    async def cut(self) -> None:
+        self.proxy.cut()
+
+    async def withhold_confirms(self) -> None:
+        self.proxy.stall(to_broker=False)
+
+
+@pytest.mark.broker("mosquitto")
+class MqttBehaviour(BrokerBehaviour):
+    """Inherit it and set `kind`."""
+
+    kind: str
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def broker(cls) -> Iterator[Mosquitto]:
+        with Mosquitto.start(config_lines=UNBOUNDED) as broker:
+            yield broker
+
+    @pytest.fixture
+    async def world(self, broker: Mosquitto) -> AsyncIterator[MqttWorld]:
+        async with Proxy.to(broker.host, broker.port) as proxy:
+            world = MqttWorld(self.kind, broker, proxy)
+            with world.bystander:
+                yield world
+
+    # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: MqttWorld) -> None:
+        """Nothing is missing: a topic is there as soon as somebody says its name. Targets are told of as not known."""
+        target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
+        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
+        assert [(each.is_known, each.note) for each in found.targets] == [(False, UNTOLD)]
+
+    async def test_an_examination_takes_no_shared_message_from_its_group(self, world: MqttWorld) -> None:
+        shared = f"$share/depot/{world.source}"
+        world.sources([shared])
+        link = await world.connect()
+        taker = Taker(link)
+        looking = [asyncio.create_task(examined(world.definition)) for _ in range(3)]
+        await world.send(numbered(MANY))
+        assert await taker.payloads(MANY) == numbered(MANY)
+        await asyncio.gather(*looking)
+        await link.close()
+
+    async def test_an_examination_has_neither_the_client_id_nor_the_last_will(self, world: MqttWorld) -> None:
+        world.document["specificConfig"] = {"clientId": world.document["id"], "lastWillTopic": world.out}
+        link = await world.connect(clientId=world.document["id"])
+        await examined(world.definition)
+        await world.send([b"still here"])
+        assert await Taker(link).payloads(1) == [b"still here"]
+        assert world.heard() == []
+        await link.close()
+
+    # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_the_topic_is_the_address_and_stands_in_the_headers(self, world: MqttWorld) -> None:
+        world.sources([f"{world.source}/+"])
+        link = await world.connect()
+        await world.send_to(f"{world.source}/lamp", [b"on"])
+        [delivery] = await Taker(link).take(1)
+        assert delivery.address == f"{world.source}/lamp"
+        assert dict(delivery.envelope.headers) == {
+            "mqtt.topic": f"{world.source}/lamp",
+            "mqtt.qos": "1",
+            "mqtt.retain": "false",
+        }
+        await link.close()
+
+    async def test_a_retained_message_says_so(self, world: MqttWorld) -> None:
+        await asyncio.to_thread(world.bystander.retain, world.source, b"kept")
+        link = await world.connect()
+        [delivery] = await Taker(link).take(1)
+        assert delivery.envelope.headers["mqtt.retain"] == "true"
+        delivery.settle()
+        await asyncio.to_thread(world.bystander.retain, world.source, b"")
+        await link.close()
+
+    async def test_every_source_that_matches_gets_a_message_once(self, world: MqttWorld) -> None:
+        world.sources([f"{world.source}/#"], [f"{world.source}/a"], [f"{world.source}/b"])
+        link = await world.connect()
+        both, only_a, only_b = (Taker(link, index) for index in range(3))
+        await world.send_to(f"{world.source}/a", [b"to a"])
+        await world.send_to(f"{world.source}/b", [b"to b"])
+        assert await both.payloads(2) == [b"to a", b"to b"]
+        assert await only_a.payloads(1) == [b"to a"]
+        assert await only_b.payloads(1) == [b"to b"]
+        assert [taker.deliveries for taker in (both, only_a, only_b)] == [[], [], []]
+        await link.close()
+
+    async def test_a_message_of_several_sources_is_acknowledged_when_all_have_ended_it(self, world: MqttWorld) -> None:
+        """Rejected by one of them, it comes again to both."""
+        world.sources([world.source], [f"{world.source}/#"])
+        first = await world.connect()
+        await world.send([b"shared"])
+        [one], [two] = await Taker(first, 0).take(1), await Taker(first, 1).take(1)
+        one.settle()
+        two.reject(redeliver=True)
+        await first.close()
+        second = await world.connect()
+        assert [(await Taker(second, index).take(1))[0].redelivered for index in (0, 1)] == [True, True]
+        await second.close()
+
+    async def test_what_no_source_wants_any_more_is_acknowledged_and_dropped(self, world: MqttWorld) -> None:
+        """Left-overs of a kept session, after the sources have changed."""
+        world.sources([world.source, f"{world.source}/old"])
+        first = await world.connect()
+        await first.close()
+        await world.send_to(f"{world.source}/old", [b"old"])
+        await world.send([b"new"])
+        world.sources([world.source])
+        second = await world.connect()
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+        world.sources([world.source, f"{world.source}/old"])
+        third = await world.connect()
+        await world.send([b"newest"])
+        assert await Taker(third).payloads(1) == [b"newest"]
+        await third.close()
+
+    async def test_qos_0_has_no_name_and_is_not_delivered_again(self, world: MqttWorld) -> None:
+        world.sources([world.source], qos=0)
+        first = await world.connect()
+        taker = Taker(first)
+        await world.send([b"zero"])
+        [delivery] = await taker.take(1)
+        assert (delivery.name, delivery.envelope.headers["mqtt.qos"]) == (None, "0")
+        delivery.reject(redeliver=True)
+        await first.close()
+        second = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(second).payloads(1) == [b"new"]
+        await second.close()
+
+    async def test_a_source_with_qos_2_consumes_with_qos_1(self, world: MqttWorld) -> None:
+        world.sources([world.source], qos=2)
+        link = await world.connect()
+        await world.send_to(world.source, [b"two"], qos=2)
+        [delivery] = await Taker(link).take(1)
+        assert delivery.envelope.headers["mqtt.qos"] == "1"
+        delivery.settle()
+        await link.close()
+
+    async def test_a_kept_session_brings_what_came_while_away(self, world: MqttWorld) -> None:
+        first = await world.connect()
+        await first.close()
+        await world.send(numbered(50))
+        second = await world.connect()
+        deliveries = await Taker(second).take(50)
+        assert [delivery.envelope.payload for delivery in deliveries] == numbered(50)
+        assert not any(delivery.redelivered for delivery in deliveries)
+        await second.close()
+
+    async def test_a_clean_session_begins_with_nothing(self, world: MqttWorld) -> None:
+        first = await world.connect()
+        await first.close()
+        await world.send([b"missed"])
+        second = await world.connect(cleanSession="true")
+        await world.send([b"seen"])
+        assert await Taker(second).payloads(1) == [b"seen"]
+        await second.close()
+
+    async def test_a_large_backlog_does_not_keep_a_link_from_being_made(self, world: MqttWorld) -> None:
+        """The broker sends it before it answers to our subscriptions."""
+        first = await world.connect()
+        await first.close()
+        await world.send(numbered(2 * IN_FLIGHT))
+        second = await world.connect()
+        assert await self._drain(Taker(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
+        await second.close()
+
+    async def test_deliveries_are_handed_over_many_at_a_time(self, world: MqttWorld) -> None:
+        first = await world.connect()
+        await first.close()
+        await world.send(numbered(600))
+        second = await world.connect()
+        taker = Taker(second)
+        assert await taker.payloads(600) == numbered(600)
+        assert max(taker.lists) > 10
+        await second.close()
+
+    # ── back-pressure ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_full_link_goes_on_publishing(self, world: MqttWorld) -> None:
+        """Both directions share a socket: whoever has stopped reading would never hear a confirm."""
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send(numbered(IN_FLIGHT + 500))
+        await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
+        publishing = Publishing(link)
+        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(200)))
+        assert await publishing.all_done() == [None] * 200
+        assert await self._drain(taker, IN_FLIGHT + 500) == numbered(IN_FLIGHT + 500)
+        await link.close()
+
+    # ── rejecting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_rejected_delivery_holds_up_nothing(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send([b"bad"])
+        (await taker.take(1))[0].reject(redeliver=True)
+        await world.send(numbered(5))
+        assert await taker.payloads(5) == numbered(5)
+        await link.close()
+
+    async def test_reconnect_for_redelivery_ends_the_link_after_the_delay(self, world: MqttWorld) -> None:
+        link = await world.connect(reconnectForRedelivery="true", reconnectForRedeliveryDelay="1s")
+        taker = Taker(link)
+        await world.send([b"again"])
+        [first] = await taker.take(1)
+        rejected_at = asyncio.get_running_loop().time()
+        first.reject(redeliver=True)
+        error = await lost(link)
+        assert 0.9 <= asyncio.get_running_loop().time() - rejected_at < 5
+        assert (error.detail, error.retry) == (Detail.CONNECTING, True)
+        await link.close()
+        second = await world.connect()
+        [delivery] = await Taker(second).take(1)
+        assert (delivery.envelope.payload, delivery.redelivered) == (b"again", True)
+        delivery.settle()
+        await second.close()
+
+    async def test_many_rejected_deliveries_end_the_link(self, world: MqttWorld) -> None:
+        """The broker's own window may be full of them, and then nothing would come any more."""
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send(numbered(MOST_WITHHELD))
+        for delivery in await taker.take(MOST_WITHHELD):
+            delivery.reject(redeliver=True)
+        await lost(link)
+        await link.close()
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    async def test_messages_are_published_with_the_qos_of_their_source(self, world: MqttWorld, qos: int) -> None:
+        link = await world.connect()
+        publishing = Publishing(link)
+        publishing.give(*(Outgoing(world.out, Envelope(payload), qos=qos) for payload in numbered(150)))
+        assert await publishing.all_done() == [None] * 150
+        await wait_until(lambda: len(world.heard()) >= 150)
+        assert [envelope.payload for envelope in world.heard()] == numbered(150)
+        assert {envelope.headers["mqtt.qos"] for envelope in world.heard()} == {str(qos)}
+        await link.close()
+
+    async def test_case_24_headers_override_topic_qos_and_retain(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        publishing = Publishing(link)
+        headers = {"mqtt.topic": f"{world.out}/other", "mqtt.qos": "2", "mqtt.retain": " True "}
+        publishing.give(Outgoing(world.out, Envelope(b"kept", headers)))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].headers["mqtt.topic"] == f"{world.out}/other"
+        assert world.heard()[0].headers["mqtt.qos"] == "2"
+        with Bystander(world.broker.host, world.broker.port, f"{world.out}/other") as late:
+            await wait_until(lambda: late.heard)
+            assert late.retained == [True]
+        await asyncio.to_thread(world.bystander.retain, f"{world.out}/other", b"")
+        await link.close()
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"mqtt.qos": "3"},
+            {"mqtt.qos": "one"},
+            {"mqtt.retain": "yes"},
+            {"mqtt.topic": "a/#"},
+            {"mqtt.topic": ""},
+            {"mqtt.topic": "line\nbreak"},
+        ],
+    )
+    async def test_an_override_that_cannot_be_is_a_failure_with_status_400(
+        self, world: MqttWorld, headers: dict[str, str]
+    ) -> None:
+        link = await world.connect()
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"{}", headers)), Outgoing(world.out, Envelope(b"fine")))
+        refused, fine = await publishing.all_done()
+        assert isinstance(refused, PublishFailed)
+        assert (refused.fault.status, refused.fault.error) == (400, "connectivity:message.sending.failed")
+        assert fine is None
+        await link.close()
+
+    async def test_unconfirmed_messages_never_fill_more_than_the_window(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        await world.withhold_confirms()
+        publishing = Publishing(link)
+        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(150)))
+        assert publishing.given == link.window == 100
+        world.proxy.flow()
+        assert await publishing.all_done() == [None] * 150
+        await link.close()
+
+    async def test_many_messages_leave_in_few_writes(self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        link = await world.connect()
+        writes: list[int] = []
+        flush = type(link._channels[0])._flush
+
+        def counted(channel: Any) -> None:
+            writes.append(len(link._out.unsent))
+            flush(channel)
+
+        monkeypatch.setattr(type(link._channels[0]), "_flush", counted)
+        publishing = Publishing(link)
+        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(100)))
+        assert await publishing.all_done() == [None] * 100
+        assert 100 in writes
+        await link.close()
+
+    async def test_a_half_sent_qos_2_message_of_a_former_link_does_no_harm(self, world: MqttWorld) -> None:
+        """The broker remembers its identifier, which the next link uses again."""
+        first = await world.connect()
+        await world.withhold_confirms()
+        publishing = Publishing(first)
+        publishing.give(Outgoing(world.out, Envelope(b"same"), qos=2))
+        await wait_until(lambda: world.proxy.sent and not first._out.unsent)
+        await world.cut()
+        await lost(first)
+        await first.close()
+        second = await world.connect()
+        again = Publishing(second)
+        again.give(Outgoing(world.out, Envelope(b"same"), qos=2), Outgoing(world.out, Envelope(b"end"), qos=2))
+        assert await again.all_done() == [None, None]
+        await wait_until(lambda: world.heard() and world.heard()[-1].payload == b"end")
+        assert b"same" in [envelope.payload for envelope in world.heard()]
+        await second.close()
+
+    async def test_a_separate_publisher_is_a_second_link(self, world: MqttWorld) -> None:
+        links_before = world.proxy.links
+        link = await world.connect(separatePublisherClient="true")
+        assert world.proxy.links - links_before == 2
+        taker, publishing = Taker(link), Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"out")))
+        assert await publishing.all_done() == [None]
+        await world.send([b"in"])
+        assert await taker.payloads(1) == [b"in"]
+        await link.close()
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_stopped_broker_is_a_lost_link(self, world: MqttWorld) -> None:
+        with Mosquitto.start() as own:
+            async with Proxy.to(own.host, own.port) as proxy:
+                world.document["uri"] = f"tcp://{proxy.host}:{proxy.port}"
+                link = await world.connect()
+                own.stop()
+                assert (await lost(link)).retry
+                await link.close()
+
+    async def test_a_restarted_broker_delivers_what_was_unsettled(self, world: MqttWorld) -> None:
+        with Mosquitto.start() as own:
+            world.document["uri"] = f"tcp://{own.host}:{own.port}"
+            first = await world.connect()
+            with Bystander(own.host, own.port, world.out, is_5=self.kind == "mqtt-5") as other:
+                await asyncio.to_thread(other.send, world.source, numbered(3))
+                await Taker(first).take(3)
+            own.restart()
+            await lost(first)
+            await first.close()
+            second = await world.connect()
+            assert await Taker(second).payloads(3) == numbered(3)
+            await second.close()
+
+    async def test_a_session_taken_over_by_another_client_is_a_lost_link(self, world: MqttWorld) -> None:
+        first = await world.connect()
+        second = await world.connect()
+        assert (await lost(first)).retry
+        await first.close()
+        await second.close()
+
+    async def test_a_dead_network_is_found_by_the_keep_alive(self, world: MqttWorld) -> None:
+        """Nothing arrives and nothing is refused: only silence says that the link is gone."""
+        link = await world.connect(keepAlive="1s")
+        world.proxy.stall()
+        error = await lost(link)
+        assert error.detail is Detail.TIMEOUT
+        await link.close()
+
+    async def test_an_idle_link_stays(self, world: MqttWorld) -> None:
+        """The keep-alive keeps it: the broker would end it after one and a half of them."""
+        link = await world.connect(keepAlive=KEEP_ALIVE)
+        received = world.proxy.received
+        two_answers = received + 2 * 2
+        await wait_until(lambda: link.lost.done() or world.proxy.received >= two_answers, 30)
+        assert not link.lost.done()
+        await link.close()
+
+    async def test_a_link_that_has_stopped_reading_stays(self, world: MqttWorld) -> None:
+        """It does not hear the answers to its pings, and knows why."""
+        link = await world.connect(keepAlive=KEEP_ALIVE)
+        taker = Taker(link)
+        await world.send([bytes(200)] * (IN_FLIGHT + 100))
+        await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
+        link._channels[0].pause()
+        sent = world.proxy.sent
+        await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 2 * 2, 30)  # two pings
+        assert not link.lost.done()
+        assert len(await self._drain(taker, IN_FLIGHT + 100)) == IN_FLIGHT + 100
+        await link.close()
+
+    async def test_the_last_will_is_published_when_the_link_breaks_and_not_when_it_is_closed(
+        self, world: MqttWorld
+    ) -> None:
+        will = {"lastWillTopic": f"{world.out}/will", "lastWillMessage": "gone", "lastWillQos": "1"}
+        closed = await world.connect(**will)
+        await closed.close()
+        broken = await world.connect(**will)
+        await world.cut()
+        await lost(broken)
+        await wait_until(world.heard)
+        await broken.close()
+        assert [envelope.payload for envelope in world.heard()] == [b"gone"]
+
+    async def test_a_full_link_is_closed_quickly_and_in_order(self, world: MqttWorld) -> None:
+        """Neither does it wait for what it does not read, nor does the broker miss its goodbye."""
+        link = await world.connect(lastWillTopic=f"{world.out}/will", lastWillMessage="gone")
+        taker = Taker(link)
+        await world.send([bytes(500)] * (IN_FLIGHT + 1000))
+        await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
+        async with asyncio.timeout(0.9):
+            await link.close()
+        second = await world.connect()
+        publishing = Publishing(second)
+        publishing.give(Outgoing(world.out, Envelope(b"after")))
+        await wait_until(world.heard)
+        assert [envelope.payload for envelope in world.heard()] == [b"after"]
+        await second.close()
+
+    async def test_closing_hands_over_what_was_published_before(self, world: MqttWorld) -> None:
+        link = await world.connect()
+        publishing = Publishing(link)
+        publishing.give(*(Outgoing(world.out, Envelope(payload), qos=0) for payload in numbered(50)))
+        await link.close()
+        await wait_until(lambda: len(world.heard()) == 50)

@@ -1,0 +1,54 @@
+"""One real Spark for all tests of the pipeline, in this process. It answers wide queries too."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from spark_store.connect import local_address
+from spark_store.session import Connect, SessionOptions, connect_port, java_pid, start_session
+from tests.support.lake.pipeline_process import QUICK_JAVA, Site
+
+_CONNECT = Connect()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Use a data folder of your own."""
+    before = os.environ.get("JDK_JAVA_OPTIONS")
+    os.environ["JDK_JAVA_OPTIONS"] = QUICK_JAVA
+    try:
+        with warnings.catch_warnings():
+            # What its own files do as they are imported is none of ours.
+            warnings.simplefilter("ignore")
+            session = start_session(SessionOptions(master="local[2]", connect=_CONNECT))
+    finally:
+        if before is None:
+            del os.environ["JDK_JAVA_OPTIONS"]
+        else:
+            os.environ["JDK_JAVA_OPTIONS"] = before
+    yield session
+    session.stop()
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="session")
+def address(spark: SparkSession) -> str:
+    """Where it answers wide queries."""
+    return local_address(connect_port(spark), _CONNECT.token, java_pid(spark)).url
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "data")

@@ -1,0 +1,259 @@
+"""An erased entity leaves the lake, bytes and all. One real Spark, and pure decisions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from pyspark.sql import SparkSession
+
+from connectivity.erasing import erase_here
+from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
+from spark_store import lake
+from spark_store.erasure import Erasure
+from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.lag import read_status
+from spark_store.pipeline import erasing, maintenance, moments, snapshots
+from spark_store.pipeline.erasing import ready
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.rebuild import Progress
+from spark_store.records import Change, Snapshot
+from spark_store.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
+from spark_store.watermark import read_watermark
+from tests.contract.journal import change, event, timestamp
+from tests.support.lake.pipeline_process import Site, differences, lamp, take_all
+
+MARK = "a-secret-nobody-else-has"
+
+ODD = partition_entity("${spark.app.name}/0")
+"""Spark would put something else in its place, were it part of a statement as it is."""
+
+
+def record(number: int, *, is_done: bool = True) -> Erasure:
+    return Erasure(number, "thing", f"acme:lamp-{number}", 10 * number, "t", "anna", "t" if is_done else None, None)
+
+
+def test_an_erasure_waits_for_the_journal_and_for_those_before_it() -> None:
+    first, second, third = record(1), record(2, is_done=False), record(3)
+    assert ready([]) == []
+    assert ready([first, third]) == [first, third]
+    assert ready([first, second, third]) == [first]
+
+
+def secret(revision: int, entity: EntityId | None = None) -> Change:
+    """An event with the mark, and the state that it makes: none that says something, of a stream."""
+    entity = entity or lamp(9)
+    made = event(entity, revision, b'{"n":%d,"mark":"%b"}' % (revision, MARK.encode()), "/attributes")
+    state = {} if entity == ODD else {"attributes": {"n": revision, "mark": MARK}}
+    return Change((made,), (Snapshot(entity, revision, timestamp(1), timestamp(revision), state, None),))
+
+
+AHEAD = 3600.0
+"""So many seconds the clock was ahead when some files were written."""
+
+
+def put_ahead(place: Lake) -> None:
+    """Give every file of the tables a time that is to come."""
+    at = time.time() + AHEAD
+    for table in TABLES:
+        for file in Path(place.path(table)).rglob("*.parquet"):
+            os.utime(file, (at, at))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    """Tables whose rows were deleted or replaced, with every file that they ever had; no Spark."""
+    place = Lake(tmp_path)
+    place.pipeline.mkdir(parents=True)
+    for table in TABLES:
+        path, partitions = place.path(table), list(table.partitioned_by)
+        for number in (1, 2):
+            row = pa.table({"moment": [number], "entity": [f"{MARK} {number}"]})
+            write_deltalake(path, row, mode="append", partition_by=partitions)
+        if table != LATEST:
+            DeltaTable(path).delete("moment = 1")
+    DeltaTable(place.path(LATEST)).optimize.compact()
+    put_ahead(place)
+    spark: Any = None
+    return Target(spark, place, 1)
+
+
+def data_files(place: Lake) -> dict[str, set[str]]:
+    """The files of each table, without its log."""
+    found: dict[str, set[str]] = {}
+    for table in TABLES:
+        folder = Path(place.path(table))
+        files = (it for it in folder.rglob("*") if it.is_file() and "_delta_log" not in it.parts)
+        found[table.name] = {str(it.relative_to(folder)) for it in files}
+    return found
+
+
+def rows(place: Lake) -> list[list[Any]]:
+    return [DeltaTable(place.path(table)).to_pyarrow_table().to_pylist() for table in TABLES]
+
+
+def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(target: Target) -> None:
+    """Of files that nobody has committed nothing either, and no checksum of one that went."""
+    place = target.lake
+    needed = {table.name: set(lake.files(place, table)) for table in TABLES}
+    assert [len(it) for it in needed.values()] == [1, 1, 1, 1]
+    for table in TABLES:
+        for name in data_files(place)[table.name]:
+            file = Path(place.path(table)) / name
+            file.with_name(f".{file.name}.crc").write_bytes(b"sum")
+        Path(place.path(table), "never-committed.parquet").write_bytes(MARK.encode())
+    before = rows(place)
+    erasing.clean(target)
+    sums = {name: {str(Path(it).with_name(f".{Path(it).name}.crc")) for it in files} for name, files in needed.items()}
+    assert data_files(place) == {name: files | sums[name] for name, files in needed.items()}
+    assert next(iter(needed[MOMENTS.name])).startswith("moment=2/")
+    assert rows(place) == before
+    erasing.clean(target)
+    assert rows(place) == before, "twice"
+
+
+def test_a_table_whose_folder_is_a_link_is_cleaned_too(target: Target, tmp_path: Path) -> None:
+    folder = Path(target.lake.path(EVENTS))
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    erasing.clean(target)
+    assert data_files(target.lake)["events"] == set(lake.files(target.lake, EVENTS))
+
+
+def test_nothing_goes_from_a_table_that_lacks_a_file(target: Target) -> None:
+    """Its log and its folder do not tell the same."""
+    (needed,) = lake.files(target.lake, SNAPSHOTS)
+    Path(target.lake.path(SNAPSHOTS), needed).unlink()
+    before = data_files(target.lake)[SNAPSHOTS.name]
+    with pytest.raises(LakeUnfit, match=r"snapshots/\S+: found no file, expected one that the table needs"):
+        erasing.clean(target)
+    assert data_files(target.lake)[SNAPSHOTS.name] == before
+
+
+@pytest.mark.parametrize("call", ["scandir", "unlink"])
+def test_what_cannot_be_removed_is_told(call: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(path: Any, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, call, refuses)
+    expected = r"lake/events\S*: what was erased cannot be removed: Permission denied"
+    with pytest.raises(StoreUnavailable, match=expected):
+        erasing.clean(target)
+
+
+def interrupted_rebuild(site: Site) -> None:
+    """What one leaves that was killed after a part: whole states, beside the lake."""
+    made = DeltaTable(site.lake.path(LATEST)).to_pyarrow_table()
+    uncompressed = WriterProperties(compression="UNCOMPRESSED")
+    write_deltalake(str(site.lake.rebuild / "latest"), made, writer_properties=uncompressed)
+    (site.lake.rebuild / "progress.json").write_bytes(msgspec.json.encode(Progress(1, 1, [], 1)))
+
+
+def marked(site: Site) -> list[str]:
+    """The files that hold the mark, as it is or in a compressed column that a reader would show."""
+    plain = [
+        str(it.relative_to(site.folder))
+        for it in site.folder.rglob("*")
+        if it.is_file() and MARK.encode() in it.read_bytes()
+    ]
+    rows = [f"{table.name}" for table in TABLES for row in site.table(table) if MARK in str(row)]
+    return plain + rows
+
+
+@pytest.mark.spark
+def test_nothing_is_left_of_the_entity_in_any_file(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In older versions of the tables neither; with events that the lake has not seen; killed on the way."""
+    # What compression would hide from a look at the bytes.
+    spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
+    try:
+        target = Target.of(spark, site.folder)
+        for first in (1, 5):
+            site.append([secret(revision) for revision in range(first, first + 4)])
+            site.append([secret(revision, ODD) for revision in range(first, first + 4)])
+            site.write(6, entities=3)
+            take_all(spark, site)
+            assert snapshots.take(target, 4) >= 1
+            assert moments.keep(target, read_watermark(site.lake.watermark).seq) >= 4
+        maintenance.optimize(target)
+        interrupted_rebuild(site)
+        assert any("rebuild" in name for name in marked(site)), "the search goes over all of the folder"
+        newest = max(row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9)))
+        site.append([secret(newest + 1)])
+        site.write(3, entities=3)
+        assert parse_entity_id(EntityType.STREAM, str(ODD)) == ODD
+        erase_here(site.folder, lamp(9), "anna")
+        erase_here(site.folder, ODD, "anna")
+        assert differences(site) == [], "what the lake has not done yet is no difference"
+        # Made again before the lake has heard of it.
+        site.append([change(lamp(9), newest + 2)])
+
+        def killed(_: Target) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(erasing, "clean", killed)
+        with pytest.raises(KeyboardInterrupt):
+            take_all(spark, site)
+        assert read_watermark(site.lake.watermark).erased == 0
+
+        def damaged(_: Target) -> None:
+            raise LakeUnfit("an old file is damaged")
+
+        monkeypatch.setattr(erasing, "clean", damaged)
+        site.write(3, entities=3)
+        said = take_all(spark, site)
+        assert [fields["reason"] for name, fields in said if name == "erasure failed"] == ["an old file is damaged"]
+        kept = read_watermark(site.lake.watermark)
+        assert (kept.erased, kept.erasure_failure) == (0, "an old file is damaged")
+        status = read_status(site.lake, datetime.now(UTC))
+        assert (status["erasures_pending"], status["lag_events"]) == (2, 0), "new events are not kept out"
+        monkeypatch.undo()
+        # As they are where the clock was ahead, and was set back.
+        put_ahead(site.lake)
+        said = take_all(spark, site)
+        assert read_watermark(site.lake.watermark).erasure_failure is None
+    finally:
+        spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
+    assert [fields for event, fields in said if event == "erased"] == [{"erasures": [1, 2]}]
+    assert marked(site) == []
+    site.assert_equal()
+    assert [row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9))] == [newest + 2]
+    assert [row["revision"] for row in site.table(LATEST) if row["entity"] == str(lamp(9))] == [newest + 2]
+    assert str(lamp(9)) not in {row["entity"] for row in site.table(SNAPSHOTS)}
+    assert not [row for table in TABLES for row in site.table(table) if row["entity"] == str(ODD)]
+    assert differences(site) == []
+    assert [event for event, _ in take_all(spark, site)] == ["following"], "once"
+    # A row that is there all the same is told, and nothing else.
+    columns = (f"CAST(1 AS BIGINT) AS {it}" if it in ("revision", "seq") else it for it in SNAPSHOTS.column_names)
+    left = target.read(LATEST).where(f"entity = '{lamp(9)}'").selectExpr(*columns)
+    left.write.format("delta").mode("append").save(site.lake.path(SNAPSHOTS))
+    assert differences(site) == [f"snapshots: erased, and still there: {lamp(9)} at revision 1, event 1"]
+
+
+@pytest.mark.spark
+def test_a_table_put_back_from_a_backup_is_erased_from_again(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    """Whichever it is, and although no event has come since."""
+    target = Target.of(spark, site.folder)
+    site.write(14)
+    take_all(spark, site)
+    assert snapshots.take(target, 2) == 7
+    shutil.copytree(site.lake.path(SNAPSHOTS), tmp_path / "backup")
+    erase_here(site.folder, lamp(6), "anna")
+    take_all(spark, site)
+    assert [lake.last_transaction(site.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
+    shutil.rmtree(site.lake.path(SNAPSHOTS))
+    shutil.copytree(tmp_path / "backup", site.lake.path(SNAPSHOTS))
+    # A process that starts knows of no other table.
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert ("erased", {"erasures": [1]}) in take_all(spark, site)
+    assert str(lamp(6)) not in {row["entity"] for row in site.table(SNAPSHOTS)}
+    assert [event for event, _ in take_all(spark, site)] == ["following"]

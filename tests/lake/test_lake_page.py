@@ -1,0 +1,108 @@
+"""What docs/lake.md promises to an analyst: columns and types, and examples that are run over a lake which Spark wrote."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from mappings.ids import EntityId
+from mappings.signals import Event
+from spark_store.records import Change, Snapshot
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
+from tests.support.lake.pipeline_process import Site, lamp, take_all
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "lake.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+REVISIONS = 4
+DELETED = lamp(0)
+
+
+def columns(table: Table) -> dict[str, tuple[str, str]]:
+    """Type and meaning of each column, as the page has them: a row may tell several columns of one type."""
+    _, _, section = TEXT.partition(f"`{table.name}`, clustered by")
+    rows = re.findall(r"^\| (`.+?`) \| (\w+) \| (.+?) \|$", section.partition("\n\n`")[0], re.MULTILINE)
+    return {name: (kind, meaning) for names, kind, meaning in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+@pytest.mark.parametrize("table", [EVENTS, LATEST], ids=lambda table: str(table.name))
+def test_the_page_tells_the_columns_of_a_table_as_they_are(table: Table) -> None:
+    told = columns(table)
+    assert {name: kind for name, (kind, _) in told.items()} == {it.name: it.type for it in table.columns}
+    for column in table.columns:
+        _, meaning = told[column.name]
+        assert meaning in (column.meaning, "as in `events`")
+
+
+def test_snapshots_have_the_columns_of_latest() -> None:
+    assert SNAPSHOTS.columns == LATEST.columns
+    assert "`snapshots`, clustered by entity and revision, has the columns of `latest`." in TEXT
+
+
+def test_moments_have_one_column_more() -> None:
+    moment, *others = MOMENTS.columns
+    assert tuple(others) == LATEST.columns
+    assert (
+        "`moments`, partitioned by moment, has the columns of `latest`, of things alone, and one before them:" in TEXT
+    )
+    assert f"| `{moment.name}` | {moment.type} | {moment.meaning} |" in TEXT
+
+
+def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:
+    """One attribute that changes once an hour; the last change of one entity is that it goes."""
+    at = f"2030-01-15T{7 + revision:02}:30:00.000000Z"
+    if is_last and entity == DELETED:
+        return Change(
+            (Event(entity, revision, at, "deleted", "/", None, b"{}"),),
+            (Snapshot(entity, revision, at, at, None, None),),
+        )
+    event = Event(entity, revision, at, "modified", "/attributes", b'{"n":%d}' % revision, b"{}")
+    return Change((event,), (Snapshot(entity, revision, at, at, {"attributes": {"n": revision}}, None),))
+
+
+def filled(spark: SparkSession, site: Site) -> None:
+    """Three things with four events each."""
+    changes = [
+        change(lamp(number), revision, is_last=revision == REVISIONS)
+        for revision in range(1, REVISIONS + 1)
+        for number in range(3)
+    ]
+    site.append(changes)
+    take_all(spark, site)
+
+
+@pytest.mark.spark
+def test_every_example_of_the_page_runs_and_finds_what_it_says(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(spark, site)
+    monkeypatch.chdir(site.folder.parent)
+    # Spark's Java process stays where it was started, so it is told the folder whole.
+    there = f"delta.`{site.lake.folder}"
+    found: dict[str, Any] = {}
+    for example in EXAMPLES:
+        text = example.replace('.load("data/lake', f'.load("{site.lake.folder}').replace("delta.`data/lake", there)
+        exec(compile(text, str(PAGE), "exec"), found)
+    history = found["history"]
+    assert list(history["revision"]) == [1, 2, 3, 4]
+    assert list(history["value"]) == [{"n": n} for n in range(1, 5)]
+    assert found["changes_by_day"] == [("acme.site", date(2030, 1, 15), 12, 3)]
+    busiest = found["busiest"]
+    assert list(busiest["entity"]) == ["acme.site:lamp-1", "acme.site:lamp-2"], "one of three is deleted"
+    assert set(busiest["changes"]) == {4}
+    hour = timedelta(hours=1)
+    assert found["readings"] == [(1, 1.0, hour), (2, 2.0, hour), (3, 3.0, hour), (4, 4.0, None)]
+    assert [row["count"] for row in found["changes_by_hour"]] == [3, 3, 3, 3]
+    assert {row["entity"]: row["value"] for row in found["newest_of_each"]} == {
+        "acme.site:lamp-0": '{"n":3}',
+        "acme.site:lamp-1": '{"n":4}',
+        "acme.site:lamp-2": '{"n":4}',
+    }
+    assert (found["version"], found["rows"]) == (DeltaTable(str(site.lake.folder / "events")).version(), 12)

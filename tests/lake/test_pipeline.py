@@ -1,0 +1,282 @@
+"""Journal → tables on a real Spark: exactly once, whatever was lost in between; compared; kept in order."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from connectivity.erasing import erase_here
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.errors import LakeUnfit
+from spark_store.lake import moment_before
+from spark_store.pipeline import maintenance, moments, snapshots
+from spark_store.pipeline.columns import short_events
+from spark_store.pipeline.jobs import Target, append_events, appended, merge_latest, merge_rows, merged
+from spark_store.pipeline.maintenance import Upkeep
+from spark_store.pipeline.transforms import event_rows
+from spark_store.records import Change, Snapshot
+from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
+from spark_store.watermark import Watermark, publish_watermark, read_watermark
+from tests.contract.journal import TANK, change, published, timestamp
+from tests.support.lake.pipeline_process import Said, Site, counted, differences, lamp, take_all
+
+pytestmark = pytest.mark.spark
+
+
+def batches(said: Said) -> list[int]:
+    return [fields["rows"] for event, fields in said if event == "batch"]
+
+
+def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spark: SparkSession, site: Site) -> None:
+    site.write(30)
+    assert batches(take_all(spark, site, max_batch_rows=20)) == [20, 10]
+    site.assert_equal()
+    assert read_watermark(site.lake.watermark).seq == 30
+    for table in TABLES:
+        protocol = DeltaTable(site.lake.path(table)).protocol()
+        assert (protocol.min_reader_version, protocol.reader_features) == (1, None), "for every Delta reader"
+    # Nothing new: nothing happens. Something new: it alone.
+    assert batches(take_all(spark, site)) == []
+    site.write(5)
+    assert batches(take_all(spark, site)) == [5]
+    site.assert_equal()
+    # A watermark from before the last batch, as a crash leaves it; none at all; no checkpoint.
+    publish_watermark(site.lake.watermark, Watermark(30))
+    assert ("catching up", {"first": 31, "last": 35}) in take_all(spark, site)
+    site.assert_equal()
+    site.lake.watermark.unlink()
+    shutil.rmtree(site.lake.checkpoint)
+    assert batches(take_all(spark, site)) == []
+    site.assert_equal()
+    assert read_watermark(site.lake.watermark).seq == 35
+    # A table that vanished is made again, while the journal has everything.
+    shutil.rmtree(site.lake.path(LATEST))
+    take_all(spark, site)
+    site.assert_equal()
+    shutil.rmtree(site.lake.path(EVENTS))
+    assert batches(take_all(spark, site)) == [35]
+    site.assert_equal()
+    assert differences(site) == []
+
+
+def test_states_that_are_too_many_for_one_process_are_read_by_spark(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_store.pipeline.jobs.FEW", 3)
+    site.write(20, entities=7)
+    take_all(spark, site)
+    site.assert_equal()
+    site.write(15, entities=7)
+    take_all(spark, site)
+    site.assert_equal()
+
+
+def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site: Site) -> None:
+    site.write(10)
+    take_all(spark, site)
+    target = Target.of(spark, site.folder)
+    rows = spark.createDataFrame(pa.Table.from_batches(short_events(site.lake.journal, 1, 10)))
+    append_events(target, event_rows(rows), 10)
+    assert DeltaTable(site.lake.path(EVENTS)).transaction_version(APP) == 10
+    site.assert_equal()
+
+
+def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Site) -> None:
+    """Both run at the same time, so a crash may leave either."""
+    site.write(10)
+    take_all(spark, site)
+    site.write(10)
+    merge_latest(Target.of(spark, site.folder), 11, 20)
+    assert max(row["seq"] for row in site.table(LATEST)) == 20
+    assert max(row["seq"] for row in site.table(EVENTS)) == 10
+    assert batches(take_all(spark, site)) == [10]
+    site.assert_equal()
+
+
+def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: Site) -> None:
+    site.write(10)
+    take_all(spark, site)
+    target = Target.of(spark, site.folder)
+    assert merged(target) == 10
+    # It finds nothing that is newer than what is there.
+    merge_rows(target, target.read(LATEST), 12)
+    assert merged(target) == 12
+    spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'")
+    merge_latest(target, 1, 10)
+    site.assert_equal()
+    assert merged(target) == 12
+    assert [key for key in spark.conf.getAll if ".write.txn" in key] == [], (
+        "nothing else that is written gets the number"
+    )
+    # An append meanwhile has its own.
+    spark.conf.set("spark.databricks.delta.write.txnAppId", APP)
+    spark.conf.set("spark.databricks.delta.write.txnVersion", "99")
+    try:
+        append_events(target, target.read(EVENTS).where("false"), 11)
+    finally:
+        spark.conf.unset("spark.databricks.delta.write.txnAppId")
+        spark.conf.unset("spark.databricks.delta.write.txnVersion")
+    assert appended(target) == 11
+
+
+def test_states_put_back_from_a_backup_are_brought_up_to_date(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    """Alone, without the other tables and the watermark; what was erased since does not come back with them."""
+
+    site.write(20)
+    take_all(spark, site)
+    shutil.copytree(site.lake.path(LATEST), tmp_path / "backup")
+    site.write(20, entities=3)
+    erase_here(site.folder, lamp(6), "anna")
+    assert ("erased", {"erasures": [1]}) in take_all(spark, site)
+    shutil.rmtree(site.lake.path(LATEST))
+    shutil.copytree(tmp_path / "backup", site.lake.path(LATEST))
+    # A process that starts knows of no other table.
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    said = take_all(spark, site)
+    assert ("catching up", {"first": 21, "last": 40}) in said
+    assert ("erased", {"erasures": [1]}) in said
+    site.assert_equal()
+    assert str(lamp(6)) not in {row["entity"] for row in site.table(LATEST)}
+    assert differences(site) == []
+    assert [event for event, _ in take_all(spark, site)] == ["following"]
+
+
+def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSession, site: Site) -> None:
+    name = "lämp-" + "é" * 200
+    entity = EntityId(EntityType.THING, "acme.site", name)
+    policy = EntityId(EntityType.POLICY, "acme.site", "owner")
+    values = [
+        b'{"big":9007199254740993,"same":1.50}',
+        '"😀\\u0000\\n"'.encode(),
+        b'"' + b"x" * 3_000_000 + b'"',
+    ]
+    for revision, value in enumerate(values, 1):
+        event = Event(
+            entity, revision, timestamp(revision), "modified", "/attributes/größe", value, '{"a":"ß"}'.encode()
+        )
+        site.append(
+            [Change((event,), (Snapshot(entity, revision, timestamp(1), timestamp(revision), {"n": 2**60}, None),))]
+        )
+    gone = Event(entity, 4, timestamp(4), "deleted", "/", None, b"{}")
+    site.append([Change((gone,), (Snapshot(entity, 4, timestamp(1), timestamp(4), None, "acme.site:owner"),))])
+    site.append([change(policy, 1, b'{"entries":{}}')])
+    take_all(spark, site)
+    site.assert_equal()
+    (row,) = [row for row in site.table(LATEST) if row["entity_type"] == "thing"]
+    assert (row["deleted"], row["state"], row["policy_id"]) == (True, None, "acme.site:owner")
+    # The states here are not what these events fold to; everything else is compared.
+    assert [it for it in differences(site) if "not as the events make it" not in it] == []
+
+
+def test_a_lake_of_another_journal_is_refused(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    site.write(10)
+    take_all(spark, site)
+    for suffix in ("", "-wal", "-shm"):
+        site.lake.journal.with_name(f"journal.db{suffix}").unlink(missing_ok=True)
+    Site(site.folder).write(4)
+    with pytest.raises(LakeUnfit, match="reaches to event 10"):
+        take_all(spark, site)
+    site.write(20, entities=3)
+    with pytest.raises(LakeUnfit, match="do not belong together"):
+        take_all(spark, site)
+
+
+def test_a_table_of_another_shape_is_refused(spark: SparkSession, site: Site) -> None:
+    spark.range(3).write.format("delta").save(site.lake.path(LATEST))
+    with pytest.raises(LakeUnfit, match="expected the columns entity_type string"):
+        take_all(spark, site)
+
+
+def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Site) -> None:
+    site.write(40)
+    take_all(spark, site, max_batch_rows=10)
+    target, before = Target.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
+    assert len(before.file_uris()) >= 4
+    maintenance.optimize(target)
+    maintenance.vacuum(target)
+    assert len(DeltaTable(site.lake.path(EVENTS)).file_uris()) == 1
+    site.assert_equal()
+    assert before.to_pyarrow_table().num_rows == 40, "who holds the older version goes on reading it"
+    assert differences(site) == []
+
+
+def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark: SparkSession, site: Site) -> None:
+    """Also where the pipeline is killed after the column has come and before it is filled."""
+    site.write(10)
+    take_all(spark, site)
+    for is_column_there in (False, True):
+        earlier = site.table(LATEST)
+        columns = [column for column in LATEST.columns if column.name != "seq" or is_column_there]
+        shutil.rmtree(site.lake.path(LATEST))
+        target = Target.of(spark, site.folder)
+        spark.sql(
+            f"CREATE TABLE {target.name(LATEST)} ({', '.join(f'{it.name} {it.type}' for it in columns)}) USING delta"
+        )
+        rows = spark.createDataFrame([{**row, "seq": None} for row in earlier], LATEST.ddl)
+        append = rows.select(*(it.name for it in columns)).write.format("delta").mode("append")
+        append.save(site.lake.path(LATEST))
+        assert ("catching up", {"first": 1, "last": 10}) in take_all(spark, site)
+        site.assert_equal()
+    assert [event for event, _ in take_all(spark, site)] == ["following"]
+
+
+def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: Site) -> None:
+    target = Target.of(spark, site.folder)
+    site.append([published(TANK, 1)])
+    site.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
+    gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
+    site.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
+    after = datetime.fromisoformat(timestamp(9))
+    assert ("moment", {"seq": 8, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=8))
+    assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=8))]
+    assert moments.keep(target, 8) == 0, "Delta knows that this one is there"
+    site.append([counted(lamp(0), 3)])
+    assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=2))]
+    # Twice as many events as there are entities, at least.
+    site.append([counted(lamp(0), revision) for revision in range(4, 13)])
+    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2))
+    kept = [row for row in site.table(MOMENTS) if row.pop("moment") == 18]
+    assert sorted(kept, key=str) == sorted(
+        (row for row in site.table(LATEST) if row["entity_type"] == "thing"), key=str
+    )
+    maintenance.optimize(target)
+    site.assert_equal()
+    # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
+    for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):
+        assert moment_before(site.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, since
+    shutil.rmtree(site.lake.path(MOMENTS))
+    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2)), "made anew"
+
+
+def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: Site) -> None:
+    target = Target.of(spark, site.folder)
+
+    def taken() -> list[tuple[str, int, int]]:
+        return sorted((it["entity"], it["revision"], it["seq"]) for it in site.table(SNAPSHOTS))
+
+    site.append([counted(lamp(0), revision) for revision in range(1, 5)])
+    site.append([counted(lamp(1), revision) for revision in range(1, 3)])
+    take_all(spark, site)
+    assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
+    site.append([counted(lamp(0), revision) for revision in range(5, 7)])
+    site.append([counted(lamp(1), 3)])
+    take_all(spark, site)
+    assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
+    first, second = str(lamp(0)), str(lamp(1))
+    assert taken() == [(first, 4, 4), (second, 3, 9)]
+    site.append([counted(lamp(0), 7), *(published(TANK, offset) for offset in range(1, 5))])
+    take_all(spark, site)
+    assert snapshots.take(target, 3) == 1, "streams have no states"
+    assert taken() == [(first, 4, 4), (first, 7, 10), (second, 3, 9)]
+    newest = [row for row in site.table(SNAPSHOTS) if row["revision"] == 7]
+    assert newest == [row for row in site.table(LATEST) if row["entity"] == first]
+    assert differences(site) == []
+    spark.sql(f"INSERT INTO {target.name(SNAPSHOTS)} SELECT * FROM {target.name(SNAPSHOTS)} WHERE revision = 7")
+    assert differences(site) == [f"snapshots: there more than once: {first} at revision 7"]

@@ -1,0 +1,331 @@
+"""Things as they were, asked of a real Spark: what replaying every thing up to that moment gives, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from connectivity.asof import PastOptions, PastSearches
+from connectivity.twins.decide import Decider
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store import erasure, lake
+from spark_store.asking import Access, Question, Thing
+from spark_store.asof import Candidate, Policy, candidates, guarded, judged, query, seen
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.pipeline import maintenance, moments, snapshots
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.maintenance import Upkeep
+from spark_store.pipeline.retention import Retention, Rule, forget
+from spark_store.records import Change, Snapshot
+from spark_store.replay import fold
+from spark_store.rql.options import read_options
+from spark_store.rql.order import key_of, place_of
+from spark_store.rql.search import holds, read
+from spark_store.tables import MOMENTS
+from spark_store.watermark import read_watermark
+from spark_store.wide import Limits, WideQueries
+from tests.contract.journal import timestamp
+from tests.support.in_process.search_client import Searcher, has_thing
+from tests.support.in_process.service import Site as ServiceSite
+from tests.support.in_process.service import command, searching, source, until
+from tests.support.lake.pipeline_process import WITHIN, Site, take_all
+from tests.support.random_histories import Happening, lived
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.spark
+
+THINGS = 40
+NOW = datetime(2030, 6, 1, tzinfo=UTC)
+
+
+class Somebody:
+    """Reads all of the things of one policy, one attribute of those of another, and nothing of others."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+
+    def may(self, path: Sequence[str]) -> bool:
+        return self.is_whole or tuple(path[:2]) == ("attributes", "a")
+
+    def view(self, thing: Thing) -> Thing | None:
+        if self.is_whole:
+            return thing
+        attributes = thing.get("attributes")
+        if not isinstance(attributes, Mapping) or "a" not in attributes:
+            return None
+        beside = {name: thing[name] for name in ("thingId", "_revision", "_created", "_modified")}
+        return {**beside, "attributes": {"a": attributes["a"]}}
+
+
+ACCESS: Mapping[str, Access | None] = {
+    "acme.site:open": Somebody(is_whole=True),
+    "acme.site:half": Somebody(is_whole=False),
+    "acme.site:shut": None,
+}
+
+QUESTIONS = [
+    (None, None, ()),
+    ("exists(attributes/a)", "sort(-attributes/a,+_modified)", ()),
+    ("not(gt(attributes/n,2))", "sort(+attributes/n)", ("acme.lab",)),
+    ("or(eq(features/*/properties/on,true),not(exists(attributes/a)))", None, ("acme.site", "acme.lab")),
+    ('not(like(attributes/a,"x*?*"))', "sort(-thingId)", ()),
+    ('and(gt(attributes/n,1),lt(_modified,"2030-01-15T00:01:20Z"))', "sort(+attributes/a)", ()),
+]
+
+
+def by_chance(random: Random) -> list[Happening]:
+    """What happens to one thing."""
+
+    def thing() -> dict[str, Any]:
+        policy = random.choice(list(ACCESS))
+        return {"policyId": policy, "attributes": {"a": random.choice([1, "x", [3, 1]]), "n": random.randrange(5)}}
+
+    def change() -> Happening:
+        return random.choice(
+            [
+                Happening("modified", "/attributes/n", random.randrange(5)),
+                Happening("modified", "/attributes/n", random.randrange(5)),
+                Happening("modified", "/features/lamp/properties/on", random.random() < 0.5),
+                Happening("merged", "/attributes", {"a": None, "ü": {"b": 2**60}}),
+                Happening("modified", "/attributes/a", [1], b'{"_metadata":[["/attributes/a/unit","W"]]}'),
+                Happening("deleted", "/attributes/a", None),
+                Happening("modified", "/", thing()),
+                Happening("deleted", "/", None),
+            ]
+        )
+
+    return [Happening("created", "/", thing()), *(change() for _ in range(random.randrange(14)))]
+
+
+class Replays:
+    """What happened to all things, and what they were at any moment."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.lives: dict[EntityId, list[tuple[Event, Snapshot]]] = {}
+        for number in range(THINGS):
+            entity = EntityId(EntityType.THING, random.choice(["acme.site", "acme.lab"]), f"lamp-{number}")
+            happenings = by_chance(random)
+            seconds = sorted(random.sample(range(1, 300), len(happenings)))
+            self.lives[entity] = lived(entity, happenings, seconds)
+
+    def changes(self, since: int, until: int) -> list[Change]:
+        """What happens in these seconds, in the order of time."""
+        found = [pair for life in self.lives.values() for pair in life]
+        within = [it for it in found if timestamp(since) <= it[0].timestamp < timestamp(until)]
+        return [Change((event,), (state,)) for event, state in sorted(within, key=lambda it: it[0].timestamp)]
+
+    def before(self, moment: str) -> dict[EntityId, Snapshot]:
+        """Every thing that was there, replayed."""
+        states = {
+            entity: next((state for event, state in reversed(life) if event.timestamp < moment), None)
+            for entity, life in self.lives.items()
+        }
+        return {entity: state for entity, state in states.items() if state is not None and state.state is not None}
+
+    def answer(self, question: Question, moment: str) -> list[Thing]:
+        """What somebody is answered, the slow and obvious way; what a thing names now is whose decision it is."""
+        found = []
+        for entity, state in self.before(moment).items():
+            access = ACCESS[self.lives[entity][-1][1].policy or ""]
+            assert state.state is not None
+            thing = {
+                **state.state, "thingId": str(entity), "_revision": state.revision, "_created": state.created,
+                "_modified": state.modified,
+            }  # fmt: skip
+            if question.namespaces and entity.namespace not in question.namespaces:
+                continue
+            if access is None or (view := access.view(thing)) is None:
+                continue
+            if question.predicate is None or holds(question.predicate, thing, access.may):
+                found.append((place_of(thing, question.order, access.may), view))
+        by = key_of(question.order)
+        return [view for _, view in sorted(found, key=lambda it: by(it[0]))]
+
+
+def asked(site: Site, address: str, question: Question, moment: str) -> list[Candidate]:
+    wide = WideQueries(site.lake, lambda: address)
+    before = datetime.fromisoformat(moment)
+    with wide.run(query(site.lake, question, before), Limits(WITHIN)) as answer:
+        return [it for batch in answer for it in candidates(batch)]
+
+
+def found(site: Site, address: str, question: Question, moment: str) -> list[Thing]:
+    """The answer of Spark, judged and put into order."""
+    by = key_of(question.order)
+    accesses: dict[Policy, Access | None] = {
+        (policy, namespace): access for policy, access in ACCESS.items() for namespace in ("acme.site", "acme.lab")
+    }
+    with Follower.open(site.lake.journal) as follower:
+        judgement = judged(guarded(follower, asked(site, address, question, moment)), accesses, question)
+        kept = [it for _, it in sorted(judgement, key=lambda it: by(it[0]))]
+        return [hit.thing for hit in seen(guarded(follower, kept), accesses)]
+
+
+def questions() -> list[Question]:
+    return [
+        Question(None if text is None else read(text, NOW), read_options(options).order, frozenset(names))
+        for text, options, names in QUESTIONS
+    ]
+
+
+def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
+    spark: SparkSession, site: Site, address: str
+) -> None:
+    """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
+    past, target = Replays(Random(8)), Target.of(spark, site.folder)
+    for since, end, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
+        site.append(past.changes(since, end))
+        take_all(spark, site, upkeep=Upkeep(moment_events=keeps))
+        if end == 170:
+            assert snapshots.take(target, 4) > 3
+            maintenance.optimize(target)
+    assert len({row["moment"] for row in site.table(MOMENTS)}) == 2
+    at = past.lives[min(past.lives, key=str)][-1][0].timestamp
+    whole, *others = questions()
+    for moment, question in (
+        (timestamp(0), whole), (timestamp(60), others[0]), (at, whole), (timestamp(120), others[1]), (timestamp(249), whole),
+        (timestamp(120), others[3]), (timestamp(120), others[4]), (timestamp(299), others[2]), (timestamp(900), whole),
+    ):  # fmt: skip
+        expected = past.answer(question, moment)
+        assert found(site, address, question, moment) == expected, (moment, question)
+        assert expected or moment == timestamp(0)
+    # After the moment that both of these questions begin with, some things changed, and some did not.
+    changed = {
+        entity
+        for entity in past.lives
+        if past.before(timestamp(120)).get(entity) != past.before(timestamp(100)).get(entity)
+    }
+    assert 0 < len(changed) < len(past.before(timestamp(120)))
+    # What is before the border of each thing is not known any more, what is after it all the same.
+    assert forget(target, Retention(Rule(revisions=2)), NOW) > 100
+    for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
+        known = {str(entity) for entity, state in past.before(moment).items() if is_known(past, entity, state)}
+        expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
+        assert found(site, address, question, moment) == expected, (moment, question)
+        assert expected
+
+
+def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_changes(
+    spark: SparkSession, site: Site, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each moment has a row for every thing; when retention has nothing else to do they go all the same."""
+    target, whole = Target.of(spark, site.folder), questions()[0]
+    created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
+    changed = [Happening("modified", "/attributes/n", number) for number in range(4)]
+    lives = [lived(EntityId(EntityType.THING, "acme.lab", f"idle-{it}"), [created], [it + 1]) for it in range(5)]
+    lives.append(lived(EntityId(EntityType.THING, "acme.lab", "busy"), [created, *changed], [10, 100, 200, 300, 310]))
+    for since, end in ((0, 50), (50, 250), (250, 400)):
+        happened = [(event, state) for life in lives for event, state in life]
+        within = [it for it in happened if timestamp(since) <= it[0].timestamp < timestamp(end)]
+        site.append([Change((event,), (state,)) for event, state in within])
+        take_all(spark, site)
+        moments.keep(target, read_watermark(site.lake.watermark).seq)
+    rules, now = Retention(Rule(timedelta(seconds=100))), datetime.fromisoformat(timestamp(310))
+
+    def answers() -> list[list[Candidate]]:
+        return [sorted(asked(site, address, whole, timestamp(at))) for at in (211, 305, 311)]
+
+    thin = moments.thin
+    monkeypatch.setattr(moments, "thin", lambda _: 0)
+    assert forget(target, rules, now) == 8
+    before = answers()
+    assert [len(answer) for answer in before] == [6, 6, 6]
+    assert [max(it.revision for it in answer) for answer in before] == [3, 4, 5]
+    assert lake.moments(site.lake) == {6: 5, 8: 6, 10: 6}
+    monkeypatch.setattr(moments, "thin", thin)
+    assert forget(target, rules, now) == 0
+    assert lake.moments(site.lake) == {10: 6}
+    assert answers() == before
+    version = DeltaTable(site.lake.path(MOMENTS)).version()
+    assert forget(target, rules, now) == 0
+    assert DeltaTable(site.lake.path(MOMENTS)).version() == version, "nothing to do is no version"
+
+
+def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_lake_let_go_of_it(
+    spark: SparkSession, site: Site, address: str
+) -> None:
+    """In events, snapshots and moments."""
+    target, whole = Target.of(spark, site.folder), questions()[0]
+    created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
+    changed = [Happening("modified", "/attributes/n", number) for number in range(3)]
+    erased, other = (EntityId(EntityType.THING, "acme.lab", name) for name in ("erased", "other"))
+    lives = {entity: lived(entity, [created, *changed], [1, 2, 3, 4]) for entity in (erased, other)}
+    for revision in range(4):
+        site.append([Change((event,), (state,)) for event, state in (life[revision] for life in lives.values())])
+        take_all(spark, site)
+        if revision == 1:
+            moments.keep(target, read_watermark(site.lake.watermark).seq)
+        if revision == 2:
+            assert snapshots.take(target, 1) == 2
+
+    def answer(second: int) -> list[tuple[str, int]]:
+        return sorted((it.entity, it.revision) for it in asked(site, address, whole, timestamp(second)))
+
+    assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(erased), n), (str(other), n)] for n in (1, 2, 3, 4)]
+    journal = SqliteJournal.open(site.lake.journal)
+    journal.within(lambda it: erasure.begin(it, "thing", erased.id, timestamp(5), "anna"))
+    journal.commit()
+    anew = Event(erased, 5, timestamp(6), "created", "/", b'{"policyId":"acme.site:open"}', b"{}")
+    journal.append([Change((anew,), (fold([anew]),))])
+    journal.close()
+    take_all(spark, site)
+    assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(other), n)] for n in (1, 2, 3, 4)]
+    assert answer(7) == [(str(erased), 5), (str(other), 4)]
+    (found,) = (it for it in asked(site, address, whole, timestamp(7)) if it.revision == 5)
+    assert (found.created, found.state) == (found.modified, '{"policyId":"acme.site:open"}')
+
+
+async def test_a_search_of_the_past_is_answered_over_the_lake(spark: SparkSession, site: Site, address: str) -> None:
+    """By commands and answers of the protocol: as it was, by today's policy, and waiting for what the lake has not yet."""
+    clock = NOW
+    journal = SqliteJournal.open(site.lake.journal)
+    service = ServiceSite(
+        source(),
+        source("guests", "acme:guest"),
+        journal=journal,
+        decider=lambda store: Decider(store, now=lambda: clock),
+    )
+    wide = WideQueries(site.lake, lambda: address)
+    past = PastSearches(service.store, service.decider.world, wide, lambda: clock, PastOptions(open_timeout=WITHIN))
+    service.searching.as_of = past.open
+    try:
+        for name, celsius in (("a", 31), ("b", 29), ("c", 40)):
+            await has_thing(service, name, {"attributes": {"celsius": celsius}})
+        clock += timedelta(seconds=10)
+        service.deliver(command("modify", "/attributes/celsius", 35, name="b"))
+        service.deliver(command("delete", name="c"))
+        service.deliver(command("modify", "/attributes/celsius", 0, name="a"))
+        await until(lambda: len(service.answers()) == 6)
+        clock += timedelta(seconds=10)
+        service.forget()
+        at = (clock - timedelta(seconds=10)).isoformat().replace("+00:00", "Z")
+        query = {"filter": "gt(attributes/celsius,30)", "options": "sort(-attributes/celsius),size(1)"}
+        for number in range(2):
+            service.deliver(searching("subscribe", query, at_historical_timestamp=at), source=number)
+        await until(lambda: len(service.answers()) == 2)
+        keys = [each["value"]["subscriptionId"] for each in service.answers()]
+        owner, guest = Searcher(service), Searcher(service, 1)
+        owner.ask(keys[0], 3)
+        guest.ask(keys[1], 3)
+        await asyncio.to_thread(take_all, spark, site)
+        await wait_until(lambda: owner.end(keys[0]) is not None and guest.end(keys[1]) is not None, WITHIN)
+        assert [[it["attributes"]["celsius"] for it in page] for page in owner.pages(keys[0])] == [[40], [31]]
+        assert guest.said(keys[1]) == ["created", "complete"], "what he may not read is not there for him"
+    finally:
+        past.close()
+        await service.close()
+
+
+def is_known(past: Replays, entity: EntityId, state: Snapshot) -> bool:
+    """Whether the state is at or above the border that a retention by two revisions leaves."""
+    return state.revision >= past.lives[entity][-1][1].revision - 2

@@ -1,0 +1,81 @@
+"""A pipeline as a process that answers wide queries: where, beside its own work, and until it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from spark_store.errors import NoPipeline, PipelineLost
+from spark_store.wide import Limits, Sql, WideQueries, finder
+from tests.support.lake.pipeline_process import WITHIN, PipelineProcess, Site
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.spark
+
+ONE_THEN_NOTHING = Sql(
+    "SELECT id FROM range(0, 1, 1, 1) UNION ALL SELECT id FROM range(0, 1000000000000000, 1, 2) WHERE xxhash64(id) = 1"
+)
+"""A row at once, and minutes until the next."""
+
+
+def exporting(site: Site, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "connectivity", "history", "export", *map(str, arguments), "--json"]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CONNECTIVITY_DATA_DIR": str(site.folder)},
+    )
+
+
+def test_a_pipeline_answers_while_it_works_until_it_ends(site: Site, tmp_path: Path) -> None:
+    site.write(10)
+    queries = WideQueries(site.lake, finder(site.lake, None, is_off=False))
+    # What a pipeline that was killed has left behind.
+    site.lake.pipeline.mkdir(parents=True)
+    site.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
+    with pytest.raises(NoPipeline, match="expected a pipeline that answers"), queries.run(Sql("SELECT 1")) as answer:
+        next(answer)
+    with PipelineProcess(site, "run", "--interval", "0.2", "--master", "local[2]") as process:
+        process.wait_for("batch", seq=10)
+        assert stat.S_IMODE(site.lake.connect.stat().st_mode) == 0o600
+        (java,) = process.java()
+        token = queries.find().partition("token=")[2]
+        assert token not in process.output() + " ".join(java.cmdline()) + " ".join(
+            psutil.Process(process.process.pid).cmdline()
+        )
+
+        # From the command line; and stopped there.
+        done = exporting(site, "--out", tmp_path / "all.parquet")
+        out, err = done.communicate(timeout=WITHIN)
+        assert done.returncode == 0, err
+        assert json.loads(out)["rows"] == pq.read_table(tmp_path / "all.parquet").num_rows == 10
+        stopped = exporting(site, "--out", tmp_path / "none.parquet")
+        wait_until_sync(lambda: list(tmp_path.glob(".none.parquet.*")) or stopped.poll() is not None, WITHIN)
+        stopped.send_signal(signal.SIGINT)
+        out, err = stopped.communicate(timeout=WITHIN)
+        assert (stopped.returncode, out) == (130, ""), err
+        assert not list(tmp_path.glob("*none*"))
+
+        # A query with as many long tasks as there are cores does not stop the pipeline's own work.
+        with queries.run(ONE_THEN_NOTHING, Limits(WITHIN)) as answer:
+            assert next(answer).num_rows == 1
+            site.write(5)
+            process.wait_for("batch", seq=15)
+            java.kill()
+            with pytest.raises(PipelineLost, match="ended amid the query"):
+                next(answer)
+        assert process.wait() == 1, process.output()
+    assert not site.lake.connect.exists()
+    with pytest.raises(NoPipeline, match="no such file"):
+        queries.run(Sql("SELECT 1"))

@@ -1,0 +1,253 @@
+"""What can be wrong with journal, lake, disk and clock, on a real Spark: told with the next step, and overcome by it.
+
+Each fault is followed by the step that the message names, or by the end of its cause; then the lake is the journal again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from spark_store import durable, lake
+from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.maintenance import Upkeep
+from spark_store.pipeline.stream import Stream, StreamOptions, translated
+from spark_store.session import java_pid
+from spark_store.tables import EVENTS, LATEST, Table
+from tests.contract.journal import change
+from tests.support.lake.checker import check
+from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, Said, Site, lamp, take_all
+from tests.support.lake.twin_changes import tamper, trim
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.spark
+
+FOREVER = timedelta(days=999)
+
+
+def log_files(site: Site, table: Table) -> list[Path]:
+    return sorted((Path(site.lake.path(table)) / "_delta_log").glob("*.json"))
+
+
+def data_files(site: Site, table: Table) -> list[Path]:
+    return list(Path(site.lake.path(table)).glob("*.parquet"))
+
+
+@contextmanager
+def damaged(file: Path, content: bytes) -> Iterator[None]:
+    """A file that is something else for a while, and as old as it was: what is younger a power cut may have spoilt."""
+    before, stat = (file.read_bytes(), file.stat()) if file.exists() else (None, None)
+    file.write_bytes(content)
+    if stat is not None:
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    try:
+        yield
+    finally:
+        if before is None:
+            file.unlink()
+        else:
+            file.write_bytes(before)
+
+
+@contextmanager
+def full_disk(spark: SparkSession, size: int) -> Iterator[None]:
+    """Spark's Java process may not make any file larger than that: its writes fail for real."""
+    resource.prlimit(java_pid(spark), resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        resource.prlimit(java_pid(spark), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def spoilt(file: Path) -> bytes:
+    """What is in a file, with an octet of a page that is another one."""
+    column = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    begin = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
+    content = bytearray(file.read_bytes())
+    content[begin + column.total_compressed_size - 1] ^= 1
+    return bytes(content)
+
+
+def write_much(site: Site, number: int) -> None:
+    """One event that makes a large file, however well it is packed."""
+    value = json.dumps(os.urandom(400_000).hex()).encode()
+    site.append([change(lamp(number), 1, value)])
+
+
+def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession, site: Site) -> None:
+    site.write(20)
+    take_all(spark, site)
+    target = Target.of(spark, site.folder)
+
+    def fails(kind: type[StoreError], *said: str) -> None:
+        with pytest.raises(StoreError) as caught:
+            take_all(spark, site)
+        assert type(caught.value) is kind, caught.value
+        for words in said:
+            assert words in str(caught.value)
+
+    # A watermark that was half written is as good as none; columns that a later version has added are left alone.
+    site.lake.watermark.write_bytes(b'{"seq": 1')
+    for table in (EVENTS, LATEST):
+        spark.sql(f"ALTER TABLE {target.name(table)} ADD COLUMN tomorrow STRING").collect()
+    site.write(5)
+    assert [event for event, _ in take_all(spark, site)][:3] == ["watermark lost", "catching up", "following"]
+    site.assert_equal()
+
+    # The disk is full during a batch: nothing of it is there, and it goes on when there is room.
+    write_much(site, 100)
+    with full_disk(spark, 300_000):
+        fails(StoreUnavailable, "make room")
+    assert check(site.folder, amid=True) == []
+    take_all(spark, site)
+    site.assert_equal()
+
+    # A page of the journal is damaged.
+    size = site.lake.journal.stat().st_size
+    content = site.lake.journal.read_bytes()
+    trap = content[: size // 4 // 4096 * 4096] + b"\xff" * (size - size // 4 // 4096 * 4096)
+    site.lake.watermark.unlink()
+    with damaged(site.lake.journal, trap):
+        fails(StoreUnavailable, "journal.db", "stop the service and restore it from a backup")
+    # The journal is one of tomorrow.
+    (version,) = tamper(site, "PRAGMA user_version")
+    tamper(site, "PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="start the newer service"):
+        take_all(spark, site)
+    tamper(site, f"PRAGMA user_version = {version}")
+
+    # A table is one of tomorrow, or a part of its log is half written, or empty.
+    features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["x"], "writerFeatures": ["x"]}
+    newest = log_files(site, EVENTS)[-1]
+    later = newest.with_name(f"{int(newest.stem) + 1:020}.json")
+    with damaged(later, json.dumps({"protocol": features}).encode()):
+        fails(LakeUnfit, "start the newer service")
+    with damaged(newest, newest.read_bytes()[:200]):
+        fails(LakeUnfit, "restore the table's folder from a backup")
+    with damaged(newest, b""):
+        fails(LakeUnfit, newest.name, "found an empty file")
+
+    # A power cut amid a batch: what had not reached the disk is done again.
+    take_all(spark, site)
+    for table in (EVENTS, LATEST):
+        published, at = site.lake.watermark.read_bytes(), site.lake.watermark.stat().st_mtime_ns
+        site.write(5)
+        take_all(spark, site)
+        site.lake.watermark.write_bytes(published)
+        os.utime(site.lake.watermark, ns=(at, at))
+        os.truncate(newest := log_files(site, table)[-1], 0)
+        assert durable.mend(site.lake) == [newest]
+        take_all(spark, site)
+        site.assert_equal()
+
+    # A page is not what was written: what is made of it would seem sound. A table that was put back has no other checksum.
+    take_all(spark, site)
+    file = Path(site.lake.path(LATEST)) / next(iter(lake.files(site.lake, LATEST)))
+    file.with_name(f".{file.name}.crc").unlink()
+    with damaged(file, spoilt(file)), pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught:
+        target.read(LATEST).collect()
+    assert type(translated(caught.value)) is LakeUnfit
+
+    # A file of `latest` is half written: the table is moved away, and comes again.
+    site.write(7)
+    for file in data_files(site, LATEST):
+        os.truncate(file, 100)
+    fails(LakeUnfit, "/lake/latest", "move the folder away")
+    shutil.rmtree(site.lake.path(LATEST))
+    take_all(spark, site)
+    site.assert_equal()
+
+
+class Running:
+    """A stream that follows, in a thread."""
+
+    def __init__(self, spark: SparkSession, site: Site, clock: Callable[[], float], **options: Any) -> None:
+        self.said: Said = []
+        self.error: BaseException | None = None
+        self.stopping = threading.Event()
+        self._stream = Stream(
+            Target.of(spark, site.folder),
+            lambda event, **fields: self.said.append((event, fields)),
+            StreamOptions(**options),
+            self.stopping,
+            clock,
+        )
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self, tries: int = TRIES) -> None:
+        try:
+            self._stream.run()
+        except StoreError as error:
+            if STARVED in str(error) and not self.stopping.is_set() and tries > 1:
+                return self._run(tries - 1)
+            self.error = error
+        return None
+
+    def wait_for(self, event: str, **fields: Any) -> None:
+        def found() -> bool:
+            said = list(self.said)
+            return any(name == event and fields.items() <= given.items() for name, given in said)
+
+        wait_until_sync(lambda: found() or not self.thread.is_alive(), WITHIN)
+        assert found(), (event, self.said, self.error)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.thread.join(WITHIN)
+
+
+def test_a_stream_outlives_a_clock_that_jumps_and_upkeep_that_fails_and_notices_that_its_lake_is_gone(
+    spark: SparkSession, site: Site
+) -> None:
+    back = 0.0
+    # An hour between two batches: the third one comes in time only because the stream begins anew.
+    upkeep = Upkeep(batches=3, optimize_every=FOREVER, vacuum_every=FOREVER)
+    site.write(10)
+    with Running(spark, site, lambda: time.time() - back, interval=0.5, upkeep=upkeep) as running:
+        running.wait_for("batch", seq=10)
+        back = 3600.0
+        running.wait_for("clock went back")
+        site.write(10)
+        running.wait_for("batch", seq=20)
+        # A damaged file keeps compaction from its work, but no event from the lake.
+        file = data_files(site, EVENTS)[0]
+        with damaged(file, file.read_bytes()[:100]):
+            site.write(10)
+            running.wait_for("batch", seq=30)
+            running.wait_for("upkeep failed")
+            site.write(10)
+            running.wait_for("batch", seq=40)
+        reason = next(fields["reason"] for event, fields in running.said if event == "upkeep failed")
+        assert "restore the table's folder from a backup" in reason
+        # The lake vanishes: the stream ends, and makes no table of what came last.
+        shutil.rmtree(site.lake.folder)
+        site.write(10)
+        wait_until_sync(lambda: not running.thread.is_alive(), WITHIN)
+    assert isinstance(running.error, StoreUnavailable | LakeUnfit)
+    assert not log_files(site, EVENTS)
+    # The next one makes it anew, while the journal has everything; where it has not, nobody begins with a part.
+    take_all(spark, site)
+    site.assert_equal()
+    shutil.rmtree(site.lake.folder)
+    trim(site, 5)
+    with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
+        take_all(spark, site)

@@ -1,0 +1,381 @@
+"""The pipeline as a process: told to stop, left by its parent, refused, on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_store import lake, session
+from spark_store.errors import LakeBusy, LakeUnfit, StoreError, StoreUnavailable
+from spark_store.failure import read_failure
+from spark_store.migrations import STEPS
+from spark_store.pipeline import __main__ as module
+from spark_store.pipeline import jobs, maintenance, retention
+from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
+from spark_store.pipeline.jobs import Target
+from spark_store.session import lake_lock
+from spark_store.tables import EVENTS
+from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
+from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, PipelineProcess, Site
+from tests.support.lake.pipeline_tables import write_events, write_lake
+from tests.support.lake.twin_changes import tamper
+from tests.support.wait import wait_until_sync
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "data")
+
+
+@pytest.mark.spark
+def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, site: Site) -> None:
+    site.write(10)
+    with PipelineProcess(site, "run", "--with-parent") as process:
+        process.wait_for("batch", seq=10)
+        site.write(5)
+        process.wait_for("batch", seq=15)
+        with pytest.raises(LakeBusy, match="held by another pipeline"), lake_lock(spark, site.lake, 0):
+            raise AssertionError("two at once")
+        (java,) = process.java()
+        assert process.process.stdin is not None
+        process.process.stdin.close()
+        assert process.wait() == 0, process.output()
+        assert [it["event"] for it in process.said()][-1] == "stopped"
+        wait_until_sync(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, WITHIN)
+    with lake_lock(spark, site.lake, 0):
+        site.assert_equal()
+
+
+@pytest.mark.spark
+def test_what_a_killed_java_has_put_aside_is_gone_with_the_next_start(tmp_path: Path) -> None:
+    site = Site(tmp_path / "Daten für später")
+    site.write(10)
+    with PipelineProcess(site, "run") as process:
+        process.wait_for("batch", seq=10)
+        (java,) = process.java()
+        (folder,) = [it for it in site.lake.scratch.iterdir() if it.is_dir()]
+        assert f"-Djava.io.tmpdir={folder}" in java.cmdline()
+        assert any(folder.glob("blockmgr-*"))
+        # Both at once: the one would take its folder away, the other what it has put there.
+        process.process.send_signal(signal.SIGSTOP)
+        java.kill()
+        process.process.kill()
+        process.wait()
+    assert any(folder.glob("blockmgr-*"))
+    with PipelineProcess(site, "run", "--once") as process:
+        assert process.wait() == 0, process.output()
+    wait_until_sync(lambda: [it.name for it in site.lake.scratch.iterdir()] == ["lock"], WITHIN)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+def test_design_8_26_a_cluster_that_may_not_see_the_journal_is_refused(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--data-dir", str(site.folder), "--master", "spark://head:7077"]) == EXIT_UNUSABLE
+    assert "expected a master local[…], found spark://head:7077" in said(capsys)
+
+
+def test_a_machine_without_java_is_told_what_is_missing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(site.folder / "nowhere"))
+    assert main(["optimize", "--data-dir", str(site.folder)]) == EXIT_MISSING
+    assert "expected Java 17 or later" in said(capsys)
+    assert main(["optimize", "--data-dir", str(site.folder), "--jars", str(site.folder)]) == EXIT_MISSING
+    assert "`make install`" in said(capsys)
+
+
+def test_who_finds_the_lake_taken_tells_nobody_that_the_pipeline_has_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(error: StoreError) -> int:
+        def run(_given: object) -> int:
+            raise error
+
+        monkeypatch.setitem(module._ACTIONS, "run", run)
+        return main(["run", "--data-dir", str(site.folder)])
+
+    site.lake.pipeline.mkdir(parents=True)
+    assert fails(LakeBusy("another one")) == EXIT_BUSY
+    assert read_failure(site.lake.failure) is None
+    assert fails(LakeUnfit("look at it")) == EXIT_UNFIT
+    assert fails(LakeBusy("another one")) == EXIT_BUSY
+    told = read_failure(site.lake.failure)
+    assert told is not None
+    assert told.reason == "look at it"
+
+
+@pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "spark:head", ""])
+def test_a_master_that_is_none_is_told_with_what_is_expected(
+    master: str, site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--data-dir", str(site.folder), f"--master={master}"]) == EXIT_UNUSABLE
+    assert "spark.master: expected local, local[N] or local[*], or a cluster" in said(capsys)
+
+
+@pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
+def test_what_is_done_by_hand_looks_at_the_lock_before_spark_is_started(
+    action: str, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session, "start_session", started)
+    site.lake.pipeline.mkdir(parents=True)
+    holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(site.lake.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert main([action, "--data-dir", str(site.folder), "--lock-seconds", "0.01"]) == EXIT_BUSY
+        assert "found a lock held by another pipeline" in said(capsys)
+        process.communicate(b"\n")
+    with pytest.raises(AssertionError, match="Spark was started"):
+        main([action, "--data-dir", str(site.folder)])
+
+
+@pytest.mark.parametrize("options", [["optimize"], ["retention"], ["retention", "--preview"], ["rebuild"]])
+def test_what_is_done_by_hand_in_a_folder_without_a_journal_says_so_and_makes_nothing(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
+    folder = tmp_path / "fresh"
+    assert main([*options, "--data-dir", str(folder)]) == EXIT_FAILED
+    assert "found no journal; start the service once, or say with --settings which is meant" in said(capsys)
+    assert not folder.exists()
+
+
+def test_a_lake_that_lost_its_journal_can_still_be_compacted(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object) -> None:
+        raise StoreUnavailable("Spark was started")
+
+    monkeypatch.setattr(session, "start_session", started)
+    site.write(3)
+    write_lake(site.folder)
+    site.lake.journal.unlink()
+    assert main(["optimize", "--data-dir", str(site.folder)]) == EXIT_FAILED
+    assert "Spark was started" in said(capsys)
+
+
+def test_of_a_journal_without_a_lake_nothing_would_go(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
+    site.write(3)
+    rules = """--retention={"default": {"seconds": 1}}"""
+    assert main(["retention", "--preview", "--data-dir", str(site.folder), rules]) == 0
+    assert said(capsys) == '{"event": "preview", "namespaces": []}\n'
+    assert not site.lake.folder.exists()
+
+
+@pytest.fixture
+def by_hand(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Everything that is done by hand takes no time and changes nothing."""
+    site.lake.pipeline.mkdir(parents=True)
+    monkeypatch.setattr(lake, "size", lambda *_: TableSize(4, 700))
+    monkeypatch.setattr(module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=site.lake)))
+    monkeypatch.setattr(jobs, "prepare", lambda _: None)
+    monkeypatch.setattr(maintenance, "optimize", lambda _: None)
+    monkeypatch.setattr(maintenance, "vacuum", lambda _: None)
+    monkeypatch.setattr(retention, "forget", lambda *_: 17)
+    return site
+
+
+def test_upkeep_by_hand_is_told_by_the_status(by_hand: Site) -> None:
+    failures = {"optimize": "a damaged file", "moment": "another one"}
+    publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, upkeep_failures=failures))
+    assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
+    found = read_watermark(by_hand.lake.watermark)
+    assert found.optimized is not None
+    assert found.vacuumed is not None
+    assert (found.seq, found.erased, found.upkeep_failures) == (3, 2, {"moment": "another one"})
+    assert (found.tables["events"], found.compacted["events"]) == (TableSize(4, 700), 4)
+
+
+@pytest.mark.parametrize("before", [Forgetting("2030-01-15T00:00:00.000000Z", 3), None])
+def test_retention_by_hand_is_told_and_the_pipeline_believes_what_it_has(
+    before: Forgetting | None, by_hand: Site
+) -> None:
+    publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
+    rules = """--retention={"default": {"seconds": 1}}"""
+    for _ in range(2):
+        assert main(["retention", "--data-dir", str(by_hand.folder), rules]) == 0
+    found = read_watermark(by_hand.lake.watermark).retention
+    assert found is not None
+    assert found.by_hand is not None
+    assert datetime.now(UTC) - datetime.fromisoformat(found.by_hand) < timedelta(hours=1)
+    assert found.events == 17
+    assert before is None or found.at == before.at
+
+
+def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipeline(by_hand: Site) -> None:
+    by_hand.lake.watermark.write_text("half of")
+    assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
+    assert by_hand.lake.watermark.read_text() == "half of"
+
+
+@pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])
+def test_whoever_writes_the_lake_mends_it_first(
+    options: list[str], site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who only looks leaves it as it is."""
+    site.write(3)
+    write_lake(site.folder)
+    os.utime(site.lake.watermark, ns=(1, 1))
+    write_events(site.folder, [])
+    newest = Path(site.lake.path(EVENTS)) / "_delta_log" / f"{1:020}.json"
+    os.truncate(newest, 0)
+
+    def ready(*_: object) -> None:
+        assert newest.exists() is ("--preview" in options)
+        raise StoreUnavailable("as far as needed")
+
+    spark = SimpleNamespace(version="4", stop=lambda: None)
+    monkeypatch.setattr(session, "start_session", lambda _: spark)
+    monkeypatch.setattr(session, "lake_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(Target, "of", ready)
+    assert main([*options, "--data-dir", str(site.folder)]) == EXIT_FAILED
+    output = said(capsys)
+    assert "as far as needed" in output
+    assert ('"event": "log mended"' in output) is ("--preview" not in options)
+
+
+def test_the_status_is_known_without_spark(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.write(3)
+    assert main(["status", "--data-dir", str(site.folder)]) == 0
+    assert '"lag_events": 3' in said(capsys)
+    assert main(["status", "--data-dir", str(site.folder / "nowhere")]) == 1
+    assert "found no journal" in said(capsys)
+
+
+def test_a_comparison_says_each_difference_and_ends_with_1(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.write(5)
+    write_lake(site.folder)
+    arguments = ["verify", "--data-dir", str(site.folder), "--all", "--restart"]
+    assert main(arguments) == 0
+    assert '"event": "verified", "first": 1, "last": 5, "entities": 5, "differences": 0' in said(capsys)
+    write_events(site.folder, [row for row in site.table(EVENTS) if row["seq"] != 4])
+    assert main(arguments) == EXIT_FAILED
+    assert said(capsys).splitlines()[-2:] == [
+        '{"event": "difference", "table": "events", "what": "missing in the lake", "entity": "acme.site:lamp-3", '
+        '"revision": 1, "seq": 4}',
+        '{"event": "verified", "first": 1, "last": 5, "entities": 4, "differences": 1, "shown": 1, "waiting": 0, '
+        '"erasures_pending": 0, "indexed": 5, "unindexed": 0}',
+    ]
+
+
+def test_what_ended_the_pipeline_is_in_its_status(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.lake.pipeline.mkdir(parents=True)
+    tamper(site, "PRAGMA user_version = 99")
+    assert main(["status", "--data-dir", str(site.folder)]) == EXIT_UNFIT
+    tamper(site, f"PRAGMA user_version = {len(STEPS)}")
+    with PipelineProcess(site, "run", "--jars", str(site.folder)) as process:
+        assert process.wait() == EXIT_MISSING, process.output()
+    said(capsys)
+    assert main(["status", "--data-dir", str(site.folder)]) == 0
+    assert '"exit_code": 4, "reason": ' in said(capsys)
+
+
+class Cluster:
+    """A standalone master and two workers, from pyspark's own jars."""
+
+    def __init__(self, folder: Path) -> None:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        self._command = ["java", "-Xmx256m", "-cp", str(home / "jars" / "*")]
+        self._variables = {
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "JDK_JAVA_OPTIONS": QUICK_JAVA,
+        }
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, kind: str, *arguments: str) -> Path:
+        """One daemon; its log."""
+        log = self._folder / f"{name}.log"
+        place = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        with log.open("wb") as file:
+            self._processes.append(
+                subprocess.Popen(
+                    [*self._command, f"org.apache.spark.deploy.{kind}", *place, *arguments],
+                    stdout=file,
+                    stderr=file,
+                    env={**os.environ, **self._variables},
+                )
+            )
+        return log
+
+    def start_all(self, workers: int) -> str:
+        """The master's address, when every worker is known to it."""
+        log = self.start("master", "master.Master")
+        wait_until_sync(lambda: "spark://" in log.read_text(), WITHIN)
+        text = log.read_text()
+        master = text[text.index("spark://") :].split()[0].rstrip(",.")
+        for number in range(workers):
+            folder = str(self._folder / f"work-{number}")
+            size = ("--cores", "1", "--memory", "600m")
+            self.start(f"worker-{number}", "worker.Worker", "--work-dir", folder, *size, master)
+        wait_until_sync(lambda: log.read_text().count("Registering worker") >= workers, WITHIN)
+        return master
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait(WITHIN)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Any]:
+    made = Cluster(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.spark
+def test_a_cluster_whose_workers_see_the_folder_fills_the_lake(site: Site, cluster: Cluster) -> None:
+    master = cluster.start_all(workers=2)
+    site.write(20_000)
+    options = ["--master", master, "--shared-data-dir", "--once"]
+    for setting in (
+        "spark.executor.memory=512m",
+        "spark.driver.host=127.0.0.1",
+        # Two cores: what suits a large cluster would take minutes.
+        "spark.sql.shuffle.partitions=2",
+        "spark.databricks.delta.snapshotPartitions=2",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism=2",
+    ):
+        options += ["--setting", setting]
+    for _ in range(TRIES):
+        with PipelineProcess(
+            site, "run", *options, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"
+        ) as process:
+            code = process.wait()
+            assert code == 0 or process.is_starved, process.output()
+        if code == 0:
+            break
+    assert read_watermark(site.lake.watermark).seq == 20_000
+    site.assert_equal()

@@ -1,0 +1,124 @@
+"""Streams in the lake: their messages are events like others, and nobody folds them. One real Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectivity.history import HistoryFeed
+from connectivity.published import first_published
+from connectivity.store import Store
+from mappings.ids import EntityId, partition_entity
+from mappings.signals import Event, HistoryQuery
+from spark_store.cold import Cold
+from spark_store.journal import SqliteJournal
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.retention import Retention, Rule, forget
+from spark_store.rebuild import rebuild_journal
+from spark_store.records import Change, Snapshot
+from spark_store.replay import evolve
+from spark_store.tables import LATEST, SNAPSHOTS
+from spark_store.verify import VerifyOptions, verify
+from tests.contract.journal import LATER, MUCH, timestamp
+from tests.support.lake.pipeline_process import Site, take_all
+
+TANK, OTHER, SHORT = map(partition_entity, ("tank/0", "tank/1", "acme.short:hall/é/0"))
+
+
+class Publisher:
+    """Publishes one message of each partition in turn, a second after the other, beside a thing that changes."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.messages: dict[EntityId, list[Event]] = {TANK: [], OTHER: [], SHORT: []}
+        self._newest: dict[EntityId, Snapshot] = {}
+
+    def publish(self, *entities: EntityId, times: int = 1) -> None:
+        changes = []
+        for entity in entities * times:
+            before = self._newest.get(entity)
+            offset = 1 if before is None else before.revision + 1
+            headers = b"{}" if offset % 3 else b'{"ts":%d}' % (2_000_000_000_000 + offset)
+            content = b'"{\\"v\\":%d,\\"\xc3\xbc\\":\\"\\\\n\\"}"' % offset
+            message = Event(entity, offset, timestamp(offset), "published", "/", content, headers)
+            self._newest[entity] = evolve(before, message)
+            self.messages[entity].append(message)
+            changes.append(Change((message,), (self._newest[entity],)))
+        self.site.append(changes)
+
+
+async def resent(store: Store, entity: EntityId, **bounds: Any) -> list[Event]:
+    """All pages of a history."""
+    feed = HistoryFeed.open(store, HistoryQuery(entity, **bounds), datetime.fromisoformat(timestamp(0)))
+    position, found, ended = 0, [], False
+    while not ended:
+        page = await feed.page(position, 3, MUCH)
+        found += page.elements
+        position, ended = page.position, page.then.name == "END"
+    return found
+
+
+async def checked(publisher: Publisher, oldest: dict[EntityId, int], trimmed: int) -> None:
+    """The journal lets go of its beginning, and streams are read from journal and lake."""
+    site = publisher.site
+    store = Store(SqliteJournal.open(site.lake.journal), cold=lambda: Cold(site.lake))
+    while await store.trim(trimmed, LATER):
+        pass
+    for entity, first in oldest.items():
+        kept = [message for message in publisher.messages[entity] if message.revision >= first]
+        assert await store.kept.look(entity) == store.oldest_kept(entity) == first
+        assert await resent(store, entity) == kept
+        assert await resent(store, entity, from_revision=first + 1, to_revision=first + 4) == kept[1:5]
+        named = next((message for message in kept if message.headers != b"{}"), None)
+        assert named is not None
+        last = kept[-1].revision
+        assert await first_published(store, entity, first, last, 2_000_000_000_000 + named.revision) == named.revision
+        assert store.snapshot(entity) == publisher._newest[entity]
+    await store.close()
+
+
+def entities(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(row["entity"] for row in rows)
+
+
+@pytest.mark.spark
+async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_border(
+    spark: SparkSession, site: Site
+) -> None:
+    """Retention by days and by revisions, twice; comparisons, and a rebuild of the journal: offsets go on."""
+    publisher, target = Publisher(site), Target.of(spark, site.folder)
+    publisher.publish(TANK, OTHER, SHORT, times=16)
+    site.write(4, entities=2)
+    take_all(spark, site)
+    site.assert_equal()
+    rows = {row["entity"]: row for row in site.table(LATEST) if row["entity_type"] == "stream"}
+    assert {name: (row["revision"], row["state"], row["deleted"]) for name, row in rows.items()} == {
+        each.id: (16, "{}", False) for each in publisher.messages
+    }
+    assert {row["namespace"] for row in rows.values()} == {"", "acme.short"}
+    await checked(publisher, {TANK: 1, OTHER: 1, SHORT: 1}, trimmed=30)
+    # Case R24: what is past its time is not resent, and the message after it knows no predecessor.
+    now = datetime.fromisoformat(timestamp(16)) + timedelta(seconds=0.5)
+    rules = Retention(Rule(timedelta(seconds=10)), {"acme.short": Rule(revisions=4), "acme.site": Rule()})
+    assert forget(target, rules, now) == 5 + 5 + 12
+    await checked(publisher, {TANK: 6, OTHER: 6, SHORT: 13}, trimmed=46)
+    found = {row["entity"]: row for row in site.table(SNAPSHOTS)}
+    assert {name: row["revision"] for name, row in found.items()} == {TANK.id: 5, OTHER.id: 5, SHORT.id: 12}
+    assert {row["created"].isoformat() for row in found.values()} == {timestamp(1).replace("Z", "+00:00")}
+    options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now), fold_all=True)
+    assert verify(site.lake, options).differences == []
+    # A second time it goes on from what the first one has left.
+    assert forget(target, Retention(Rule(), {"": Rule(revisions=3)}), now) == 8 + 8
+    left = {(row["entity"], row["revision"]): row for row in site.table(SNAPSHOTS)}
+    assert sorted(left) == [(SHORT.id, 12), (TANK.id, 13), (OTHER.id, 13)]
+    assert left[TANK.id, 13]["created"].isoformat() == timestamp(1).replace("Z", "+00:00")
+    # A journal that has lost its states goes on with the next offset.
+    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+        journal.within(lambda it: it.execute("UPDATE entities SET revision = 7, modified = '' WHERE type = 'stream'"))
+        journal.commit()
+    assert rebuild_journal(site.lake).changed == 3
+    await checked(publisher, {OTHER: 14, SHORT: 13}, trimmed=46)

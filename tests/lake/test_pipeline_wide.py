@@ -1,0 +1,214 @@
+"""Wide queries on a real Spark, over Spark Connect: answered, limited, stopped, refused."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from mappings.ids import EntityId, EntityType
+from spark_store import erasure, rql
+from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, ResultTooLarge, TimeIsUp, TooManyRows
+from spark_store.export import Export
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.selection import Selection
+from spark_store.session import connect_port, java_pid
+from spark_store.sql import literal
+from spark_store.tables import EVENTS, LATEST
+from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries
+from tests.contract.journal import TANK, change, published, timestamp
+from tests.support.lake.pipeline_process import WITHIN, Site, take_all
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.spark
+
+ENDLESS = Sql("SELECT max(a.id * 1.5 + b.id) AS most FROM range(0, 100000000) AS a CROSS JOIN range(0, 10000000) AS b")
+"""Minutes of work on any machine, without a row before its end."""
+
+EXPORTED = ("entity", "entity_type", "revision", "seq", "value")
+
+LONG = Limits(WITHIN)
+
+
+def wide(site: Site, address: str) -> WideQueries:
+    return WideQueries(site.lake, lambda: address)
+
+
+def is_idle(spark: SparkSession) -> bool:
+    """Whether no task runs, for whoever."""
+    return not spark.sparkContext.statusTracker().getActiveJobsIds()
+
+
+def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: Site, address: str) -> None:
+    site.write(20, entities=3)
+    take_all(spark, site)
+    asking, odd = wide(site, address), "it's {odd} \\n \n ${x} ` -- é😀"
+    counted = Sql(
+        f"WITH mine AS (SELECT * FROM events WHERE entity <> {literal(odd)}) "
+        f"SELECT entity, count(*) AS n, {literal(odd)} AS odd FROM mine JOIN latest USING (entity) GROUP BY 1 ORDER BY 1"
+    )
+    with asking.run(counted, LONG) as answer:
+        assert pa.Table.from_batches(answer).to_pydict() == {
+            "entity": [f"acme.site:lamp-{number}" for number in range(3)],
+            "n": [7, 7, 6],
+            "odd": [odd] * 3,
+        }
+
+    def newest(tables: Tables) -> object:
+        return tables.read(LATEST).where("revision = 7").select("entity", "modified").orderBy("entity")
+
+    with asking.run(newest, LONG) as answer:
+        table = pa.Table.from_batches(answer)
+    assert table.column("entity").to_pylist() == ["acme.site:lamp-0", "acme.site:lamp-1"]
+    assert table.schema.field("modified").type == pa.timestamp("us", "UTC")
+    # A version that was, while there is a newer one.
+    version = spark.sql(f"DESCRIBE HISTORY delta.`{site.lake.path(EVENTS)}` LIMIT 1").collect()[0]["version"]
+    site.write(5)
+    take_all(spark, site)
+    for versions, expected in (({"events": version}, 20), ({}, 25)):
+        with asking.run(Sql("SELECT count(*) AS n FROM events", versions=versions), LONG) as answer:
+            assert [batch.to_pydict() for batch in answer] == [{"n": [expected]}]
+
+
+def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, site: Site, address: str) -> None:
+    asking = wide(site, address)
+    with pytest.raises(TimeIsUp, match="after 3 s, which is its limit"), asking.run(ENDLESS, Limits(3)) as answer:
+        next(answer)
+    wait_until_sync(lambda: is_idle(spark), WITHIN)
+    many = Sql("SELECT id FROM range(0, 50000, 1, 8)")
+    with pytest.raises(TooManyRows, match="expected at most 100"), asking.run(many, Limits(WITHIN, 100)) as answer:
+        list(answer)
+    with asking.run(many, Limits(WITHIN, 50000)) as answer:
+        assert sum(batch.num_rows for batch in answer) == answer.rows == 50000
+    # 512 MiB that do not fit into an eighth of a gigabyte.
+    huge = Sql("SELECT repeat(uuid(), 16384) AS text FROM range(0, 1024, 1, 64)")
+    with pytest.raises(ResultTooLarge, match="may hold at once"), asking.run(huge, LONG) as answer:
+        for _ in answer:
+            pass
+    wait_until_sync(lambda: is_idle(spark), WITHIN)
+
+
+def test_a_query_is_stopped_from_another_thread_wherever_it_is(spark: SparkSession, site: Site, address: str) -> None:
+    asking, cancellation = WideQueries(site.lake, lambda: address, at_once=1), Cancellation()
+    outcomes: list[BaseException] = []
+
+    def ask(stop: Cancellation) -> None:
+        try:
+            with asking.run(ENDLESS, LONG, stop) as answer:
+                next(answer)
+        except BaseException as error:
+            outcomes.append(error)
+
+    running = threading.Thread(target=ask, args=(cancellation,))
+    running.start()
+    wait_until_sync(lambda: not is_idle(spark), WITHIN)
+    # Another one waits for its turn, and is stopped there.
+    other = Cancellation()
+    waiting = threading.Thread(target=ask, args=(other,))
+    waiting.start()
+    other.cancel()
+    waiting.join(WITHIN)
+    assert [type(it) for it in outcomes] == [QueryCancelled]
+    assert running.is_alive()
+    cancellation.cancel()
+    running.join(WITHIN)
+    assert [type(it) for it in outcomes] == [QueryCancelled, QueryCancelled]
+    wait_until_sync(lambda: is_idle(spark), WITHIN)
+    # One that is asked for too late, and one that is left before its end.
+    with pytest.raises(QueryCancelled):
+        asking.run(ENDLESS, LONG, cancellation)
+    with asking.run(Sql("SELECT id, repeat(uuid(), 1000) FROM range(0, 100000, 1, 1000)"), LONG) as answer:
+        next(answer)
+    wait_until_sync(lambda: is_idle(spark), WITHIN)
+    with asking.run(Sql("SELECT 1 AS one"), LONG) as answer:
+        assert [batch.to_pydict() for batch in answer] == [{"one": [1]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELEC 1", "PARSE_SYNTAX_ERROR"),
+        ("SELECT nothing FROM latest", "latest"),
+        ("SELECT raise_error('no')", "USER_RAISED_EXCEPTION"),
+    ],
+)
+def test_what_spark_refuses_is_said_in_its_words(
+    text: str, said: str, site: Site, address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(QueryRefused, match=said) as refused, wide(site, address).run(Sql(text), LONG) as answer:
+        next(answer)
+    assert "JVM" not in str(refused.value)
+    assert "QueryContextLogger" not in "".join(capfd.readouterr())
+
+
+def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Site, address: str) -> None:
+    port = connect_port(spark)
+    listening = [it.laddr for it in psutil.Process(java_pid(spark)).net_connections() if it.status == "LISTEN"]
+    assert {it.ip for it in listening if it.port == port} <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert port in {it.port for it in listening}
+    token = address.partition("token=")[2]
+    assert token not in " ".join(psutil.Process(java_pid(spark)).cmdline())
+    for wrong in (f"sc://localhost:{port}/;token=guessed", f"sc://localhost:{port}"):
+        with (
+            pytest.raises(NoPipeline, match="token"),
+            WideQueries(site.lake, lambda url=wrong: url).run(Sql("SELECT 1"), LONG) as answer,
+        ):
+            next(answer)
+    with pytest.raises(NoPipeline, match="expected a pipeline"):
+        list(WideQueries(site.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
+
+
+def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
+    spark: SparkSession, site: Site, address: str, tmp_path: Path
+) -> None:
+    policy, other = (
+        EntityId(EntityType.POLICY, "acme.site", "lamp-1"),
+        EntityId(EntityType.THING, "it's.$other", "lämp"),
+    )
+    site.write(40, entities=5)
+    site.append([change(policy, 1), change(other, 1), change(other, 2, b'{"text":"it\'s \\\\ ${x}"}')])
+    site.append([published(TANK, 1, rb'"{\"v\":1}"')])
+    take_all(spark, site)
+    site.write(12, entities=7)
+    site.append([change(policy, 2), change(other, 3), published(TANK, 2, b'"{nope"', b'{"ts":1}')])
+    with Follower.open(site.lake.journal) as follower:
+        entries = sorted(
+            follower.entries(1, follower.newest()), key=lambda it: (it.entity, it.entity_type, it.revision)
+        )
+    expected = [(it.entity, it.entity_type, it.revision, it.seq, it.value and it.value.decode()) for it in entries]
+
+    def exported(selection: Selection, **options: object) -> list[tuple[object, ...]]:
+        export = Export(wide(site, address), LONG, **options)  # type: ignore[arg-type]
+        export.run(selection, tmp_path / "it.parquet", force=True)
+        table = pq.read_table(tmp_path / "it.parquet")
+        return list(zip(*(table.column(name).to_pylist() for name in EXPORTED), strict=True))
+
+    assert exported(Selection()) == expected
+    # Asked for in about six parts.
+    assert exported(Selection(), part_bytes=1024) == expected
+    assert exported(Selection(entity=other.id)) == [it for it in expected if it[0] == other.id]
+    assert [it[4] for it in exported(Selection(TANK.id, "stream"))] == [r'"{\"v\":1}"', '"{nope"']
+    some = Selection(namespace="acme.site", entity_type="thing", first=3, last=9)
+    assert exported(some) == [it for it in expected if it[1] == "thing" and it[0][:4] == "acme" and 3 <= it[2] <= 9]
+    counter = Selection(predicate=rql.parse('and(ge(attributes/counter,7),ne(thingId,"acme.site:lamp-0"))'))
+    found = exported(counter)
+    assert found == [
+        it for it in expected if it[1] == "thing" and it[4].isdigit() and int(it[4]) >= 7 and it[0][-1] != "0"
+    ]
+    assert {it[2] for it in found} == {8, 9, 10}, "some of the lake, some of the journal"
+    moment = datetime.fromisoformat(timestamp(4))
+    assert exported(Selection(since=moment, until=moment + timedelta(seconds=1))) == [
+        it for it in expected if it[2] == 4
+    ]
+    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+        journal.within(lambda it: erasure.begin(it, "thing", other.id, timestamp(5), "anna"))
+        journal.commit()
+    assert exported(Selection()) == [it for it in expected if it[0] != other.id], "the lake still has it"

@@ -1,0 +1,225 @@
+"""Which events are past their time, and what is left of them. One real Spark, and pure rules."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store.pipeline import moments, snapshots
+from spark_store.pipeline import retention as module
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.retention import Forgotten, Retention, Rule, believed, fold, forget, preview
+from spark_store.records import Change, Snapshot
+from spark_store.replay import evolve
+from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
+from spark_store.verify import VerifyOptions, verify
+from tests.contract.journal import timestamp
+from tests.support.lake.pipeline_process import Site, take_all
+
+NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Rule(), "false"),
+        (Rule(DAY), "ts < timestamp'2030-01-14T12:00:00+00:00'"),
+        (Rule(revisions=7), "revision <= newest - 7"),
+        (Rule(DAY, 7), "ts < timestamp'2030-01-14T12:00:00+00:00' AND revision <= newest - 7"),
+        # Longer than there has been a calendar.
+        (Rule(1_000_000 * DAY), "ts < timestamp'0001-01-01T00:00:00+00:00'"),
+    ],
+)
+def test_an_event_goes_when_nothing_keeps_it(rule: Rule, expected: str) -> None:
+    assert rule.expired(NOW, {}) == expected
+
+
+def test_what_was_written_after_something_young_does_not_go_by_its_time() -> None:
+    """The clock was behind when it was written."""
+    young = "ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40"
+    assert Rule(DAY, 7).expired(NOW, {DAY: 40}) == f"{young} AND revision <= newest - 7"
+    rules = Retention(Rule(DAY), {"acme": Rule(2 * DAY), "forever": Rule()})
+    assert rules.ages == {DAY, 2 * DAY}
+    assert rules.expired(NOW, {DAY: 40, 2 * DAY: None}) == (
+        "(ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40 AND namespace <> 'acme' AND namespace <> 'forever')"
+        " OR (namespace = 'acme' AND ts < timestamp'2030-01-13T12:00:00+00:00')"
+        " OR (namespace = 'forever' AND false)"
+    )
+
+
+def test_a_namespace_of_its_own_is_outside_the_default() -> None:
+    rules = {"default": {"seconds": 86400.0}, "acme": {}, "o'site": {"revisions": 3}}
+    assert Retention.of(rules) == Retention(Rule(DAY), {"acme": Rule(), "o'site": Rule(revisions=3)})
+    assert Retention.of(rules).expired(NOW, {}) == (
+        r"(ts < timestamp'2030-01-14T12:00:00+00:00' AND namespace <> 'acme' AND namespace <> 'o\'site')"
+        r" OR (namespace = 'acme' AND false)"
+        r" OR (namespace = 'o\'site' AND revision <= newest - 3)"
+    )
+    assert Retention.of({}).is_forever
+    assert not Retention.of(rules).is_forever
+
+
+def row(
+    revision: int, value: str | None = "1", action: str = "modified", path: str = "/attributes/n"
+) -> dict[str, Any]:
+    """A row of `events` of one lamp."""
+    return {
+        "entity_type": "thing", "entity": "acme:lamp", "namespace": "acme", "revision": revision,
+        "ts": timestamp(revision), "action": action, "path": path, "value": value, "headers": "{}", "seq": revision + 50,
+    }  # fmt: skip
+
+
+def test_folding_goes_on_from_a_snapshot_and_ends_where_something_is_missing() -> None:
+    created = row(1, '{"policyId":"acme:pol","attributes":{"big":9007199254740993}}', "created", "/")
+    first = fold(None, [created, row(2)])
+    assert first == {
+        "entity_type": "thing", "entity": "acme:lamp", "namespace": "acme", "revision": 2, "seq": 52,
+        "policy_id": "acme:pol", "created": timestamp(1), "modified": timestamp(2), "deleted": False,
+        "state": '{"policyId":"acme:pol","attributes":{"big":9007199254740993,"n":1}}',
+    }  # fmt: skip
+    gone = fold(first, [row(3, None, "deleted", "/")])
+    assert gone is not None
+    assert (gone["revision"], gone["deleted"], gone["state"], gone["policy_id"]) == (3, True, None, "acme:pol")
+    assert fold(first, []) == first
+    assert fold(None, [row(2)]) is None, "the first event is not there"
+    assert fold(first, [row(3), row(5)]) is None
+    assert fold(None, []) is None
+
+
+def test_a_snapshot_that_stands_for_events_has_what_they_said_about_the_thing() -> None:
+    said = {"headers": '{"_metadata":[["/attributes/n/unit","kg"]]}'}
+    created = row(1, '{"attributes":{"n":1}}', "created", "/")
+    made = fold(None, [created | said, row(2)])
+    assert made is not None
+    assert made["state"] == '{"attributes":{"n":1},"_metadata":{"attributes":{"n":{"unit":"kg"}}}}'
+
+
+def test_a_creation_needs_nothing_before_it() -> None:
+    """An entity that was erased and made again: what is left of it begins with a creation."""
+    made = fold(None, [row(7, '{"attributes":{"n":5}}', "created", "/"), row(8)])
+    assert made is not None
+    assert (made["revision"], made["state"], made["created"]) == (8, '{"attributes":{"n":1}}', timestamp(7))
+
+
+def test_a_lake_into_which_nothing_comes_keeps_what_it_has() -> None:
+    newest = NOW - DAY
+    assert believed(newest, NOW + 400 * DAY) == newest
+    assert believed(NOW + DAY, NOW) == NOW
+    assert believed(None, NOW) == NOW
+
+
+def lamp(namespace: str, name: str) -> EntityId:
+    return EntityId(EntityType.THING, namespace, name)
+
+
+class Lamps:
+    """Things whose states are what their events lead to."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._newest: dict[EntityId, Snapshot] = {}
+
+    def write(self, entity: EntityId, *revisions: int) -> None:
+        for revision in revisions:
+            value, path = (
+                (b'{"attributes":{"n":0}}', "/") if revision == 1 else (str(revision).encode(), "/attributes/n")
+            )
+            event = Event(entity, revision, timestamp(revision), "modified", path, value, b"{}")
+            snapshot = self._newest[entity] = evolve(self._newest.get(entity), event)
+            self._site.append([Change((event,), (snapshot,))])
+
+
+@pytest.mark.spark
+def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: SparkSession, site: Site) -> None:
+    """By days, by revisions, by both; an entity that loses everything; snapshots that are there and others that are not."""
+    lamps, target = Lamps(site), Target.of(spark, site.folder)
+    old, counted, kept, both = lamp("old", "a"), lamp("counted", "b"), lamp("it's.kept", "c"), lamp("both", "d")
+    for entity in (old, counted, kept, both):
+        lamps.write(entity, *range(1, 5))
+    lamps.write(lamp("old", "still"), 1, 2)
+    take_all(spark, site)
+    assert snapshots.take(target, 4) == 4
+    assert moments.keep(target, 18) == 5
+    for revision in range(5, 9):
+        for entity in (counted, both, old):
+            lamps.write(entity, revision)
+    take_all(spark, site)
+    # Between the sixth and the seventh second.
+    now = datetime.fromisoformat(timestamp(6)) + timedelta(seconds=1.5)
+    rules = Retention(
+        Rule(timedelta(seconds=1)),
+        {"counted": Rule(revisions=2), "it's.kept": Rule(1_000_000 * DAY), "both": Rule(timedelta(seconds=1), 4)},
+    )
+    assert preview(target, rules, now) == [
+        Forgotten("both", 4, 1, timestamp(1), timestamp(4)),
+        Forgotten("counted", 6, 1, timestamp(1), timestamp(6)),
+        Forgotten("old", 8, 2, timestamp(1), timestamp(6)),
+    ]
+    assert len(site.table(EVENTS)) == 30
+    assert forget(target, rules, now) == 18
+    left: dict[str, list[int]] = {}
+    for event in site.table(EVENTS):
+        left.setdefault(event["entity"], []).append(event["revision"])
+    assert {entity: sorted(revisions) for entity, revisions in left.items()} == {
+        "old:a": [7, 8], "counted:b": [7, 8], "both:d": [5, 6, 7, 8], "it's.kept:c": [1, 2, 3, 4],
+    }  # fmt: skip
+    found = {(it["entity"], it["revision"]): it for it in site.table(SNAPSHOTS)}
+    assert sorted(found) == [("both:d", 4), ("counted:b", 6), ("it's.kept:c", 4), ("old:a", 6), ("old:still", 2)]
+    assert found["counted:b", 6]["state"] == '{"attributes":{"n":6}}'
+    assert (found["counted:b", 6]["seq"], found["old:a", 6]["seq"]) == (22, 24)
+    assert found["counted:b", 6]["modified"].isoformat() == timestamp(6).replace("Z", "+00:00")
+    # What is before a border is not in a moment either.
+    assert sorted(it["entity"] for it in site.table(MOMENTS)) == ["both:d", "it's.kept:c", "old:still"]
+    assert found["old:still", 2] == next(it for it in site.table(LATEST) if it["entity"] == "old:still")
+    # Nothing more, and nothing that the journal has comes back or is missed.
+    assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])
+    options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now))
+    assert verify(site.lake, options).differences == []
+    take_all(spark, site)
+    assert len(site.table(EVENTS)) == 12
+    assert forget(target, Retention(), now) == 0
+
+
+@pytest.mark.spark
+def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: Site) -> None:
+    lamps, target = Lamps(site), Target.of(spark, site.folder)
+    lamps.write(lamp("a", "old"), *range(1, 9))
+    lamps.write(lamp("a", "behind"), 1, 2)
+    lamps.write(lamp("a", "old"), 9)
+    take_all(spark, site)
+    rules, now = Retention(Rule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
+    # Not the eighth: it is just a second old.
+    assert preview(target, rules, now) == [Forgotten("a", 7, 1, timestamp(1), timestamp(7))]
+    assert forget(target, rules, now) == 7
+    assert sorted((it["entity"], it["revision"]) for it in site.table(EVENTS)) == [
+        ("a:behind", 1), ("a:behind", 2), ("a:old", 8), ("a:old", 9),
+    ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_a_retention_that_was_killed_is_done_by_the_next_one(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Lamps(site).write(lamp("old", "a"), *range(1, 7))
+    take_all(spark, site)
+    target, rules = Target.of(spark, site.folder), Retention(Rule(revisions=2))
+    delete = module._delete
+
+    def killed(*given: Any) -> None:
+        if given[1] is EVENTS:
+            raise KeyboardInterrupt
+        delete(*given)
+
+    monkeypatch.setattr(module, "_delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        forget(target, rules, NOW)
+    assert len(site.table(EVENTS)) == 6
+    monkeypatch.setattr(module, "_delete", delete)
+    assert forget(target, rules, NOW) == 4
+    assert [it["revision"] for it in site.table(SNAPSHOTS)] == [4], "once"

@@ -1,0 +1,325 @@
+"""Connecting to an AMQP broker: virtual hosts, TLS, and what each refusal is called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from connectivity.brokers.base import Outgoing
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.hosts import HostRules, in_force
+from mappings.envelope import Envelope
+from tests.contract.link import Publishing, Taker, examined, lost, numbered
+from tests.support.amqp_link import AmqpWorld
+from tests.support.brokers import free_port
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.broker("rabbitmq")
+
+
+@pytest.fixture
+async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
+    async with AmqpWorld.at(rabbitmq) as made:
+        yield made
+
+
+async def refusal(world: AmqpWorld, uri: str | None = None, **options: str) -> LinkError:
+    """Why no link can be made."""
+    if uri is not None:
+        world.document["uri"] = uri
+    with pytest.raises(LinkError) as caught:
+        await world.connect(**options)
+    return caught.value
+
+
+@asynccontextmanager
+async def somebody(answer: bytes) -> AsyncIterator[str]:
+    """The address of a server that answers so to whoever comes, and then is silent."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(answer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"amqp://service:right@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for writer in writers:
+            writer.transport.abort()
+
+
+# ── virtual hosts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_1_2_a_virtual_host_is_a_world_of_its_own(rabbitmq: RabbitMQ) -> None:
+    async with AmqpWorld.at(rabbitmq, "fleet") as world:
+        link = await world.connect()
+        await world.send([b"in fleet"])
+        assert await Taker(link).payloads(1) == [b"in fleet"]
+        await link.close()
+
+
+async def test_1_2_an_unknown_virtual_host_is_named(world: AmqpWorld) -> None:
+    error = await refusal(world, world.broker.uri(vhost="no/where"))
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.MISSING_ADDRESS)
+    assert "no/where" in error.words
+
+
+async def test_1_2_a_virtual_host_that_is_not_ours_is_not_authorized(world: AmqpWorld) -> None:
+    error = await refusal(world, world.broker.uri("stranger", vhost="fleet"))
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+    assert "fleet" in error.words
+
+
+# ── credentials and rights ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("login", ["service:wrong", "nobody:right", "f%3A%2F:p%40ss"])
+async def test_bad_credentials_are_refused_with_the_words_of_the_broker(world: AmqpWorld, login: str) -> None:
+    error = await refusal(world, f"amqp://{login}@{world.broker.host}:{world.broker.port}")
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.BAD_CREDENTIALS)
+    assert error.words.startswith("ACCESS_REFUSED - Login was refused")
+
+
+async def test_a_queue_that_we_may_not_read_is_not_authorized(world: AmqpWorld) -> None:
+    error = await refusal(world, world.broker.uri("stranger"))
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+    assert world.source in error.words
+    assert "stranger" in error.words
+
+
+async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_the_link(world: AmqpWorld) -> None:
+    made = await world.bystander.channel.declare_exchange(f"{world.source}.ex")
+    world.sources()
+    world.document["uri"] = world.broker.uri("stranger")
+    world.document["targets"] = [
+        {"address": f"{made.name}/key", "topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:all"]}
+    ]
+    link = await world.connect()
+    publishing = Publishing(link)
+    for _ in range(2):
+        publishing.give(Outgoing(f"{made.name}/key", Envelope(b"no")))
+    for error in await publishing.all_done():
+        assert isinstance(error, PublishFailed)
+        assert str(error).startswith("not authorized: ACCESS_REFUSED")
+        assert made.name in str(error)
+    assert not link.lost.done()
+    await link.close()
+
+
+async def test_an_examination_names_a_queue_that_we_may_not_read(world: AmqpWorld) -> None:
+    """Also while messages wait there: none of them is taken, and none comes marked later."""
+    await world.send([b"waits"])
+    world.document["uri"] = world.broker.uri("stranger")
+    [[found]] = (await examined(world.definition)).sources
+    assert found.error is not None
+    assert found.error.detail is Detail.NOT_AUTHORIZED
+    assert "stranger" in found.error.words
+
+
+async def test_an_examination_looks_for_exchanges_and_for_queues_of_answers(world: AmqpWorld) -> None:
+    made = await world.bystander.channel.declare_exchange(f"{world.source}.ex")
+    addresses = (f"{made.name}/{{{{ thing:id }}}}", "gone/key", "/gone.queue", "/{{ header:reply-to }}", world.out)
+    topics = ["_/_/things/twin/events"]
+    world.document["targets"] = [
+        {"address": address, "topics": topics, "authorizationContext": ["lab:all"]} for address in addresses
+    ]
+    found = await examined(world.definition)
+    assert [(each.error and each.error.detail, each.is_known) for each in found.targets] == [
+        (None, True),
+        (Detail.MISSING_ADDRESS, True),
+        (Detail.MISSING_ADDRESS, True),
+        (None, False),
+        (None, True),
+    ]
+
+
+async def test_an_examination_that_does_not_get_in_says_why(world: AmqpWorld) -> None:
+    world.document["uri"] = f"amqp://service:wrong@{world.broker.host}:{world.broker.port}"
+    with pytest.raises(ConnectionRefused) as refused:
+        await examined(world.definition)
+    assert refused.value.detail is Detail.BAD_CREDENTIALS
+
+
+# ── queues and exchanges ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_2_3_1_missing_queues_are_named_all_together(world: AmqpWorld) -> None:
+    world.sources([world.source, "gone-1"], ["gone-2"])
+    error = await refusal(world)
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.MISSING_ADDRESS)
+    assert error.words == ("NOT_FOUND - no queue 'gone-1' in vhost '/'; NOT_FOUND - no queue 'gone-2' in vhost '/'")
+
+
+async def test_2_3_1_a_queue_that_has_come_back_is_consumed(world: AmqpWorld) -> None:
+    await world.bystander.channel.queue_delete(world.source)
+    assert (await refusal(world)).detail is Detail.MISSING_ADDRESS
+    await world.bystander.queue(world.source)
+    link = await world.connect()
+    await world.send([b"back"])
+    assert await Taker(link).payloads(1) == [b"back"]
+    await link.close()
+
+
+async def test_2_3_1_a_missing_exchange_of_a_target_is_said_and_the_link_stays_up(world: AmqpWorld) -> None:
+    world.document["targets"] = [
+        {
+            "address": "not-there/{{ thing:name }}",
+            "topics": ["_/_/things/twin/events"],
+            "authorizationContext": ["lab:all"],
+        }
+    ]
+    with capture_logs() as logs:
+        link = await world.connect()
+    [said] = [each for each in logs if each["event"] == "an exchange is missing"]
+    assert (said["exchange"], said["log_level"]) == ("not-there", "warning")
+    await link.close()
+
+
+async def test_a_queue_that_somebody_has_for_himself_is_named(world: AmqpWorld) -> None:
+    name = f"{world.source}.exclusive"
+    await world.bystander.channel.declare_queue(name, exclusive=True)
+    world.sources([name])
+    error = await refusal(world)
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+    assert name in error.words
+
+
+async def test_too_few_channels_are_refused_in_the_words_of_the_broker(world: AmqpWorld) -> None:
+    error = await refusal(world, requestedChannelMax="1")
+    assert error.detail is Detail.REFUSED_BY_BROKER
+    assert "channel" in error.words
+
+
+# ── TLS ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def over_tls(world: AmqpWorld, host: str = "localhost", **more: Any) -> AmqpWorld:
+    world.document.update({"uri": world.broker.uri(tls=True, host=host), **more})
+    return world
+
+
+async def test_a_given_ca_is_trusted(world: AmqpWorld) -> None:
+    assert world.broker.certificates is not None
+    link = await over_tls(world, ca=world.broker.certificates.ca.read_text()).connect()
+    taker, publishing = Taker(link), Publishing(link)
+    large = bytes(range(256)) * 2000
+    publishing.give(Outgoing(world.out, Envelope(large)))
+    assert await publishing.all_done() == [None]
+    await world.send([large, b"small"])
+    assert await taker.payloads(2) == [large, b"small"]
+    await link.close()
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(world: AmqpWorld) -> None:
+    error = await refusal(over_tls(world))
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
+
+
+async def test_a_given_ca_leaves_the_check_of_the_host_name_on(world: AmqpWorld) -> None:
+    assert world.broker.certificates is not None
+    error = await refusal(over_tls(world, "127.0.0.1", ca=world.broker.certificates.ca.read_text()))
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
+    assert "127.0.0.1" in error.words
+
+
+async def test_validate_certificates_false_takes_any(world: AmqpWorld) -> None:
+    link = await over_tls(world, validateCertificates=False).connect()
+    await link.close()
+
+
+async def test_a_port_without_tls_is_told_from_a_dead_one(world: AmqpWorld) -> None:
+    uri = world.broker.uri(tls=True, port=world.broker.port)
+    error = await refusal(world, uri, connectionTimeout="5000")
+    assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
+    assert error.words.startswith("TLS: ")
+
+
+# ── reaching it ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_unknown_host(world: AmqpWorld) -> None:
+    error = await refusal(world, "amqp://a:b@no-such-host.invalid:5672")
+    assert (type(error), error.detail) == (NotConnected, Detail.UNKNOWN_HOST)
+
+
+async def test_a_port_that_nobody_listens_at(world: AmqpWorld) -> None:
+    error = await refusal(world, f"amqp://a:b@127.0.0.1:{free_port()}")
+    assert (type(error), str(error)) == (NotConnected, "connection refused: Connection refused")
+
+
+async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> None:
+    with in_force(HostRules(blocked=["127.0.0.0/8"])):
+        error = await refusal(world)
+    assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+    assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.words
+
+
+async def test_a_server_that_says_nothing(world: AmqpWorld) -> None:
+    async with somebody(b"") as uri:
+        error = await refusal(world, uri, handshakeTimeout="300")
+    assert (type(error), str(error)) == (NotConnected, "timeout: no answer to the login within 0.3 s")
+
+
+async def test_a_server_that_says_nothing_to_a_tls_handshake(world: AmqpWorld) -> None:
+    async with somebody(b"") as uri:
+        error = await refusal(world, uri.replace("amqp:", "amqps:"), connectionTimeout="300")
+    assert (type(error), str(error)) == (NotConnected, "timeout: no answer within 0.3 s")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x00\x01\x00\x00", b"\x00" * 20])
+async def test_a_server_that_speaks_something_else(world: AmqpWorld, answer: bytes) -> None:
+    async with somebody(answer) as uri:
+        error = await refusal(world, uri)
+    assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
+    assert error.words.startswith("an answer that is not AMQP 0.9.1: ")
+
+
+async def test_an_attempt_that_is_given_up_leaves_nothing_behind(world: AmqpWorld) -> None:
+    world.proxy.stall()
+    task = asyncio.create_task(connect_as_it_is(world))
+    await wait_until(lambda: world.proxy.links)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    world.proxy.flow()
+    # The broker's side: no consumer is left at the queue.
+    queue = await world.bystander.queue(world.source)
+    assert queue.declaration_result.consumer_count == 0
+
+
+async def connect_as_it_is(world: AmqpWorld) -> None:
+    """Without letting the proxy flow again first."""
+    world.proxy.flow, flow = lambda: None, world.proxy.flow  # type: ignore[method-assign]
+    try:
+        await world.connect()
+    finally:
+        world.proxy.flow = flow  # type: ignore[method-assign]
+
+
+def test_the_loop_that_the_service_uses_carries_it_too(rabbitmq: RabbitMQ) -> None:
+    """Tests run on the standard library's loop, the service on another one."""
+
+    async def conversation() -> None:
+        async with AmqpWorld.at(rabbitmq) as world:
+            link = await world.connect()
+            taker, publishing = Taker(link), Publishing(link)
+            publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(1000)))
+            assert await publishing.all_done() == [None] * 1000
+            await world.send(numbered(200))
+            assert await taker.payloads(200) == numbered(200)
+            await world.cut()
+            await lost(link)
+            await link.close()
+            assert rabbitmq.certificates is not None
+            link = await over_tls(world, ca=rabbitmq.certificates.ca.read_text()).connect()
+            await link.close()
+
+    uvloop.run(conversation())

@@ -1,0 +1,600 @@
+"""What links do against a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from connectivity.brokers.base import Outgoing
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.hosts import HostRules, in_force
+from connectivity.kafka.configuration import consumer_settings
+from connectivity.kafka.connecting import connect
+from connectivity.kafka.consuming import IN_FLIGHT
+from connectivity.kafka.link import KafkaLink
+from connectivity.kafka.options import Options
+from connectivity.kafka.partitions import Taken
+from connectivity.model import Connection
+from mappings.envelope import Envelope
+from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered
+from tests.support.brokers import free_port
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Certificates
+from tests.support.brokers.proxy import Proxy
+from tests.support.clients.bare_kafka import Onlooker
+from tests.support.wait import wait_until
+
+
+def test_every_consumer_of_every_client_is_a_member_of_its_own() -> None:
+    document = {
+        "id": "depot-7",
+        "connectionType": "kafka",
+        "connectionStatus": "open",
+        "uri": "tcp://127.0.0.1:9092",
+        "specificConfig": {"bootstrapServers": "127.0.0.1:9092"},
+        "sources": [{"addresses": ["in"], "authorizationContext": ["lab:all"], "consumerCount": 2}],
+        "clientCount": 2,
+    }
+    connection = Connection.model_validate(document)
+    options = Options.model_validate(connection.own_options)
+    settings = [consumer_settings(connection, options, client, member) for client in (0, 1) for member in (0, 1)]
+    names = [each["group.instance.id"] for each in settings]
+    assert names == ["depot-7", "depot-7.0.1", "depot-7.1.0", "depot-7.1.1"]
+    assert {each["group.id"] for each in settings} == {"depot-7"}
+
+
+class KafkaWorld:
+    """A connection through a proxy to Kafka, with topics of its own, and an onlooker who talks to Kafka directly."""
+
+    most_unsettled = IN_FLIGHT
+    absent = "nobody.made.this"
+    marks_what_has_waited = True
+    is_renewed_for_redelivery = False
+
+    def __init__(self, broker: Kafka, proxy: Proxy) -> None:
+        self.name = uuid4().hex
+        self.source, self.out = f"{self.name}.in", f"{self.name}.out"
+        self.broker, self.proxy = broker, proxy
+        broker.create(self.source, self.out)
+        self.onlooker = Onlooker(broker.bootstrap, self.out)
+        address = f"{proxy.host}:{proxy.port}"
+        self.document: dict[str, Any] = {
+            "id": self.name,
+            "connectionType": "kafka",
+            "connectionStatus": "open",
+            "uri": f"tcp://{address}",
+            "specificConfig": {"bootstrapServers": address},
+        }
+        self.sources([self.source])
+
+    def sources(self, *topics: Sequence[str], qos: int | None = 1) -> None:
+        self.document["sources"] = [
+            {"addresses": list(addresses), "qos": qos, "authorizationContext": ["lab:all"]} for addresses in topics
+        ]
+
+    @property
+    def definition(self) -> Connection:
+        return Connection.model_validate(self.document)
+
+    async def connect(self, mended_within: float = 0.5, **options: str) -> KafkaLink:
+        self.proxy.is_refusing = False
+        self.proxy.flow()
+        document = {**self.document, "specificConfig": {**self.document["specificConfig"], **options}}
+        self.link = await connect(Connection.model_validate(document), mended_within=mended_within)
+        return self.link
+
+    async def connect_client(self, client: int, clients: int) -> KafkaLink:
+        """The clients share a topic that has partitions for them."""
+        if not self.source.endswith(".shared"):
+            self.source = f"{self.name}.shared"
+            self.broker.create(self.source, partitions=4)
+            self.sources([self.source])
+        return await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
+
+    async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
+        await self.send_to(self.source, payloads, headers)
+
+    async def send_to(self, topic: str, payloads: Sequence[bytes | None], *arguments: Any, **more: Any) -> None:
+        await asyncio.to_thread(self.onlooker.send, topic, payloads, *arguments, **more)
+
+    def heard(self) -> list[Envelope]:
+        return self.onlooker.heard
+
+    async def cut(self) -> None:
+        """The library mends what can be mended, so the broker stays away."""
+        self.proxy.is_refusing = True
+        self.proxy.cut()
+
+    async def withhold_confirms(self) -> None:
+        """The producer asks who it is and who leads a partition before it first sends, and would miss those answers too."""
+        first = Publishing(self.link)
+        first.give(Outgoing(self.out, Envelope(b"first")))
+        assert await first.all_done() == [None]
+        await wait_until(self.heard)
+        self.onlooker.heard.clear()
+        self.proxy.stall(to_broker=False)
+
+
+async def refusal_of(world: KafkaWorld) -> ConnectionRefused:
+    """Why no link can be made, once the broker answers."""
+    for _ in range(10):
+        try:
+            await (await world.connect()).close()
+        except ConnectionRefused as refused:
+            return refused
+        except NotConnected:
+            continue
+    raise AssertionError("the connection is not refused")
+
+
+@pytest.mark.broker("kafka")
+class TestKafka(BrokerBehaviour):
+    @pytest.fixture
+    async def world(self, kafka: Kafka) -> AsyncIterator[KafkaWorld]:
+        async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
+            world = KafkaWorld(kafka, proxy)
+            with world.onlooker:
+                yield world
+
+    # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_2_4_a_record_stands_in_the_headers(self, world: KafkaWorld, link: KafkaLink) -> None:
+        taker = Taker(link)
+        headers = [("x", "first"), ("x", "last"), ("none", None), ("odd", b"\xff"), ("kafka.topic", "forged")]
+        await world.send_to(world.source, [b"{}"], headers, key="lamp-7")
+        [delivery] = await taker.take(1)
+        found = dict(delivery.envelope.headers)
+        assert delivery.address == found["kafka.topic"] == world.source
+        assert (found["x"], found["odd"], found["kafka.key"]) == ("last", "\ufffd", "lamp-7")
+        assert abs(int(found["kafka.timestamp"]) / 1000 - time.time()) < 60
+        assert found["correlation-id"]
+        assert "none" not in found
+
+    async def test_2_4_an_expired_record_is_passed_over_and_done(self, world: KafkaWorld) -> None:
+        now = int(time.time() * 1000)
+        link = await world.connect()
+        for created, ttl, payload in (
+            (now - 5000, "4000", b"expired"),
+            (now, "60000", b"in time"),
+            (now - 5000, "soon", b"odd"),
+        ):
+            await world.send_to(world.source, [payload], {"creation-time": str(created), "ttl": ttl})
+        assert await Taker(link).payloads(2) == [b"in time", b"odd"]
+        await link.close()
+        link = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(link).payloads(1) == [b"new"]
+        await link.close()
+
+    async def test_8_6_a_tombstone_has_an_empty_payload(self, world: KafkaWorld, link: KafkaLink) -> None:
+        taker = Taker(link)
+        await world.send_to(world.source, [None], key="lamp-7")
+        assert await taker.payloads(1) == [b""]
+
+    async def test_8_12_a_name_is_topic_id_partition_and_offset(self, world: KafkaWorld, kafka: Kafka) -> None:
+        """A topic that is made anew begins at 0 again, under the same name, and none of its records is known."""
+        link = await world.connect(consumerOffsetReset="earliest")
+        await world.send([b"one", b"two"])
+        first, second = await Taker(link).take(2)
+        assert [(each.name or "").rsplit("/", 2)[1:] for each in (first, second)] == [["0", "0"], ["0", "1"]]
+        await link.close()
+        kafka.delete(world.source)
+        kafka.create(world.source)
+        link = await world.connect(consumerOffsetReset="earliest")
+        await world.send([b"three"])
+        [third] = await Taker(link).take(1)
+        assert third.name is not None
+        assert third.name.endswith("/0/0")
+        assert third.name != first.name
+        await link.close()
+
+    async def test_records_from_before_the_assignment_are_marked_and_later_ones_are_not(
+        self, world: KafkaWorld
+    ) -> None:
+        first = await world.connect()
+        await first.close()
+        await world.send([b"while away"])
+        second = await world.connect()
+        taker = Taker(second)
+        await world.send([b"now"])
+        deliveries = await taker.take(2)
+        assert [(each.envelope.payload, each.redelivered) for each in deliveries] == [
+            (b"while away", True),
+            (b"now", False),
+        ]
+        await second.close()
+
+    async def test_2_5_a_new_group_begins_where_it_is_told_to(self, world: KafkaWorld) -> None:
+        await world.send([b"before"])
+        late = await world.connect(groupId=f"{world.name}-late")
+        early = await world.connect(groupId=f"{world.name}-early", consumerOffsetReset="earliest")
+        await world.send([b"after"])
+        assert await Taker(late).payloads(1) == [b"after"]
+        assert await Taker(early).payloads(2) == [b"before", b"after"]
+        await late.close()
+        await early.close()
+
+    async def test_2_5_without_qos_a_record_is_done_when_it_is_there(self, world: KafkaWorld) -> None:
+        world.sources([world.source], qos=None)
+        link = await world.connect()
+        taker = Taker(link)
+        await world.send([b"at most once"])
+        (await taker.take(1))[0].reject(redeliver=True)
+        await world.send([b"next"])
+        assert (await taker.take(1))[0].envelope.payload == b"next"
+        await link.close()
+        link = await world.connect()
+        await world.send([b"new"])
+        assert await Taker(link).payloads(1) == [b"new"]
+        await link.close()
+
+    async def test_every_source_of_a_topic_gets_its_records(self, world: KafkaWorld) -> None:
+        world.sources([world.source], [world.source, world.out])
+        link = await world.connect()
+        one, both = Taker(link, 0), Taker(link, 1)
+        await world.send([b"shared"])
+        await world.send_to(world.out, [b"its own"])
+        assert await one.payloads(1) == [b"shared"]
+        assert sorted(await both.payloads(2)) == [b"its own", b"shared"]
+        await link.close()
+
+    async def test_2_5_a_rejected_record_comes_again_with_all_behind_it(
+        self, world: KafkaWorld, link: KafkaLink
+    ) -> None:
+        taker = Taker(link)
+        await world.send(numbered(4))
+        one, two, three, four = await taker.take(4)
+        one.settle()
+        four.settle()
+        two.reject(redeliver=True)
+        three.settle()
+        again = await taker.take(3)
+        assert [each.envelope.payload for each in again] == numbered(4)[1:]
+        assert all(each.redelivered for each in again)
+        assert [each.name for each in again] == [two.name, three.name, four.name]
+        for each in again:
+            each.settle()
+        await world.send([b"new"])
+        assert await taker.payloads(1) == [b"new"]
+
+    async def test_case_51_throttling_bounds_the_records_of_a_second(self, world: KafkaWorld) -> None:
+        link = await world.connect(throttlingLimit="20")
+        taker, begun = Taker(link), asyncio.get_running_loop().time()
+        await world.send(numbered(50))
+        assert await taker.payloads(50) == numbered(50)
+        assert asyncio.get_running_loop().time() - begun >= 1.5
+        assert link.throttled >= 1
+        await link.close()
+
+    async def test_a_full_link_pauses_stays_in_its_group_and_goes_on(self, world: KafkaWorld, link: KafkaLink) -> None:
+        taker = Taker(link)
+        await world.send(numbered(IN_FLIGHT + 100))
+        held = await taker.take(IN_FLIGHT)
+        await wait_until(lambda: link._members[0]._is_paused)
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"answer")))
+        assert await publishing.all_done() == [None]
+        for delivery in held:
+            delivery.settle()
+        assert await taker.payloads(100) == numbered(100, IN_FLIGHT)
+
+    async def test_a_rebalance_loses_nothing_and_late_outcomes_are_ignored(
+        self, world: KafkaWorld, kafka: Kafka
+    ) -> None:
+        """A second member of the group takes partitions over; what the first had of them comes to the second."""
+        topic = f"{world.name}.wide"
+        kafka.create(topic, partitions=2)
+        world.sources([topic])
+        first = await world.connect(groupId=world.name)
+        former = Taker(first)
+        for partition in (0, 1):
+            await world.send_to(topic, [f"p{partition}".encode()], partition=partition)
+        held = await former.take(2)
+        world.document["id"] = f"{world.name}-2"
+        second = await world.connect(groupId=world.name)
+        latter = Taker(second)
+        [moved] = await latter.take(1)
+        assert moved.redelivered
+        for delivery in held:
+            delivery.settle()
+        moved.settle()
+        assert moved.name in {delivery.name for delivery in held}
+        for partition in (0, 1):
+            await world.send_to(topic, [f"q{partition}".encode()], partition=partition)
+        await former.take(1)
+        await latter.take(1)
+        [member] = first._members
+        assert member._taken - member.ended == 1, "what was taken away has ended once"
+        assert not former.deliveries
+        assert not latter.deliveries
+        await first.close()
+        await second.close()
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_2_4_addresses_name_topic_key_and_partition(self, world: KafkaWorld, kafka: Kafka) -> None:
+        topic = f"{world.name}.wide"
+        kafka.create(topic, partitions=3)
+        link = await world.connect()
+        with Onlooker(kafka.bootstrap, topic, partitions=3) as other:
+            publishing = Publishing(link)
+            for address in (f"{topic}/lamp/7", f"{topic}/", f"{topic}#2"):
+                publishing.give(Outgoing(address, Envelope(address.encode())))
+            assert await publishing.all_done() == [None] * 3
+            await wait_until(lambda: len(other.messages) == 3)
+            found = {each.value(): (each.key(), each.partition()) for each in other.messages}
+        assert found[f"{topic}/lamp/7".encode()][0] == b"lamp/7"
+        assert found[f"{topic}/".encode()][0] is None
+        assert found[f"{topic}#2".encode()] == (None, 2)
+        await link.close()
+
+    async def test_2_4_a_published_record_names_its_connection(self, world: KafkaWorld, link: KafkaLink) -> None:
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"", {"x-line": "north"})))
+        assert await publishing.all_done() == [None]
+        await wait_until(world.heard)
+        assert world.heard()[0].headers == {"x-line": "north", "ditto-connection-id": world.name}
+        assert world.onlooker.messages[0].value() == b""
+
+    @pytest.mark.parametrize(
+        ("rest", "status"), [("#one", 400), ("#7", 400), ("#99999999999", 400), ("?", 400), (".missing", 400)]
+    )
+    async def test_an_address_that_takes_nothing_is_a_failure_and_the_next_message_goes(
+        self, world: KafkaWorld, link: KafkaLink, rest: str, status: int
+    ) -> None:
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out + rest, Envelope(b"no")), Outgoing(world.out, Envelope(b"fine")))
+        refused, fine = await publishing.all_done()
+        assert isinstance(refused, PublishFailed)
+        assert (refused.fault.status, refused.fault.error) == (status, "connectivity:message.sending.failed")
+        assert fine is None
+
+    async def test_a_record_that_is_too_large_fails_alone(
+        self, world: KafkaWorld, kafka: Kafka, link: KafkaLink
+    ) -> None:
+        topic = f"{world.name}.small"
+        kafka.create(topic, max_message_bytes="200000")
+        publishing = Publishing(link)
+        publishing.give(
+            *(Outgoing(topic, Envelope(bytes(size))) for size in (100, 100, 250_000, 100, 180_000, 3_000_000, 100))
+        )
+        outcomes = await publishing.all_done()
+        assert [error is None for error in outcomes] == [True, True, False, True, True, False, True]
+        for error in (outcomes[2], outcomes[5]):
+            assert isinstance(error, PublishFailed)
+            assert error.fault.status == 413
+
+    # ── cuts and ends ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_small_cut_is_mended_and_nobody_notices(self, world: KafkaWorld) -> None:
+        link = await world.connect(mended_within=10.0)
+        taker, publishing = Taker(link), Publishing(link)
+        for number in range(3):
+            world.proxy.cut()
+            await world.send([f"in {number}".encode()])
+            publishing.give(Outgoing(world.out, Envelope(f"out {number}".encode())))
+            assert await taker.payloads(1) == [f"in {number}".encode()]
+            assert await publishing.all_done() == [None] * (number + 1)
+        await wait_until(lambda: len(world.heard()) >= 3)
+        assert [each.payload for each in world.heard()] == [b"out 0", b"out 1", b"out 2"]
+        assert not link.lost.done()
+        await link.close()
+
+    async def test_a_broker_that_was_killed_delivers_what_was_unsettled(self, world: KafkaWorld) -> None:
+        with Kafka.start() as own:
+            own.create("in", "out")
+            world.document["uri"] = own.uri()
+            world.document["specificConfig"] = {"bootstrapServers": own.bootstrap}
+            world.sources(["in"])
+            first = await world.connect()
+            with Onlooker(own.bootstrap, "out") as other:
+                await asyncio.to_thread(other.send, "in", numbered(3))
+                await Taker(first).take(3)
+                own.kill()
+                error = await lost(first)
+                assert (error.retry, error.detail) == (True, Detail.REFUSED)
+                await first.close()
+                with pytest.raises(NotConnected, match="connection refused"):
+                    await world.connect()
+                await asyncio.to_thread(own.start_again)
+                second = await world.connect()
+                again = await Taker(second).take(3)
+                assert [each.envelope.payload for each in again] == numbered(3)
+                assert all(each.redelivered for each in again)
+                publishing = Publishing(second)
+                publishing.give(Outgoing("out", Envelope(b"back")))
+                assert await publishing.all_done() == [None]
+                await wait_until(lambda: other.heard)
+                await second.close()
+
+    async def test_a_missing_topic_is_named_and_found_when_it_appears(self, world: KafkaWorld, kafka: Kafka) -> None:
+        topic = f"{world.name}.later"
+        world.sources([world.source, topic])
+        with pytest.raises(ConnectionRefused, match=f"missing address: {topic}"):
+            await world.connect()
+        kafka.create(topic)
+        link = await world.connect()
+        await world.send_to(topic, [b"there"])
+        assert await Taker(link).payloads(1) == [b"there"]
+        await link.close()
+
+    async def test_a_topic_that_is_deleted_is_a_lost_link_that_names_it(
+        self, world: KafkaWorld, kafka: Kafka, link: KafkaLink
+    ) -> None:
+        taker = Taker(link)
+        await world.send([b"1"])
+        assert await taker.payloads(1) == [b"1"]
+        await asyncio.to_thread(kafka.delete, world.source)
+        # Which of its questions the library asks first, and so which words end the link, is its own choice.
+        assert isinstance(await lost(link, 60), LinkError)
+        assert f"{Detail.MISSING_ADDRESS.value}: {world.source}" in str(await refusal_of(world))
+        await asyncio.to_thread(kafka.create, world.source)
+        again = await world.connect(consumerOffsetReset="earliest")
+        await world.send([b"2"])
+        [delivery] = await Taker(again).take(1, 60)
+        assert delivery.envelope.payload == b"2"
+        delivery.settle()
+        await again.close()
+
+    async def test_consumers_of_one_client_share_the_partitions_of_their_source(
+        self, world: KafkaWorld, kafka: Kafka
+    ) -> None:
+        """As many members of the group as there are consumers, each with partitions of its own."""
+        topic = f"{world.name}.four"
+        await asyncio.to_thread(kafka.create, topic, partitions=4)
+        world.sources([topic])
+        world.document["sources"][0]["consumerCount"] = 2
+        link = await world.connect()
+        taker = Taker(link)
+        for partition in range(4):
+            await world.send_to(topic, numbered(25, 25 * partition), partition=partition)
+        deliveries = await taker.take(100, 30)
+        partitions = [each.partition for each in deliveries if isinstance(each, Taken)]
+        assert {partition.number for partition in partitions} == set(range(4))
+        assert len({id(partition.owner) for partition in partitions}) == 2
+        for number in range(4):
+            of_one = [
+                delivery.envelope.payload
+                for delivery, partition in zip(deliveries, partitions, strict=True)
+                if partition.number == number
+            ]
+            assert of_one == numbered(25, 25 * number)
+        for delivery in deliveries:
+            delivery.settle()
+        await link.close()
+
+    async def test_another_client_in_our_place_is_a_lost_link(self, world: KafkaWorld) -> None:
+        first = await world.connect()
+        second = await world.connect()
+        assert (await lost(first)).retry
+        await first.close()
+        await world.send([b"to the second"])
+        assert await Taker(second).payloads(1) == [b"to the second"]
+        await second.close()
+
+    async def test_a_consumer_that_ends_by_itself_is_a_lost_link(
+        self, world: KafkaWorld, link: KafkaLink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever ends its thread: nothing would be consumed any more, and nobody would know."""
+
+        def fail() -> None:
+            raise ZeroDivisionError("a mistake")
+
+        monkeypatch.setattr(link._members[0], "_turn", fail)
+        error = await lost(link)
+        assert error.retry
+        assert "a mistake" in str(error)
+
+    async def test_a_connection_without_sources_publishes(self, world: KafkaWorld) -> None:
+        world.document["sources"] = []
+        link = await world.connect()
+        publishing = Publishing(link)
+        publishing.give(Outgoing(world.out, Envelope(b"alone")))
+        assert await publishing.all_done() == [None]
+        await link.close()
+
+
+@pytest.mark.broker("kafka")
+class TestReaching:
+    """How a link is made, and what keeps one from being made."""
+
+    @staticmethod
+    def document(kafka: Kafka, uri: str, topic: str, **more: Any) -> dict[str, Any]:
+        options = more.pop("specificConfig", {})
+        return {
+            "id": f"lab-{uuid4().hex}",
+            "connectionType": "kafka",
+            "connectionStatus": "open",
+            "uri": uri,
+            "specificConfig": {"bootstrapServers": uri.rpartition("@")[2].rpartition("/")[2], **options},
+            "sources": [{"addresses": [topic], "qos": 1, "authorizationContext": ["lab:all"]}],
+            **more,
+        }
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def topic(cls, kafka: Kafka) -> str:
+        name = uuid4().hex
+        kafka.create(name)
+        return name
+
+    @staticmethod
+    async def passes(document: dict[str, Any], topic: str) -> None:
+        """A message goes round: out through the link and in again."""
+        link = await connect(Connection.model_validate(document))
+        taker, publishing = Taker(link), Publishing(link)
+        publishing.give(Outgoing(topic, Envelope(b"round")))
+        assert await publishing.all_done() == [None]
+        assert await taker.payloads(1) == [b"round"]
+        await link.close()
+
+    @staticmethod
+    async def refused(document: dict[str, Any]) -> LinkError:
+        with pytest.raises(LinkError) as caught:
+            await connect(Connection.model_validate(document))
+        return caught.value
+
+    @pytest.mark.parametrize("mechanism", ["plain", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+    async def test_2_5_users_log_in(self, kafka: Kafka, topic: str, mechanism: str) -> None:
+        options = {"saslMechanism": mechanism}
+        await self.passes(self.document(kafka, kafka.uri("ada"), topic, specificConfig=options), topic)
+
+    @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+    async def test_a_wrong_password_is_refused(self, kafka: Kafka, topic: str, mechanism: str) -> None:
+        options = {"saslMechanism": mechanism}
+        error = await self.refused(self.document(kafka, kafka.uri("ada", "wrong"), topic, specificConfig=options))
+        assert isinstance(error, ConnectionRefused)
+        assert error.detail is Detail.BAD_CREDENTIALS
+        assert "wrong" not in str(error)
+
+    async def test_tls_trusts_what_the_document_brings(self, kafka: Kafka, topic: str) -> None:
+        ca = kafka.certificates.ca.read_text()
+        await self.passes(self.document(kafka, kafka.uri(tls=True), topic, ca=ca), topic)
+        await self.passes(self.document(kafka, kafka.uri("ada", tls=True), topic, ca=ca), topic)
+
+    async def test_a_certificate_of_nobody_is_refused_unless_the_document_says_so(
+        self, kafka: Kafka, topic: str
+    ) -> None:
+        error = await self.refused(self.document(kafka, kafka.uri(tls=True), topic))
+        assert isinstance(error, ConnectionRefused)
+        assert error.detail is Detail.CERTIFICATE
+        await self.passes(self.document(kafka, kafka.uri(tls=True), topic, validateCertificates=False), topic)
+
+    async def test_8_24_a_ca_leaves_the_host_name_check_on(self, topic: str, tmp_path: Path) -> None:
+        certificates = Certificates.make(tmp_path, "elsewhere.test")
+        with Kafka.start(tls=certificates) as other:
+            other.create(topic)
+            document = self.document(other, other.uri(tls=True), topic, ca=certificates.ca.read_text())
+            assert (await self.refused(document)).detail is Detail.CERTIFICATE
+            await self.passes({**document, "validateCertificates": False}, topic)
+
+    async def test_nobody_there_is_a_refused_connection_at_once(self, kafka: Kafka, topic: str) -> None:
+        begun = asyncio.get_running_loop().time()
+        error = await self.refused(self.document(kafka, f"tcp://127.0.0.1:{free_port()}", topic))
+        assert (error.retry, error.detail) == (True, Detail.REFUSED)
+        assert asyncio.get_running_loop().time() - begun < 5
+
+    async def test_a_name_that_leads_nowhere_is_an_unknown_host(self, kafka: Kafka, topic: str) -> None:
+        error = await self.refused(self.document(kafka, "tcp://broker.invalid:9092", topic))
+        assert (error.retry, error.detail) == (True, Detail.UNKNOWN_HOST)
+
+    async def test_a_broker_that_names_a_refused_address_as_its_own_is_not_followed(
+        self, kafka: Kafka, topic: str
+    ) -> None:
+        """The first greeting goes to an allowed name; what the cluster advertises is judged like the document."""
+        document = self.document(kafka, f"tcp://localhost:{kafka.bootstrap.rpartition(':')[2]}", topic)
+        with in_force(HostRules(blocked=["127.0.0.0/8", "::1"], allowed=["localhost"])):
+            error = await self.refused(document)
+        assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
+        assert error.words.startswith("127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked")
+
+    async def test_one_of_several_brokers_is_enough(self, kafka: Kafka, topic: str) -> None:
+        options = {"bootstrapServers": f"127.0.0.1:{free_port()},{kafka.bootstrap}"}
+        document = self.document(kafka, "tcp://broker.invalid:9092", topic, specificConfig=options)
+        await self.passes(document, topic)

@@ -1,0 +1,46 @@
+"""The private Kafka is a real one: it keeps what it has through a stop and a kill, and says where it was told to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.brokers import is_listening
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.proxy import Proxy
+from tests.support.clients.bare_kafka import Onlooker
+from tests.support.wait import wait_until, wait_until_sync
+
+pytestmark = pytest.mark.broker("kafka")
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Kafka]:
+    with Kafka.start() as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("end", [Kafka.stop, Kafka.kill])
+def test_records_outlive_the_broker(own: Kafka, end: Callable[[Kafka], None]) -> None:
+    topic = end.__name__
+    own.create(topic)
+    with Onlooker(own.bootstrap, topic) as other:
+        other.send(topic, [b"kept"])
+    end(own)
+    assert not is_listening(own.host, own.port)
+    own.start_again()
+    with Onlooker(own.bootstrap, topic) as other:
+        wait_until_sync(lambda: other.heard)
+        assert other.heard[0].payload == b"kept"
+
+
+async def test_clients_of_the_proxied_listener_stay_behind_the_proxy(kafka: Kafka) -> None:
+    await asyncio.to_thread(kafka.create, "behind-the-proxy")
+    async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
+        with Onlooker(f"{proxy.host}:{proxy.port}", "behind-the-proxy") as other:
+            sent = proxy.sent
+            await asyncio.to_thread(other.send, "behind-the-proxy", [bytes(10_000)])
+            await wait_until(lambda: other.heard)
+            assert proxy.sent - sent > 10_000

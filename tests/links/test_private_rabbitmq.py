@@ -1,0 +1,48 @@
+"""The private RabbitMQ keeps its promises, so that tests about loss test the service and not this helper."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.brokers import BrokerFailed, BrokerMissing, is_listening
+from tests.support.brokers import rabbitmq as module
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.bare_amqp import AmqpBystander
+
+pytestmark = pytest.mark.broker("rabbitmq")
+
+
+async def test_a_broker_that_was_stopped_or_killed_starts_again_at_its_port_with_its_messages() -> None:
+    with await asyncio.to_thread(RabbitMQ.start) as broker:
+        port = broker.port
+        async with AmqpBystander(broker.uri()) as bystander:
+            await bystander.queue("kept")
+            await bystander.send("kept", [b"1", b"2"])
+        for end in (broker.stop, broker.kill):
+            await asyncio.to_thread(end)
+            assert not is_listening(broker.host, port)
+            assert "stopped" in repr(broker)
+            await asyncio.to_thread(broker.start_again)
+            assert (broker.port, is_listening(broker.host, port)) == (port, True)
+        async with AmqpBystander(broker.uri()) as bystander:
+            assert (await bystander.queue("kept")).declaration_result.message_count == 2
+
+
+def test_what_the_broker_is_told_and_does_not_understand_is_an_error(rabbitmq: RabbitMQ) -> None:
+    assert "fleet" in rabbitmq.tell("list_vhosts").split()
+    with pytest.raises(BrokerFailed, match="no_such_command"):
+        rabbitmq.tell("no_such_command")
+
+
+def test_a_configuration_that_the_broker_refuses_is_shown_in_its_own_words() -> None:
+    with pytest.raises(BrokerFailed, match="no_such_option"):
+        RabbitMQ.start(config_lines=["no_such_option = 1"])
+
+
+def test_a_missing_program_names_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "docker_answers", lambda: False)
+    monkeypatch.setattr(module, "SEARCHED", "/nowhere")
+    with pytest.raises(BrokerMissing, match="make install"):
+        RabbitMQ.start()

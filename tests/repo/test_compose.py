@@ -1,0 +1,159 @@
+"""compose.yaml, looked at where no Docker engine runs: its form by the Compose specification's own schema, and our rules.
+
+The schema is the one that the `check-jsonschema` package ships, so nobody has to keep a copy of it here.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from connectivity.brokers import load_broker
+from connectivity.files import load
+from connectivity.uri import parse_uri
+from examples.brokers import WANTED
+from tests.support.brokers import kafka, mosquitto, rabbitmq
+from tests.support.paths import ROOT
+
+FILE = ROOT / "compose.yaml"
+COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+BROKERS = {"mosquitto": mosquitto.IMAGE, "rabbitmq": rabbitmq.IMAGE, "kafka": kafka.IMAGE}
+OURS = ("connectivity", "prepare")
+
+PINNED = re.compile(r"[a-z0-9./-]+:\d+\.\d+\.\d+")
+PUBLISHED = re.compile(r"127\.0\.0\.1:\$\{[A-Z_]+:-\d+\}:\d+")
+
+
+def schema_complaints(file: Path) -> str:
+    """What the Compose specification's schema says against a file; empty where it is fine."""
+    checked = subprocess.run(
+        [Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", file],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "" if checked.returncode == 0 else checked.stdout + checked.stderr
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Where it is mounted → what is, with its mode."""
+    parts = [volume.split(":") for volume in SERVICES[service].get("volumes", [])]
+    return {place: f"{source}:{':'.join(mode)}".rstrip(":") for source, place, *mode in parts}
+
+
+def test_it_has_the_form_of_the_specification() -> None:
+    assert schema_complaints(FILE) == ""
+
+
+def test_the_schema_finds_what_is_wrong(tmp_path: Path) -> None:
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(FILE.read_text(encoding="utf-8").replace("healthcheck:", "healthchek:"), encoding="utf-8")
+    assert "healthchek" in schema_complaints(wrong)
+
+
+def test_there_is_a_service_for_each_broker_that_the_examples_start() -> None:
+    assert {each.service for each in WANTED} == set(BROKERS) == set(SERVICES) - set(OURS)
+    for each in WANTED:
+        assert f"${{{each.port_variable}:-{each.usual_port}}}" in str(SERVICES[each.service]["ports"])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_is_pinned(service: str) -> None:
+    assert PINNED.fullmatch(SERVICES[service]["image"])
+
+
+@pytest.mark.parametrize(("service", "image"), BROKERS.items())
+def test_tests_run_against_the_same_images(service: str, image: str) -> None:
+    assert SERVICES[service]["image"] == image
+
+
+@pytest.mark.parametrize("service", sorted(set(SERVICES) - {"connectivity", "prepare"}))
+def test_a_broker_says_when_it_serves(service: str) -> None:
+    check = SERVICES[service]["healthcheck"]
+    assert check["test"][0] == "CMD"
+    assert {"interval", "timeout", "retries"} <= set(check)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_ports_are_published_to_this_machine_alone(service: str) -> None:
+    assert [port for port in SERVICES[service].get("ports", []) if not PUBLISHED.fullmatch(port)] == []
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_our_containers_can_change_nothing_but_their_data(service: str) -> None:
+    ours = SERVICES[service]
+    assert ours["read_only"] is True
+    assert ours["cap_drop"] == ["ALL"]
+    assert ours["security_opt"] == ["no-new-privileges:true"]
+    assert "/tmp" in ours["tmpfs"]
+    assert "privileged" not in ours
+    assert "user" not in ours, "the image says who runs"
+    writable = [place for place, source in mounts(service).items() if not source.endswith(":ro")]
+    assert writable == (["/data"] if service == "connectivity" else [])
+
+
+def test_the_service_begins_when_its_brokers_serve_and_its_queues_are_made() -> None:
+    conditions = {name: it["condition"] for name, it in SERVICES["connectivity"]["depends_on"].items()}
+    assert conditions == {
+        **dict.fromkeys(BROKERS, "service_healthy"),
+        "prepare": "service_completed_successfully",
+    }
+    assert {it["condition"] for it in SERVICES["prepare"]["depends_on"].values()} == {"service_healthy"}
+
+
+def test_what_is_mounted_is_there() -> None:
+    sources = [source.partition(":")[0] for service in SERVICES for source in mounts(service).values()]
+    for source in sources:
+        assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], source
+
+
+def test_what_runs_before_the_service_is_a_module_of_ours() -> None:
+    *_, module, folder = SERVICES["prepare"]["entrypoint"]
+    assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file()
+    assert folder in mounts("prepare")
+
+
+def test_an_api_for_everybody_has_a_token() -> None:
+    environment = SERVICES["connectivity"]["environment"]
+    assert environment["CONNECTIVITY_API__HOST"] == "0.0.0.0"
+    assert re.fullmatch(r"\$\{API_TOKEN:-\S+\}", environment["CONNECTIVITY_API__TOKEN"])
+
+
+def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_examples() -> None:
+    there, here = load([ROOT / "examples" / "compose"]), load([ROOT / "examples" / "connections"])
+    assert (there.problems, here.problems) == ([], [])
+    assert set(there.connections) == set(here.connections)
+    for name, connection in there.connections.items():
+        is_door = load_broker(connection.connection_type).is_door
+        assert connection.broker_uri.host in ({"0.0.0.0"} if is_door else BROKERS)
+        example = here.connections[name].model_dump(by_alias=True, exclude={"uri", "specific_config"})
+        assert connection.model_dump(by_alias=True, exclude={"uri", "specific_config"}) == example
+        inside, outside = dict(connection.own_options), dict(here.connections[name].own_options)
+        assert inside.pop("bootstrapServers", None) == ("kafka:19092" if name == "analytics" else None)
+        outside.pop("bootstrapServers", None)
+        assert inside == outside
+
+
+@pytest.mark.parametrize("door", ["door", "rsio-door"])
+def test_a_door_is_published_where_it_listens(door: str) -> None:
+    uri = load([ROOT / "examples" / "compose"]).connections[door].broker_uri
+    assert any(port.endswith(f":{uri.port}") for port in SERVICES["connectivity"]["ports"])
+
+
+def test_kafka_sends_clients_to_where_they_come_from() -> None:
+    environment = SERVICES["kafka"]["environment"]
+    advertised = dict(it.split("://") for it in environment["KAFKA_ADVERTISED_LISTENERS"].split(","))
+    uri = load([ROOT / "examples" / "compose"]).connections["analytics"].broker_uri
+    assert advertised["INSIDE"] == f"{uri.host}:{uri.port}"
+    outside = advertised["OUTSIDE"].replace("${KAFKA_PORT:-9092}", "9092")
+    assert parse_uri(f"tcp://{outside}").port == 9092
+    listeners = dict(it.split("://") for it in environment["KAFKA_LISTENERS"].split(","))
+    protocols = dict(it.split(":") for it in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    assert set(listeners) == set(protocols) == {*advertised, environment["KAFKA_CONTROLLER_LISTENER_NAMES"]}

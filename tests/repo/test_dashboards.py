@@ -1,0 +1,165 @@
+"""The dashboard and the alerts ask for metrics and labels that there are, in expressions that Prometheus can read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from connectivity.metrics import described
+from tests.repo.test_docs import anchors
+from tests.support.paths import ROOT
+
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "connectivity.json").read_text(encoding="utf-8"))
+RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+SCRAPED = frozenset({"instance", "job"})
+"""The labels that Prometheus itself adds."""
+
+_PLACEHOLDER = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
+_WINDOW = "[$__rate_interval]"
+"""Grafana's own word for a window that suits the graph."""
+
+
+def series() -> dict[str, frozenset[str]]:
+    """Every name that can be asked for, with its labels."""
+    found: dict[str, frozenset[str]] = {}
+    for metric in described():
+        labels = frozenset(metric.labels) | SCRAPED
+        if metric.type == "histogram":
+            found[f"{metric.name}_bucket"] = labels | {"le"}
+            found[f"{metric.name}_count"] = found[f"{metric.name}_sum"] = labels
+        else:
+            found[metric.name] = labels
+    return found
+
+
+SERIES = series()
+
+
+def selectors(text: str) -> list[Any]:
+    """The series that an expression selects. Raises ValueError for one that cannot be read."""
+    found: list[Any] = []
+
+    def visit(expression: Any) -> None:
+        if isinstance(expression, promql_parser.VectorSelector):
+            found.append(expression)
+
+    promql_parser.walk(promql_parser.parse(text.replace(_WINDOW, "[5m]")), visit)
+    return found
+
+
+def kept_labels(text: str) -> frozenset[str]:
+    """The labels that a result of an expression has: those that it groups by, or else those of its series."""
+    grouped: list[frozenset[str]] = []
+
+    def visit(expression: Any) -> None:
+        if isinstance(expression, promql_parser.AggregateExpr):
+            modifier = expression.modifier
+            grouped.append(frozenset(modifier.labels if modifier is not None else ()))
+
+    promql_parser.walk(promql_parser.parse(text.replace(_WINDOW, "[5m]")), visit)
+    return frozenset.intersection(*(grouped or [SERIES[selector.name] for selector in selectors(text)]))
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Every expression, with where it stands."""
+    for alert in ALERTS:
+        yield alert["alert"], alert["expr"]
+    for panel in PANELS:
+        for target in panel["targets"]:
+            yield f"{panel['title']} {target['refId']}", target["expr"]
+
+
+@pytest.mark.parametrize(("where", "text"), list(expressions()), ids=lambda it: it.replace(" ", "-")[:60])
+def test_an_expression_asks_for_metrics_and_labels_that_there_are(where: str, text: str) -> None:
+    found = selectors(text)
+    assert found, f"{where} selects nothing"
+    for selector in found:
+        assert selector.name in SERIES, f"{where} asks for {selector.name}"
+        asked = {matcher.name for matcher in selector.matchers.matchers}
+        assert asked <= SERIES[selector.name], f"{where} asks for {asked} of {selector.name}"
+    assert kept_labels(text) <= frozenset.union(*(SERIES[selector.name] for selector in found))
+
+
+@pytest.mark.parametrize("text", ["connectivity_nothing", "sum(", 'connectivity_store_up{connection="a"}'])
+def test_the_check_notices_what_is_not_there(text: str) -> None:
+    with pytest.raises((ValueError, AssertionError)):
+        test_an_expression_asks_for_metrics_and_labels_that_there_are("planted", text)
+
+
+def outcomes(text: str) -> set[str]:
+    """The outcomes that an expression names."""
+    return {
+        value
+        for selector in selectors(text)
+        for matcher in selector.matchers.matchers
+        if matcher.name == "outcome"
+        for value in matcher.value.split("|")
+    }
+
+
+@pytest.mark.parametrize(("where", "text"), list(expressions()), ids=lambda it: it.replace(" ", "-")[:60])
+def test_an_expression_names_outcomes_that_there_are(where: str, text: str) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert [outcome for outcome in outcomes(text) if f"`{outcome}`" not in page] == []
+
+
+def test_every_metric_is_on_the_dashboard() -> None:
+    shown = {selector.name for panel in PANELS for target in panel["targets"] for selector in selectors(target["expr"])}
+    for metric in described():
+        assert any(name.startswith(metric.name) for name in shown), metric.name
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_says_what_is_the_matter_and_leads_to_what_to_do(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in ("critical", "warning")
+    said = alert["annotations"]
+    assert {"summary", "description", "runbook"} == set(said)
+    assert said["summary"].endswith(".")
+    page, _, anchor = said["runbook"].partition("#")
+    assert anchor in anchors(ROOT / page), f"{page} has no heading for {anchor}"
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert f"`{alert['alert']}`, {alert['labels']['severity']}." in text
+    told = {name for words in said.values() for name in _PLACEHOLDER.findall(words)} - {"value"}
+    assert told <= kept_labels(alert["expr"]), "the labels of the result"
+
+
+def test_every_heading_of_the_page_is_an_alert_of_the_rules() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(headings) == len(ALERTS) == len({alert["alert"] for alert in ALERTS})
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel['id']}")
+def test_a_panel_has_its_place_and_shows_labels_that_its_result_has(panel: dict[str, Any]) -> None:
+    place = panel["gridPos"]
+    assert place["x"] + place["w"] <= 24
+    assert panel["datasource"]["uid"] == "${datasource}"
+    for target in panel["targets"]:
+        shown = set(_PLACEHOLDER.findall(target["legendFormat"]))
+        assert shown <= kept_labels(target["expr"]), panel["title"]
+
+
+def test_no_two_panels_have_the_same_place_or_number() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    covered = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(covered)) == len(covered)
+
+
+def test_the_choice_of_connections_comes_from_a_metric_that_has_them() -> None:
+    (variable,) = [it for it in DASHBOARD["templating"]["list"] if it["name"] == "connection"]
+    name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()  # type: ignore[union-attr]
+    assert label in SERIES[name]

@@ -1,0 +1,75 @@
+"""What every file of the project keeps to: its length, and that it holds nothing of one machine or one day."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.paths import ROOT
+
+LONGEST_FILE = 600
+NOT_OURS = {".git", ".venv", ".run", ".hypothesis", "__pycache__", "build", "dist", "data"}
+TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".txt", ".conf", ".sh", ".cfg", ""}
+
+
+def project_files() -> Iterator[Path]:
+    """Every text file that belongs to the project."""
+    for file in sorted(ROOT.rglob("*")):
+        parts = file.relative_to(ROOT).parts
+        if any(part in NOT_OURS or part.endswith(("_cache", ".egg-info")) for part in parts):
+            continue
+        if file.is_file() and file.suffix in TEXT:
+            yield file
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in project_files() if f.suffix == ".py"], ids=lambda f: str(f.relative_to(ROOT))
+)
+def test_a_file_can_be_read_in_one_go(file: Path) -> None:
+    lines = file.read_text(encoding="utf-8").count("\n")
+    assert lines <= LONGEST_FILE, f"{lines} lines; split it by the reader's next question"
+
+
+# Built from parts, so that this file does not hold what it looks for.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~}])/(?:" + "|".join(["work", "shared", "root", "home", "farm", "Users"]) + r")/[\w.]"
+)
+UNFINISHED = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "NotImplemented" + "Error"]) + r")\b")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [(MACHINE_PATH, "a path of one machine"), (UNFINISHED, "something unfinished")],
+    ids=["machine paths", "unfinished work"],
+)
+def test_no_file_holds_what_belongs_to_one_machine_or_one_day(pattern: re.Pattern[str], why: str) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {why}: {line.strip()[:80]}"
+        for file in project_files()
+        for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_constraints_pin_every_dependency_with_hashes_and_name_no_place() -> None:
+    """So that an installation is the same everywhere, from whichever registry a machine is told to use."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
+    for requirement in map(Requirement, wanted):
+        pin = pins.get(canonicalize_name(requirement.name), "0")
+        assert requirement.specifier.contains(pin), f"{requirement}, pinned is {pin}: run `make constraints`"
+    entries = re.split(r"\n(?=[a-z])", text)
+    assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+    assert re.findall(r"://|^-|^\s*#", text, re.MULTILINE) == []

@@ -1,0 +1,58 @@
+"""Each of the cases of configuration and operations of connections, 44 to 62, is a test against a running service.
+
+Here stands which; a test that is renamed is missed.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.paths import TESTS
+
+CASES = {
+    44: ("service/test_operating.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
+    45: ("service/test_operating.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
+    46: ("service/test_trying_out.py", "test_case_46_a_put_on_a_fresh_id_creates"),
+    47: ("service/test_operating.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
+    48: ("service/test_trying_out.py", "test_case_48_a_broker_that_cannot_be_used_is_told_and_nothing_is_stored"),
+    49: ("service/test_monitoring.py", "test_case_49_the_log_follows_a_message_from_its_source_to_the_target"),
+    50: (
+        "service/test_monitoring.py",
+        "test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_and_in_the_log",
+    ),
+    51: ("links/test_kafka.py", "test_case_51_throttling_bounds_the_records_of_a_second"),
+    52: ("service/test_cases_brokers.py", "test_case_52_things_and_headers_have_a_largest_size"),
+    53: ("service/test_mappings.py", "test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words"),
+    54: (
+        "service/test_target_cases.py",
+        "test_case_54_a_mapper_that_returns_several_messages_has_all_of_them_published_in_order",
+    ),
+    55: ("service/test_mappings.py", "test_case_55_a_gateway_s_device_gets_its_thing_and_its_status"),
+    56: ("service/test_live.py", "test_case_21_and_56_a_connection_announces_that_it_opens_and_that_it_closes"),
+    57: ("service/test_live.py", "test_case_57_an_answer_is_diverted_to_another_broker"),
+    58: (
+        "service/test_live.py",
+        "test_case_58_a_live_command_is_answered_though_its_answer_wants_no_response",
+    ),
+    59: ("service/test_target_cases.py", "test_case_59_an_event_lacks_the_feature_that_a_policy_revokes"),
+    60: (
+        "service/test_target_cases.py",
+        "test_case_60_a_filter_on_the_action_lets_the_beginning_and_the_end_pass",
+    ),
+    61: (
+        "service/test_target_cases.py",
+        "test_case_61_two_topics_that_match_make_one_message_with_the_fields_of_one",
+    ),
+    62: (
+        "service/test_target_cases.py",
+        "test_case_62_extra_fields_have_the_new_value_and_every_feature_that_has_one",
+    ),
+}
+
+
+@pytest.mark.parametrize("number", range(44, 63))
+def test_the_case_is_a_test(number: int) -> None:
+    file, name = CASES[number]
+    assert re.search(rf"def {name}\(", (TESTS / file).read_text(encoding="utf-8"))

@@ -1,0 +1,16 @@
+"""What docs/performance.md says of octets on the wire is what the formats say."""
+
+from __future__ import annotations
+
+from tests.bench.sizes import rows, table
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "performance.md"
+
+
+def test_the_table_of_octets_is_the_computed_one() -> None:
+    assert table() in PAGE.read_text(encoding="utf-8")
+
+
+def test_each_thing_takes_less_than_as_json() -> None:
+    assert all(row.rsio < row.ditto for row in rows() if row.ditto is not None)

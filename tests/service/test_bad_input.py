@@ -1,0 +1,395 @@
+"""What must not harm the service: payloads, topics, headers and reply addresses that are wrong in every way there is.
+
+Each is answered with an error of its own type where an address for the answer resolves, counted, settled, and forgotten;
+the next message is served as if nothing had been. Nothing is ever published where a client's value would lead it astray.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.bare_mqtt import Bystander
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import client, connection, policy_for, source, topic
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.broker("mosquitto")
+
+WRITER = "acme:writer"
+MODIFY = topic("vase-1", "commands/modify").encode()
+STREAM = topic("vase-1", "streaming/request")
+MEBIBYTE = 1 << 20
+
+STORM = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    # A service that has been harmed cannot be asked again for a smaller example.
+    phases=(Phase.explicit, Phase.generate),
+)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Mosquitto]:
+    """A broker of its own: everything that is published there is looked at."""
+    with Mosquitto.start(config_lines=["sys_interval 0"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service(broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    chosen = source("b/chosen", WRITER)
+    del chosen["replyTarget"]
+    inside = source("b/inside", WRITER, replyTarget={"address": "b/at/{{ header:part }}/end"})
+    mapped = source(
+        "b/mapped",
+        WRITER,
+        replyTarget={"address": "b/mapped/answers", "headerMapping": {"mqtt.topic": "{{ header:elsewhere }}"}},
+    )
+    site = connection(broker, source("b/fixed", WRITER), chosen, inside, mapped)
+    with ServiceProcess.start(tmp_path_factory.mktemp("bad"), [site]) as running:
+        with client(broker, "b/fixed") as maker:
+            made = maker.ask_for(topic("vase-1", "commands/create"), value={"_policy": policy_for(WRITER)})
+            assert made["status"] == 201, made
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connected(service: ServiceProcess, broker: Mosquitto) -> Iterator[MqttClient]:
+    with client(broker, "b/fixed") as party:
+        yield party
+
+
+@pytest.fixture
+def fixed(connected: MqttClient) -> MqttClient:
+    assert connected.received.empty(), f"left over: {connected.received.get_nowait()}"
+    return connected
+
+
+def value(text: bytes) -> bytes:
+    """A modify of an attribute whose value is this JSON text."""
+    return b'{"topic":"%s","path":"/attributes/odd","value":%s}' % (MODIFY, text)
+
+
+def headers(text: bytes) -> bytes:
+    """A modify with these headers as JSON text."""
+    return b'{"topic":"%s","path":"/attributes/odd","headers":%s,"value":1}' % (MODIFY, text)
+
+
+def about(topic: str, path: str = "/", **more: Any) -> bytes:
+    return json.dumps({"topic": topic, "path": path, **more}).encode()
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+BAD: dict[str, tuple[bytes, int, str]] = {
+    "empty payload": (b"", 400, "connectivity:message.mapping.failed"),
+    "random bytes": (secrets.token_bytes(4000), 400, "json.invalid"),
+    "one zero byte": (b"\x00", 400, "json.invalid"),
+    "cut off": (value(b"1")[:-3], 400, "json.invalid"),
+    "two documents": (value(b"1") * 2, 400, "json.invalid"),
+    "byte order mark": (b"\xef\xbb\xbf" + value(b"1"), 400, "json.invalid"),
+    "another encoding": (value(b"1").decode().encode("utf-16"), 400, "json.invalid"),
+    "an array": (b"[1,2,3]", 400, "json.invalid"),
+    "null": (b"null", 400, "json.invalid"),
+    "a string": (b'"topic"', 400, "json.invalid"),
+    "an empty object": (b"{}", 400, "json.field.missing"),
+    "no path": (b'{"topic":"%s","value":1}' % MODIFY, 400, "json.field.missing"),
+    "no topic": (b'{"path":"/","value":1}', 400, "json.field.missing"),
+    "topic is a number": (b'{"topic":7,"path":"/"}', 400, "json.invalid"),
+    "path is null": (b'{"topic":"%s","path":null}' % MODIFY, 400, "json.field.missing"),
+    "headers are an array": (headers(b"[1]"), 400, "json.invalid"),
+    "ten megabytes": (value(b'"%s"' % (b"x" * (10 * MEBIBYTE))), 413, "connectivity:message.toolarge"),
+    "ten megabytes of noise": (b"\xff" * (10 * MEBIBYTE), 413, "connectivity:message.toolarge"),
+    "a thousand deep": (value(nested(1000)), 400, "json.invalid"),
+    "half a million deep": (value(nested(500_000)), 400, "json.invalid"),
+    "just too deep": (value(nested(201)), 400, "json.invalid"),
+    "NaN": (value(b"NaN"), 400, "json.invalid"),
+    "Infinity": (value(b"-Infinity"), 400, "json.invalid"),
+    "beyond a double": (value(b"1e999"), 400, "json.invalid"),
+    "beyond 64 bits": (value(b"9223372036854775808"), 400, "json.invalid"),
+    "far beyond 64 bits": (value(b"1" * 5000), 400, "json.invalid"),
+    "below 64 bits": (value(b"[-9223372036854775809]"), 400, "json.invalid"),
+    "half a character": (value(b'"\\ud800"'), 400, "json.invalid"),
+    "halves the wrong way round": (value(b'{"\\udc00\\ud800":1}'), 400, "json.invalid"),
+    "no UTF-8": (value(b'"\xff\xfe"'), 400, "json.invalid"),
+    "UTF-8 that is too long": (value(b'"\xc0\xaf"'), 400, "json.invalid"),
+    "UTF-8 of half a character": (value(b'"\xed\xa0\x80"'), 400, "json.invalid"),
+    "U+0000 in a string": (value(b'"a\\u0000b"'), 400, "json.invalid"),
+    "U+0000 in a key": (value(b'{"a\\u0000b":1}'), 400, "json.key.invalid"),
+    "a bare control character": (value(b'"a\nb"'), 400, "json.invalid"),
+    "unknown topic": (about("acme.site/vase-1/things/twin/commands/patch"), 400, "protocoladapter:unknown.topicpath"),
+    "no topic at all": (about(""), 400, "protocoladapter:unknown.topicpath"),
+    "a topic of slashes": (about("/" * 5000), 400, "protocoladapter:unknown.topicpath"),
+    "an event": (about(topic("vase-1", "events/modified")), 400, "protocoladapter:unknown.topicpath"),
+    "a search of what is live": (about("_/_/things/live/search/subscribe"), 400, "protocoladapter:unknown.topicpath"),
+    "a response": (about(MODIFY.decode(), status=200), 422, "protocoladapter:illegal.adaptable"),
+    "an id of a thousand characters": (about(topic("x" * 1000, "commands/retrieve")), 400, "things:id.invalid"),
+    "a namespace with spaces": (about("a b/vase-1/things/twin/commands/retrieve"), 400, "things:id.invalid"),
+    "unknown path": (about(MODIFY.decode(), "/foo", value=1), 400, "protocoladapter:unknown.path"),
+    "empty part in a path": (about(MODIFY.decode(), "/attributes//a", value=1), 400, "json.pointer.invalid"),
+    "no value": (about(MODIFY.decode(), "/attributes/odd"), 400, "json.invalid"),
+    "an unknown demand": (about(STREAM, value={"subscriptionId": "x", "demand": {}}), 400, "json.invalid"),
+    "empty correlation id": (headers(b'{"correlation-id":""}'), 400, "header.invalid"),
+    "response-required is a word": (headers(b'{"response-required":"maybe"}'), 400, "header.invalid"),
+    "if-match without quotes": (headers(b'{"if-match":"rev:1"}'), 400, "header.invalid"),
+    "negative timeout": (headers(b'{"timeout":"-5"}'), 400, "timeout.invalid"),
+    "version beyond 32 bits": (headers(b'{"version":4294967296}'), 400, "header.invalid"),
+    "a header of eight kilobytes": (headers(b'{"big":"%s"}' % (b"x" * 8192)), 431, "headers.too.large"),
+    "two thousand headers": (
+        headers(json.dumps({f"h{number}": number for number in range(2000)}).encode()),
+        431,
+        "headers.too.large",
+    ),
+}
+
+ODD: dict[str, tuple[bytes, Any]] = {
+    "duplicate keys: the last one counts": (value(b'{"a":1,"a":2}'), {"a": 2}),
+    "the largest integer": (value(b"9223372036854775807"), 9223372036854775807),
+    "deep, but not too deep": (value(nested(190)), json.loads(nested(190))),
+    "a character beyond the plane": (value(b'"\\ud83d\\ude00"'), "\U0001f600"),
+    "white space everywhere": (b" \n\t" + value(b" [ 1 , 2 ] ") + b"\r\n", [1, 2]),
+    "unknown members": (value(b"7")[:-1] + b',"payload":{},"":null}', 7),
+    "headers of every type": (headers(b'{"a":1.5,"b":null,"c":{"d":[true]},"":"e","__proto__":{}}'), 1),
+    "forged headers": (headers(b'{"ditto-originator":"root:root","ditto-reply-target":99,"read-subjects":"x"}'), 1),
+}
+
+
+def sent(service: ServiceProcess, outcome: str, direction: str = "in") -> float:
+    return service.metric("connectivity_deliveries_total", connection="site", direction=direction, outcome=outcome)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_answered_counted_and_settled(service: ServiceProcess, fixed: MqttClient, name: str) -> None:
+    payload, status, error = BAD[name]
+    malformed, refused, settled = (sent(service, outcome) for outcome in ("malformed", "refused", "settled"))
+    fixed.send(payload)
+    answer = fixed.next()
+    assert (answer["status"], answer["value"]["status"], answer["value"]["error"]) == (status, status, error)
+    assert answer["topic"].endswith("/errors")
+    assert answer["headers"]["correlation-id"]
+    assert answer["headers"]["response-required"] is False
+    assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
+    assert sent(service, "malformed") + sent(service, "refused") == malformed + refused + 1
+    # What was answered before the counters were read may be counted as settled after it.
+    wait_until_sync(lambda: sent(service, "settled") >= settled + 1)
+    following = fixed.ask_for(topic("vase-1", "commands/retrieve"), "/policyId")
+    assert following["status"] == 200
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_input_is_served(fixed: MqttClient, name: str) -> None:
+    payload, expected = ODD[name]
+    fixed.send(payload)
+    answer = fixed.next()
+    assert answer["status"] in (201, 204), answer
+    assert answer["headers"]["ditto-originator"] == WRITER
+    found = fixed.ask_for(topic("vase-1", "commands/retrieve"), "/attributes/odd")
+    assert found["value"] == expected
+
+
+def test_an_error_from_another_service_is_not_answered(fixed: MqttClient) -> None:
+    """Two services that answer each other come to rest."""
+    fixed.send(about(topic("vase-1", "errors"), status=400, value={"status": 400, "error": "x", "message": "y"}))
+    assert fixed.ask_for(topic("vase-1", "commands/retrieve"), "/policyId")["status"] == 200
+
+
+def test_a_malformed_message_is_answered_even_if_it_wants_no_response(fixed: MqttClient) -> None:
+    fixed.send(about("nonsense", headers={"response-required": False, "correlation-id": "c-7"}))
+    answer = fixed.next()
+    assert (answer["topic"], answer["headers"]["correlation-id"]) == ("unknown/unknown/things/twin/errors", "c-7")
+
+
+UNSAFE = {
+    "a wildcard for one level": "b/+/x",
+    "a wildcard for all levels": "b/#",
+    "only a wildcard": "#",
+    "the broker's own": "$SYS/broker/uptime",
+    "a shared subscription": "$share/group/b/x",
+    "a line feed": "b/x\ny",
+    "carriage return and line feed": "b/x\r\nb/y",
+    "U+0000": "b/\0",
+    "a line separator": "b/\u2028",
+    "an empty part": "b//x",
+    "an empty part in front": "/b/x",
+    "an empty part at the end": "b/x/",
+    "nothing": "",
+    "two dots": "b/../x",
+}
+
+
+@pytest.fixture
+def heard(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[Bystander]]:
+    """Whatever anybody publishes, under `$SYS` too, where this broker says nothing by itself."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Bystander(broker.host, broker.port, topic)) for topic in ("#", "$SYS/#")]
+
+
+def published(heard: list[Bystander]) -> list[str]:
+    """The topics of what was heard, without what was sent to the service."""
+    topics = [envelope.headers["mqtt.topic"] for listener in heard for envelope in listener.heard]
+    return [topic for topic in topics if not topic.endswith("/ask")]
+
+
+@pytest.mark.parametrize("reply_to", UNSAFE.values(), ids=UNSAFE)
+def test_nothing_is_published_where_a_reply_address_is_unsafe(
+    service: ServiceProcess, broker: Mosquitto, heard: list[Bystander], reply_to: str
+) -> None:
+    failed, settled = sent(service, "failed", "out"), sent(service, "settled")
+    with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as party:
+        for command in (topic("vase-1", "commands/retrieve"), "nonsense"):
+            party.send(about(command, headers={"reply-to": reply_to}))
+        # Messages of one source leave in order: behind this answer there is nothing left of what came before.
+        party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": "b/back"})
+        wait_until_sync(lambda: "b/back" in published(heard))
+        assert set(published(heard)) == {"b/back"}
+        assert sent(service, "failed", "out") == failed + 2
+        wait_until_sync(lambda: sent(service, "settled") >= settled + 3)
+
+
+@pytest.mark.parametrize("part", UNSAFE.values(), ids=UNSAFE)
+def test_a_part_of_an_address_is_judged_too(
+    service: ServiceProcess, broker: Mosquitto, heard: list[Bystander], part: str
+) -> None:
+    with MqttClient(broker.host, broker.port, ask="b/inside/ask", answers="b/at/safe/end") as party:
+        party.send(about(topic("vase-1", "commands/retrieve"), headers={"part": part}))
+        party.ask_for(topic("vase-1", "commands/retrieve"), headers={"part": "safe"})
+        wait_until_sync(lambda: "b/at/safe/end" in published(heard))
+        assert set(published(heard)) == {"b/at/safe/end"}
+
+
+@pytest.mark.parametrize("elsewhere", UNSAFE.values(), ids=UNSAFE)
+def test_a_mapped_topic_is_judged_too(
+    service: ServiceProcess, broker: Mosquitto, heard: list[Bystander], elsewhere: str
+) -> None:
+    """The header `mqtt.topic` takes the place of the address, so a client's value is judged there as well."""
+    with MqttClient(broker.host, broker.port, ask="b/mapped/ask", answers="b/mapped/answers") as party:
+        party.send(about(topic("vase-1", "commands/retrieve"), headers={"elsewhere": elsewhere}))
+        party.ask_for(topic("vase-1", "commands/retrieve"))
+        wait_until_sync(lambda: "b/mapped/answers" in published(heard))
+        assert set(published(heard)) == {"b/mapped/answers"}
+
+
+def test_a_command_without_a_reply_address_is_carried_out_and_settled(
+    service: ServiceProcess, broker: Mosquitto, fixed: MqttClient
+) -> None:
+    """Case 50 of the connection cases, and its fortunate brother: nothing is published, the delivery is settled."""
+    unresolved, settled = sent(service, "address_unresolved", "out"), sent(service, "settled")
+    with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as party:
+        party.send(about(topic("vase-1", "commands/modify"), "/attributes/quiet", value=1))
+        party.send(b"no JSON")
+        wait_until_sync(lambda: sent(service, "settled") >= settled + 2)
+    assert sent(service, "address_unresolved", "out") == unresolved + 2
+    assert fixed.ask_for(topic("vase-1", "commands/retrieve"), "/attributes/quiet")["value"] == 1
+
+
+SEEDS = [
+    {"topic": MODIFY.decode(), "headers": {"correlation-id": "c"}, "path": "/attributes/odd", "value": {"a": [1, "b"]}},
+    {"topic": topic("vase-1", "commands/merge"), "path": "/features", "value": {"f": {"properties": {"p": None}}},
+     "headers": {"content-type": "application/merge-patch+json", "if-match": '"rev:1"', "condition": "exists(a)"}},
+    {"topic": topic("vase-1", "commands/retrieve"), "path": "/", "fields": "thingId,attributes(a,b)"},
+    {"topic": topic("vase-2", "commands/create"), "path": "/", "value": {"_policy": policy_for(WRITER)}},
+    {"topic": topic("vase-1", "commands/modify", "policies"), "path": "/entries/X/resources/thing:/attributes",
+     "value": {"grant": ["READ"], "revoke": []}},
+    {"topic": topic("vase-1", "streaming/subscribeForPersistedEvents"), "path": "/", "value": {
+        "fromHistoricalRevision": -3, "filter": "and(eq(attributes/odd,1),in(thingId,'a','b'))",
+        "toHistoricalTimestamp": "2999-01-01T00:00:00Z"}},
+    {"topic": STREAM, "path": "/", "value": {"subscriptionId": "x", "demand": 3}},
+    {"topic": topic("vase-1", "streaming/cancel"), "path": "/", "value": {"subscriptionId": "x"}},
+]  # fmt: skip
+"""One message of each kind, to be mutated."""
+
+TREACHEROUS = [
+    None, True, 0, -1, 1.5, 1e308, 2**63 - 1, -(2**63), [], {}, "", "/", "//", "~1", "_", "+", "#", "$SYS/x", "\0", "\n",
+    "a" * 300, "{{ header:x }}", "fn:upper()", "eq(", "not(" * 100, "like(a,'" + "*a" * 50 + "')", "application/json",
+]  # fmt: skip
+JSON = st.recursive(
+    st.sampled_from(TREACHEROUS) | st.text(max_size=8) | st.integers(-(2**70), 2**70) | st.floats(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Every member of a document, as its container and its key."""
+    members = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, member in members:
+        yield document, key
+        if isinstance(member, dict | list):
+            yield from places(member)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A message of a known kind with some of its members replaced, removed or added, then some of its bytes."""
+    document = json.loads(json.dumps(draw(st.sampled_from(SEEDS))))
+    for _ in range(draw(st.integers(0, 3))):
+        container, key = draw(st.sampled_from(list(places(document)) or [(document, "topic")]))
+        match draw(st.sampled_from(["replace", "remove", "add"])):
+            case "replace":
+                container[key] = draw(JSON)
+            case "remove":
+                container.pop(key, None) if isinstance(container, dict) else container.pop(key)
+            case _:
+                if isinstance(container, dict):
+                    container[draw(st.text(max_size=8))] = draw(JSON)
+    payload = bytearray(json.dumps(document, ensure_ascii=draw(st.booleans())).encode(errors="surrogatepass"))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(payload)))
+        payload[at : at + draw(st.integers(0, 4))] = draw(st.binary(max_size=4))
+    return bytes(payload)
+
+
+def test_a_storm_of_mutated_messages_harms_nothing(service: ServiceProcess, broker: Mosquitto) -> None:
+    """After every handful a command is answered as usual; at the end nothing has failed inside, and memory is bounded."""
+    process = psutil.Process(service.pid)
+    with client(broker, "b/fixed") as party:
+        statuses: set[int] = set()
+
+        @STORM
+        @given(st.lists(mutated() | st.binary(max_size=50), min_size=1, max_size=10))
+        def storm(messages: list[bytes]) -> None:
+            for message in messages:
+                party.send(message, wait=False)
+            correlation = party.command(topic("vase-0", "commands/retrieve"))
+            while (answer := party.next())["headers"].get("correlation-id") != correlation:
+                statuses.add(answer.get("status", 0))
+            assert answer["status"] == 404
+
+        storm()
+        before = process.memory_info().rss
+        storm()
+        assert process.memory_info().rss < before + 32 * MEBIBYTE
+    assert service.get("/health/ready")[0] == 200
+    assert 500 not in statuses
+    assert {204, 400} <= statuses, "the storm has to reach those who carry commands out"
+    errors = [line for line in service.records() if line.get("level") in ("error", "critical")]
+    assert errors == []
+
+
+def test_what_was_bad_is_not_delivered_again(service: ServiceProcess, broker: Mosquitto) -> None:
+    """Settled is settled: after a restart of the service the broker has nothing left for it."""
+    with client(broker, "b/fixed") as party:
+        for payload, *_ in BAD.values():
+            party.send(payload, wait=False)
+        for _ in BAD:
+            party.next()
+        wait_until_sync(lambda: sent(service, "settled") >= len(BAD))
+        assert service.stop()[0] == 0
+        service.start_again()
+        assert party.ask_for(topic("vase-1", "commands/retrieve"))["status"] == 200
+        wait_until_sync(lambda: sent(service, "settled") == 1)
+        assert sent(service, "malformed") == 0

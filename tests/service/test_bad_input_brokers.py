@@ -1,0 +1,452 @@
+"""Bad input on each broker through the whole service: payloads, headers, properties and reply addresses that are odd.
+
+One table for all brokers, and one for each broker's own oddities. Whatever comes is answered or passed over as the table
+says, settled, counted and logged without its content; the next command is served; and nothing is published where a client's
+value would lead it astray: an onlooker hears everything that anybody publishes at that broker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.service.test_bad_input import BAD, about
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.kafka import KafkaClient
+from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.connection_documents import policy_for, topic
+from tests.support.four_sources import KINDS, OWNER, AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
+
+PATIENCE = 30.0
+CALLED_OFTEN = 100
+MOST_BYTES = 200_000
+"""The service's limit for payloads here: below that of Kafka's topics, so that it is the service that refuses."""
+
+SECRET = "nobody-may-read-this"
+"""In payloads and headers. It must not turn up in the log."""
+
+RETRIEVE = about(topic("vase-1", "commands/retrieve"), "/policyId")
+
+
+@pytest.fixture(scope="module")
+def grounds(rabbitmq: RabbitMQ, kafka: Kafka) -> Iterator[dict[str, Ground]]:
+    with ExitStack() as stack:
+        broker = stack.enter_context(Mosquitto.start(config_lines=["sys_interval 0"]))
+        made = [MqttGround(broker), Mqtt5Ground(broker), AmqpGround(rabbitmq), KafkaGround(kafka)]
+        for ground in made:
+            stack.callback(ground.close)
+        yield {ground.kind: ground for ground in made}
+
+
+@pytest.fixture(scope="module")
+def service(grounds: dict[str, Ground], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    documents = [ground.document() for ground in grounds.values()]
+    folder = tmp_path_factory.mktemp("odd")
+    with ServiceProcess.start(folder, documents, limits={"payload": MOST_BYTES}) as running:
+        with grounds["mqtt"].party("fixed") as maker:
+            made = maker.ask_for(topic("vase-1", "commands/create"), value={"_policy": policy_for(OWNER)})
+            assert made["status"] == 201, made
+        yield running
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def ground(request: pytest.FixtureRequest, grounds: dict[str, Ground]) -> Ground:
+    return grounds[request.param]
+
+
+@pytest.fixture(scope="module")
+def parties(grounds: dict[str, Ground], service: ServiceProcess) -> Iterator[Callable[[Ground, str], Party]]:
+    """The party that speaks through a source, made when it is first wanted."""
+    made: dict[tuple[str, str], Party] = {}
+
+    def party(ground: Ground, source: str) -> Party:
+        if (ground.kind, source) not in made:
+            made[ground.kind, source] = ground.party(source)
+        return made[ground.kind, source]
+
+    yield party
+    for each in made.values():
+        each.close()
+
+
+def sent(service: ServiceProcess, ground: Ground, outcome: str, direction: str = "in") -> float:
+    return service.metric("connectivity_deliveries_total", connection=ground.name, direction=direction, outcome=outcome)
+
+
+def told(answer: dict[str, Any]) -> tuple[int, str | None]:
+    """Status and error code of an answer."""
+    value = answer.get("value")
+    return answer["status"], value.get("error") if isinstance(value, dict) else None
+
+
+# --- one table for all --------------------------------------------------------------------------------------------------
+
+LARGE = about(topic("vase-1", "commands/modify"), "/attributes/odd", value="x" * MOST_BYTES)
+PAYLOADS = {
+    **{name: row for name, row in BAD.items() if len(row[0]) <= MOST_BYTES},
+    "larger than the limit": (LARGE, 413, "connectivity:message.toolarge"),
+    "one byte larger": (RETRIEVE.ljust(MOST_BYTES + 1), 413, "connectivity:message.toolarge"),
+}
+
+
+def test_bad_payloads_are_answered_in_order_and_settled(
+    service: ServiceProcess, ground: Ground, parties: Callable[[Ground, str], Party]
+) -> None:
+    party, settled = parties(ground, "fixed"), sent(service, ground, "settled")
+    for payload, *_ in PAYLOADS.values():
+        party.send(payload, wait=False)
+    party.send(RETRIEVE.ljust(MOST_BYTES))
+    answers = {name: told(party.next(PATIENCE)) for name in (*PAYLOADS, "as large as may be")}
+    expected = {name: (status, error) for name, (_, status, error) in PAYLOADS.items()}
+    assert answers == {**expected, "as large as may be": (200, None)}
+    wait_until_sync(lambda: sent(service, ground, "settled") >= settled + len(answers), PATIENCE)
+    assert party.received.empty()
+
+
+# --- each broker's own --------------------------------------------------------------------------------------------------
+
+NESTED = {"a": {"b": [1, None, True]}}
+
+# What is put around a command → what the header `custom` of its answer says, None: it has none.
+AMQP_HEADERS: dict[str, tuple[Any, str | None]] = {
+    "a boolean": (True, "true"),
+    "a small number": (-1, "-1"),
+    "a large number": (2**63 - 1, "9223372036854775807"),
+    "a double": (1.5, "1.5"),
+    "a decimal": (Decimal("12.5"), "12.5"),
+    "a time": (datetime(2030, 1, 15, 7, 30, tzinfo=UTC), "2030-01-15T07:30:00Z"),
+    "bytes": (bytearray(b"\x00\xff"), "AP8="),
+    "bytes of text": (bytearray(b"abc"), "abc"),
+    "a list": ([1, "a", [None]], '[1,"a",[null]]'),
+    "a table": (NESTED, '{"a":{"b":[1,null,true]}}'),
+    "nothing": (None, None),
+    "an empty text": ("", ""),
+    "text in two lines": ("a\r\nb: c", "a\r\nb: c"),
+    "an expression": ("{{ header:reply-to }}", "{{ header:reply-to }}"),
+}
+
+MQTT_5_PROPERTIES: dict[str, tuple[dict[str, Any], str | None]] = {
+    "twice the same": ({"UserProperty": [("odd", "one"), ("odd", "two")]}, "two"),
+    "in another case": ({"UserProperty": [("ODD", "loud")]}, "loud"),
+    "an empty value": ({"UserProperty": [("odd", "")]}, ""),
+    "an empty name": ({"UserProperty": [("", "x"), ("odd", "y")]}, "y"),
+    "names of the service's own": (
+        {"UserProperty": [("mqtt.topic", "x"), ("correlation-id", "x"), ("ditto-originator", "x"), ("odd", "z")]},
+        "z",
+    ),
+    "text said to be bytes": ({"PayloadFormatIndicator": 0}, None),
+    "an odd content type": ({"ContentType": "text/plain; charset=utf-16"}, None),
+    "correlation data that is no text": ({"CorrelationData": b"\xff\xfe"}, None),
+    "sixty kilobytes beside it": ({"UserProperty": [("big", SECRET * 3000)]}, None),
+}
+
+KAFKA_HEADERS: dict[str, tuple[list[tuple[str, str | bytes | None]], str | None]] = {
+    "twice the same": ([("odd", "one"), ("odd", "two")], "two"),
+    "no UTF-8": ([("odd", b"a\xff\xfe")], "a\ufffd\ufffd"),
+    "no value": ([("odd", None)], None),
+    "an empty value": ([("odd", b"")], ""),
+    "an empty name": ([("", "x"), ("odd", "y")], "y"),
+    "names of the service's own": ([("kafka.topic", "x"), ("ditto-originator", "x"), ("odd", "z")], "z"),
+    "a time to live that is no number": ([("creation-time", "soon"), ("ttl", "x")], None),
+    "a time to live beyond all numbers": ([("creation-time", "9" * 400), ("ttl", "-1")], None),
+    "a creation time beyond what may be read": ([("creation-time", "9" * 5000), ("ttl", "1")], None),
+    "64 kilobytes beside it": ([("big", SECRET * 3400)], None),
+}
+
+KAFKA_KEYS = {"no key": None, "an empty key": b"", "a key that is no text": b"\xff\x00", "a long key": b"k" * 60_000}
+
+ODD: dict[str, dict[str, tuple[dict[str, Any], str | None]]] = {
+    "mqtt-5": MQTT_5_PROPERTIES,
+    "amqp-091": {
+        **{name: ({"headers": {"odd": value}}, expected) for name, (value, expected) in AMQP_HEADERS.items()},
+        "64 kilobytes beside it": ({"headers": {"big": SECRET * 3400}}, None),
+        "the longest name": ({"headers": {"n" * 255: "x"}}, None),
+        "an odd content type": ({"content_type": "application/octet-stream", "content_encoding": "gzip"}, None),
+        "all other properties": (
+            {
+                "priority": 255,
+                "expiration": 60,
+                "type": "t",
+                "app_id": "a",
+                "timestamp": datetime(9999, 1, 1, tzinfo=UTC),
+            },
+            None,
+        ),
+        "no message id": ({"message_id": None}, None),
+    },
+    "kafka": {
+        **{name: ({"headers": headers}, expected) for name, (headers, expected) in KAFKA_HEADERS.items()},
+        **{name: ({"key": key}, None) for name, key in KAFKA_KEYS.items()},
+    },
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, rows in ODD.items() for name in rows])
+def test_odd_things_around_a_command_do_not_keep_it_from_being_served(
+    grounds: dict[str, Ground], parties: Callable[[Ground, str], Party], kind: str, name: str
+) -> None:
+    around, expected = ODD[kind][name]
+    party = parties(grounds[kind], "fixed")
+    party.send(RETRIEVE, **around)
+    answer = party.next(PATIENCE)
+    assert told(answer) == (200, None)
+    assert answer["headers"].get("custom") == expected
+    assert answer["headers"]["ditto-originator"] == OWNER
+
+
+# What is put around a message, or is all of it → the answer.
+REFUSED: dict[str, dict[str, tuple[bytes | None, dict[str, Any], int, str]]] = {
+    "mqtt-5": {
+        "bytes said to be text": (b"\xff\xfe", {"PayloadFormatIndicator": 1}, 400, "json.invalid"),
+        "nothing said to be text": (b"", {"PayloadFormatIndicator": 1}, 400, "connectivity:message.mapping.failed"),
+        "a header that is mapped and large": (
+            RETRIEVE, {"UserProperty": [("odd", SECRET * 500)]}, 431, "headers.too.large",
+        ),
+    },
+    "amqp-091": {
+        "an empty body": (b"", {}, 400, "connectivity:message.mapping.failed"),
+        "an empty correlation id": (RETRIEVE, {"headers": {"correlation-id": ""}}, 400, "header.invalid"),
+        "a header of 64 kilobytes that is mapped": (
+            RETRIEVE, {"headers": {"odd": SECRET * 3400}}, 431, "headers.too.large",
+        ),
+    },
+    "kafka": {
+        "a tombstone": (None, {"key": b"k"}, 400, "connectivity:message.mapping.failed"),
+        "a tombstone without a key": (None, {}, 400, "connectivity:message.mapping.failed"),
+        "an empty value": (b"", {}, 400, "connectivity:message.mapping.failed"),
+        "a header of 64 kilobytes that is mapped": (
+            RETRIEVE, {"headers": [("odd", SECRET * 3400)]}, 431, "headers.too.large",
+        ),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, rows in REFUSED.items() for name in rows])
+def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
+    service: ServiceProcess, grounds: dict[str, Ground], parties: Callable[[Ground, str], Party], kind: str, name: str
+) -> None:
+    payload, around, *expected = REFUSED[kind][name]
+    party, settled = parties(grounds[kind], "fixed"), sent(service, grounds[kind], "settled")
+    party.send(payload, **around)
+    answer = party.next(PATIENCE)
+    assert told(answer) == tuple(expected)
+    assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
+    party.send(RETRIEVE)
+    assert told(party.next(PATIENCE)) == (200, None)
+    wait_until_sync(lambda: sent(service, grounds[kind], "settled") >= settled + 2, PATIENCE)
+
+
+def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_headers(
+    service: ServiceProcess, grounds: dict[str, Ground], parties: Callable[[Ground, str], Party]
+) -> None:
+    """The client library cannot hand its headers over, and ends the process of whoever looks at what it returns instead,
+    once the interpreter calls it in its fast way."""
+    ground = grounds["kafka"]
+    party = parties(ground, "fixed")
+    assert isinstance(ground, KafkaGround)
+    for _ in range(CALLED_OFTEN):
+        party.send(RETRIEVE, wait=False)
+    assert [told(party.next(PATIENCE)) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
+    produce_with_bytes_for_a_name(ground.broker, party, b"\xff\xfe", RETRIEVE)
+    assert told(party.next(PATIENCE)) == (200, None)
+    [line] = [line for line in service.records() if line["event"].startswith("the headers of a record")]
+    assert (line["level"], line["address"], line["partition"]) == ("warning", ground.place("fixed", "ask"), 0)
+
+
+def produce_with_bytes_for_a_name(broker: Kafka, party: Party, name: bytes, payload: bytes) -> None:
+    """Send one record. The Python client takes only text for the names of headers, so the C library under it is called."""
+    assert isinstance(party, KafkaClient)
+    [file] = Path(confluent_kafka.__file__).parents[1].glob("confluent_kafka*/librdkafka*.so*")
+    library, words = ctypes.CDLL(str(file)), ctypes.create_string_buffer(512)
+    pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    for function in (library.rd_kafka_conf_new, library.rd_kafka_new, library.rd_kafka_headers_new):
+        function.restype = pointer
+    settings = pointer(library.rd_kafka_conf_new())
+    library.rd_kafka_conf_set(settings, text(b"bootstrap.servers"), text(broker.bootstrap.encode()), words, size(512))
+    producer = pointer(library.rd_kafka_new(ctypes.c_int(0), settings, words, size(512)))
+    headers = pointer(library.rd_kafka_headers_new(size(1)))
+    library.rd_kafka_header_add(headers, text(name), ctypes.c_ssize_t(len(name)), text(b"x"), ctypes.c_ssize_t(1))
+    # Kinds of arguments, as rdkafka.h numbers them: the topic, flags ("copy the value"), the value, the headers, the end.
+    ended = library.rd_kafka_producev(
+        producer, 1, text(party.ask.encode()), 7, 2, 4, text(payload), size(len(payload)), 10, headers, 0
+    )
+    assert ended == 0
+    assert library.rd_kafka_flush(producer, ctypes.c_int(int(PATIENCE * 1000))) == 0
+    library.rd_kafka_destroy(producer)
+
+
+# --- reply addresses ----------------------------------------------------------------------------------------------------
+
+UNSAFE = {
+    "a wildcard for one level": "x/+/y",
+    "a wildcard for all levels": "x/#",
+    "only a wildcard": "#",
+    "a star and a hash": "events.#",
+    "the broker's own": "$SYS/broker/uptime",
+    "a line feed": "x\ny",
+    "carriage return and line feed": "x\r\ny",
+    "U+0000": "x\0",
+    "up and away": "x/../y",
+    "an empty part": "x//y",
+    "an empty part in front": "/x",
+    "nothing": "",
+    "what could not be read": "x\ufffd",
+}
+
+UNFIT = {
+    "amqp-091": {
+        "an exchange and a key": "amq.topic/x",
+        "a queue that is not there": "nobody-is-here",
+        "a key that is too long": "k" * 256,
+    },
+    "kafka": {
+        "the broker's own topic": "__consumer_offsets",
+        "a topic that is not there": "nobody-is-here",
+        "a name that no topic has": "two words",
+        "this folder": ".",
+        "a partition that is not there": "{answers}#7",
+        "another partition": "{answers}#0",
+    },
+}
+"""What is no address of this broker, or leads to nothing; besides those that are unsafe anywhere."""
+
+
+@pytest.fixture
+def onlooking(ground: Ground, parties: Callable[[Ground, str], Party]) -> Ground:
+    assert parties(ground, "chosen").received.empty()
+    ground.look_on()
+    return ground
+
+
+def test_nothing_is_published_to_a_reply_address_that_is_unsafe_or_none(
+    service: ServiceProcess, onlooking: Ground, parties: Callable[[Ground, str], Party]
+) -> None:
+    """A command and an unreadable message for each: both settled, neither answered anywhere, both told in the log."""
+    ground, party = onlooking, parties(onlooking, "chosen")
+    places = {**UNSAFE, **UNFIT.get(ground.kind, {})}
+    settled, failed = sent(service, ground, "settled"), sent(service, ground, "failed", "out")
+    ids = []
+    for number, place in enumerate(places.values()):
+        reply_to = place.format(answers=party.answers)
+        for what, document in (("good", topic("vase-1", "commands/retrieve")), ("bad", f"nonsense/{SECRET}")):
+            ids.append(f"{ground.name}-{what}-{number}")
+            party.send(about(document, headers={"reply-to": reply_to, "correlation-id": ids[-1]}))
+    wait_until_sync(lambda: sent(service, ground, "settled") >= settled + len(ids), PATIENCE)
+    answer = party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.answers})
+    assert answer["status"] == 200
+    # The onlooker hears of messages in their order: behind this answer there is nothing left of what came before.
+    reachable = ground.reply_address(party.answers)
+    wait_until_sync(lambda: reachable in ground.published(), PATIENCE)
+    # RabbitMQ is told of a queue that is not there, and gives the message back: nobody has it.
+    vain = {ground.reply_address("nobody-is-here")}
+    assert ground.published() - vain == {reachable}
+    assert sent(service, ground, "failed", "out") == failed + len(ids)
+    lines = [line for line in service.records() if line.get("correlation_id") in ids and line["level"] == "warning"]
+    assert sorted(line["correlation_id"] for line in lines) == sorted(ids)
+    for line in lines:
+        assert line["event"] in ("an answer cannot be sent", "an answer was not taken")
+        assert (line["connection"], line["source"]) == (ground.name, 1)
+        assert line["error"]
+    assert party.received.empty()
+
+
+def test_a_reply_address_around_a_message_is_judged_too(
+    grounds: dict[str, Ground], parties: Callable[[Ground, str], Party]
+) -> None:
+    """Where the transport takes such a text at all."""
+    for kind in ("amqp-091", "kafka"):
+        ground, party = grounds[kind], parties(grounds[kind], "chosen")
+        ground.look_on()
+        for place in UNSAFE.values():
+            party.send(RETRIEVE, **ground.carried(reply_to=place))
+        party.send(RETRIEVE, **ground.carried(reply_to=party.answers))
+        assert told(party.next(PATIENCE)) == (200, None)
+        reachable = ground.reply_address(party.answers)
+        wait_until_sync(lambda ground=ground, reachable=reachable: reachable in ground.published(), PATIENCE)
+        assert ground.published() == {reachable}
+
+
+def test_an_answer_to_the_source_itself_comes_to_rest(
+    service: ServiceProcess, ground: Ground, parties: Callable[[Ground, str], Party]
+) -> None:
+    """The answer is no command, and the error about that is no command either."""
+    party = parties(ground, "chosen")
+    asked = party.command(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.ask})
+
+    def refusals() -> int:
+        lines = service.records()
+        return sum(line["event"] == "a delivery was refused" and line["correlation_id"] == asked for line in lines)
+
+    wait_until_sync(refusals, PATIENCE)
+    # The error about the answer lies before these in the queue: had it been answered too, that would have been refused.
+    for _ in range(2):
+        answer = party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.answers})
+        assert answer["status"] == 200
+    assert refusals() == 1
+
+
+# --- afterwards ---------------------------------------------------------------------------------------------------------
+
+
+def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent(
+    service: ServiceProcess, ground: Ground, parties: Callable[[Ground, str], Party]
+) -> None:
+    party = parties(ground, "fixed")
+    for document, error in (
+        (about(f"nonsense/{SECRET}", headers={"correlation-id": "a-1"}), "protocoladapter:unknown.topicpath"),
+        (
+            about(topic("vase-9", "commands/modify"), "/attributes/x", value=SECRET, headers={"correlation-id": "a-2"}),
+            "things:thing.notfound",
+        ),
+    ):
+        party.send(document)
+        correlation = json.loads(document)["headers"]["correlation-id"]
+        assert told(party.next(PATIENCE))[1] == error
+        mine = [
+            line
+            for line in service.records()
+            if line.get("correlation_id") == correlation and line["connection"] == ground.name
+        ]
+        [line] = mine
+        assert line["event"] in ("a delivery was refused", "a command was refused")
+        assert (line["level"], line["source"], line["error"]) == ("info", 0, error)
+        assert line["address"] == (party.ask if not isinstance(party, MqttClient) else ground.place("fixed", "ask"))
+
+
+def test_nothing_has_failed_inside_and_no_content_is_in_the_log(service: ServiceProcess) -> None:
+    errors = [line for line in service.records() if line["level"] in ("error", "critical")]
+    assert errors == []
+    text = service.log_file.read_text(encoding="utf-8")
+    assert SECRET not in text
+    assert "right" not in [word.strip('":@/') for word in text.split()], "the password of RabbitMQ's user"
+    assert service.get("/health/ready")[0] == 200
+
+
+def test_what_was_odd_is_not_delivered_again(
+    service: ServiceProcess, grounds: dict[str, Ground], parties: Callable[[Ground, str], Party]
+) -> None:
+    """Settled is settled: the brokers have nothing left for the service."""
+    assert service.stop()[0] == 0
+    assert {kind: ground.left() for kind, ground in grounds.items()} == dict.fromkeys(KINDS, 0)
+    service.start_again()
+    for ground in grounds.values():
+        party = parties(ground, "fixed")
+        party.send(RETRIEVE)
+        assert told(party.next(PATIENCE)) == (200, None)
+        wait_until_sync(lambda ground=ground: sent(service, ground, "settled") == 1, PATIENCE)
+        assert sent(service, ground, "malformed") == 0

@@ -1,0 +1,70 @@
+"""The command line beside a running service and a real broker: the walk of the page on operating, and a restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from connectivity.cli.console import app
+from tests.support.api.canned_server import PROGRAM
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+from tests.unit.connectivity.cli.test_against_the_api import walk
+
+pytestmark = pytest.mark.broker("mosquitto")
+
+TOKEN = "token-of-the-one-who-operates"
+
+
+def test_an_operator_walks_through_the_commands_and_a_service_that_is_killed_comes_back(
+    mosquitto: Mosquitto, tmp_path: Path
+) -> None:
+    """What the API has stored is there again after SIGKILL, and whoever follows the log goes on."""
+    files, lines = walk()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.replace("tcp://localhost:1883", mosquitto.uri()))
+    with ServiceProcess.start(tmp_path, [], api={"token": TOKEN}) as service:
+        variables = {"CONNECTIVITY_URL": f"http://127.0.0.1:{service.port}", "CONNECTIVITY_TOKEN": TOKEN}
+
+        def run(line: str) -> Result:
+            words = [str(tmp_path / word) if word in files else word for word in line.split()]
+            result = CliRunner().invoke(app, words, env=variables)
+            assert result.exit_code == (3 if "--plan" in line else 0), (line, result.output, result.exception)
+            assert TOKEN not in result.output
+            return result
+
+        *before, last = lines
+        assert "delete" in last
+        printed = {line: run(line).stdout for line in before}
+        assert "lamps" in printed["connections status lamps"]
+        wait_until_sync(lambda: "connected" in run("connections status lamps").stdout, 60.0)
+        assert "lamps: new" in printed["connections apply lamps.yaml --yes"]
+        said = tmp_path / "said.txt"
+        follow = ["connections", "logs", "lamps", "--follow", "--json", "--interval", "0.2"]
+        with said.open("wb") as told:
+            following = subprocess.Popen(
+                [*PROGRAM, *follow],
+                stdout=told,
+                stderr=told,
+                env={**os.environ, **variables, "PYTHONUNBUFFERED": "1"},
+            )
+        try:
+            service.kill()
+            wait_until_sync(lambda: "; waiting" in said.read_text(), 60.0)
+            service.start_again()
+            wait_until_sync(lambda: "there again" in said.read_text(), 60.0)
+            following.send_signal(signal.SIGINT)
+            assert following.wait(30) == 130, said.read_text()
+        finally:
+            following.kill()
+            following.wait()
+        assert "Traceback" not in said.read_text()
+        assert run("connections list --ids").stdout == "lamps\n"
+        run(last)
+        assert run("connections list").stdout == "no connections\n"

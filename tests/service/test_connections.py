@@ -1,0 +1,392 @@
+"""Connections that cannot be made, that break, and that come back: each says what is the matter, and none harms another.
+
+Every reason has its own words in front of the status details. A service whose connections fail is ready all the same, since
+a restart of the service would mend nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from tests.support.brokers import free_port
+from tests.support.brokers.mosquitto import Certificates, Mosquitto
+from tests.support.brokers.proxy import ProxyThread
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import Reader, client, connection, policy_for, source, topic
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.broker("mosquitto")
+
+OWNER = "acme:owner"
+SHORTEST, LONGEST = 0.1, 0.8
+PAUSES = {"min": f"{SHORTEST}s", "max": f"{LONGEST}s"}
+
+
+def pkcs8(file: Path) -> str:
+    """A private key in the only form that connection documents take."""
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+# --- what cannot be made ------------------------------------------------------------------------------------------------
+
+DETAILS = {
+    "good": "connected",
+    "good-tls": "connected",
+    "unreachable": "connection refused: ",
+    "unknown-host": "unknown host: ",
+    "bad-password": "bad credentials: ",
+    "no-password": "bad credentials: ",
+    "untrusted-ca": "certificate: ",
+    "wrong-host-name": "certificate: ",
+    "no-client-certificate": "certificate: ",
+    "not-authorized": "not authorized: closed/ask: ",
+    "not-authorized-5": "not authorized: closed/ask: Not authorized",
+    "hangs-up": "connecting: ",
+    "no-tls-there": "refused by broker: TLS: ",
+}
+"""Connection → how its status details begin."""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service with one connection for every way to fail, two that work, and files that are no connections."""
+    right = Certificates.make(tmp_path_factory.mktemp("right"))
+    wrong = Certificates.make(tmp_path_factory.mktemp("wrong"), "another.test")
+    with (
+        Mosquitto.start(users={"ada": "right"}, tls=wrong) as guarded,
+        Mosquitto.start(tls=right, config_lines=["require_certificate true"]) as certified,
+        Mosquitto.start(allowed=["open/#"]) as listed,
+        ProxyThread(listed.host, listed.port) as hanging,
+    ):
+        hanging.refuse()
+        trusted = {"ca": right.ca.read_text()}
+        own = {"type": "client-cert", "cert": right.client_certificate.read_text(), "key": pkcs8(right.client_key)}
+        certified_uri = f"ssl://localhost:{certified.tls_port}"
+        ways: dict[str, dict[str, Any]] = {
+            "good": {},
+            "good-tls": {"uri": certified_uri, "credentials": own, **trusted},
+            "unreachable": {"uri": f"tcp://127.0.0.1:{free_port()}"},
+            "unknown-host": {"uri": "tcp://no-such-host.invalid:1883"},
+            "bad-password": {"uri": f"tcp://ada:wrong-secret@127.0.0.1:{guarded.port}"},
+            "no-password": {"uri": guarded.uri()},
+            "untrusted-ca": {"uri": certified_uri, "credentials": own},
+            "wrong-host-name": {"uri": f"ssl://ada:right@localhost:{guarded.tls_port}", "ca": wrong.ca.read_text()},
+            "no-client-certificate": {"uri": certified_uri, **trusted},
+            "not-authorized": {"sources": [source("closed", OWNER)]},
+            "not-authorized-5": {"connectionType": "mqtt-5", "sources": [source("closed", OWNER)]},
+            "hangs-up": {"uri": f"tcp://127.0.0.1:{hanging.port}"},
+            "no-tls-there": {"uri": f"ssl://127.0.0.1:{listed.port}"},
+        }
+        documents = [
+            connection(listed, source("open", OWNER), **{"id": name, "specificConfig": {"clientId": name}, **way})
+            for name, way in ways.items()
+        ]
+        folder = tmp_path_factory.mktemp("connections")
+        (folder / "connections").mkdir()
+        (folder / "connections" / "cut-off.json").write_text('{"id": "cut-off", "connectionType":', encoding="utf-8")
+        (folder / "connections" / "mistaken.yaml").write_text("connectionType: mqtq\nuri: [1]\n", encoding="utf-8")
+        with ServiceProcess.start(folder, documents, reconnect=PAUSES) as service:
+            yield service
+
+
+def test_the_service_is_ready_though_connections_fail(broken: ServiceProcess) -> None:
+    status, body = broken.get("/health/ready")
+    shown = json.loads(body)
+    assert (status, shown["status"], shown["store"]) == (200, "ready", "writable")
+    assert set(shown["connections"]) == set(DETAILS)
+
+
+@pytest.mark.parametrize("name", DETAILS)
+def test_each_failure_has_its_own_words(broken: ServiceProcess, name: str) -> None:
+    wait_until_sync(lambda: broken.status(name)["details"].startswith(DETAILS[name]))
+    found = broken.status(name)
+    is_good = DETAILS[name] == "connected"
+    assert (found["status"] == "open") is is_good
+    assert broken.metric("connectivity_connection_up", connection=name) == float(is_good)
+    assert "secret" not in found["details"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("bad-password", "misconfigured"), ("unreachable", "misconfigured"), ("wrong-host-name", "misconfigured")],
+)
+def test_what_only_an_operator_can_mend_is_misconfigured(broken: ServiceProcess, name: str, status: str) -> None:
+    assert broken.status(name)["status"] == status
+
+
+def test_files_that_cannot_be_used_are_named_in_the_log(broken: ServiceProcess) -> None:
+    found = [line for line in broken.records() if line["event"] == "connection file has a problem"]
+    assert {Path(line["file"]).name for line in found} == {"cut-off.json", "mistaken.yaml"}
+    assert {line["path"] for line in found if "mistaken" in line["file"]} >= {"connectionType", "uri"}
+
+
+# --- how often it is tried ----------------------------------------------------------------------------------------------
+
+
+def gaps(attempts: list[float]) -> list[float]:
+    return [later - earlier for earlier, later in itertools.pairwise(attempts)]
+
+
+def test_pauses_between_tries_double_up_to_the_longest(tmp_path: Path) -> None:
+    """No busy loop: each pause is at least half of what it may be, and never more than the longest."""
+    with (
+        ProxyThread("127.0.0.1", free_port()) as nobody,
+        ServiceProcess.start(tmp_path, [connection(nobody, source("x", OWNER))], reconnect=PAUSES) as service,
+    ):
+        wait_until_sync(lambda: len(nobody.attempts) >= 6, 15)
+        shortest = [min(LONGEST, SHORTEST * 2**number) / 2 for number in range(5)]
+        found = gaps(nobody.attempts)
+        assert all(gap >= least for gap, least in zip(found, shortest, strict=False)), found
+        assert service.get("/health/ready")[0] == 200
+
+
+def test_a_refusal_is_tried_again_with_the_longest_pause_from_the_start(tmp_path: Path) -> None:
+    with Mosquitto.start(users={"ada": "right"}) as broker, ProxyThread(broker.host, broker.port) as counted:
+        refused = connection(counted, source("x", OWNER), uri=f"tcp://ada:wrong@{counted.host}:{counted.port}")
+        with ServiceProcess.start(tmp_path, [refused], reconnect=PAUSES):
+            wait_until_sync(lambda: len(counted.attempts) >= 3, 15)
+            assert all(gap >= LONGEST / 2 for gap in gaps(counted.attempts)), gaps(counted.attempts)
+
+
+# --- what comes back ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broker() -> Iterator[Mosquitto]:
+    with Mosquitto.start() as running:
+        yield running
+
+
+def make(party: MqttClient, name: str, changes: int = 0) -> None:
+    """A thing with `changes` + 1 revisions."""
+    answer = party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}})
+    assert answer["status"] == 201, answer
+    for number in range(changes):
+        party.send({"topic": topic(name, "commands/modify"), "path": "/attributes/n", "value": number}, wait=False)
+    for _ in range(changes):
+        assert party.next(30)["status"] == 204
+
+
+def test_a_connection_recovers_when_its_broker_comes_back(broker: Mosquitto, tmp_path: Path) -> None:
+    with ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))], reconnect=PAUSES) as service:
+        with client(broker, "c") as party:
+            make(party, "fan-1")
+        for end in (broker.kill, broker.stop):
+            end()
+            wait_until_sync(lambda: service.status("site")["status"] in ("failed", "misconfigured"))
+            assert service.metric("connectivity_connection_up", connection="site") == 0
+            wait_until_sync(lambda: service.status("site")["details"].startswith("connection refused: "))
+            assert service.get("/health/ready")[0] == 200
+            broker.start_again()
+            wait_until_sync(lambda: service.status("site") == {"status": "open", "details": "connected"})
+            assert service.metric("connectivity_connection_up", connection="site") == 1
+            with client(broker, "c") as party:
+                assert party.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+
+
+def test_a_connection_is_made_when_its_broker_starts_later_than_the_service(broker: Mosquitto, tmp_path: Path) -> None:
+    broker.stop()
+    with ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))], reconnect=PAUSES) as service:
+        assert service.status("site")["details"].startswith("connection refused: ")
+        broker.start_again()
+        wait_until_sync(lambda: service.status("site")["details"] == "connected")
+
+
+def test_what_was_sent_while_the_service_was_away_is_served(broker: Mosquitto, tmp_path: Path) -> None:
+    """The broker keeps the session, so a device need not know whether the service runs."""
+    with (
+        ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))]) as service,
+        client(broker, "c") as party,
+    ):
+        make(party, "fan-1")
+        service.stop()
+        sent = [party.command(topic("fan-1", "commands/modify"), "/attributes/n", number) for number in range(20)]
+        service.start_again()
+        answers = [party.next() for _ in sent]
+        assert [answer["headers"]["correlation-id"] for answer in answers] == sent
+        assert [answer["headers"]["entity-revision"] for answer in answers] == list(range(2, 22))
+
+
+def restart(broker: Mosquitto, party: MqttClient) -> None:
+    """Restart the broker, and wait until the client is there again."""
+    links = party.links
+    broker.restart()
+    wait_until_sync(lambda: party.links > links)
+
+
+def once_each(party: MqttClient, events: list[dict[str, Any]]) -> list[int]:
+    """The revisions in the order in which each came first; whatever came again was the same, byte for byte."""
+    first: dict[int, bytes] = {}
+    for message in party.messages:
+        document = json.loads(message.payload)
+        if document["topic"].endswith("/next"):
+            revision = document["value"]["item"]["revision"]
+            assert first.setdefault(revision, message.payload) == message.payload
+    assert set(first) == {event["value"]["item"]["revision"] for event in events}
+    return list(first)
+
+
+def test_a_running_replay_and_its_subscription_outlive_restarts_of_the_broker(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    """Events go on in their order and without a gap; what is repeated is the same."""
+    count = 6000
+    with (
+        ServiceProcess.start(tmp_path, [connection(broker, source("r", OWNER))], reconnect=PAUSES) as service,
+        client(broker, "r", keeps_session=True) as party,
+    ):
+        make(party, "fan-1", count - 1)
+        party.messages.clear()
+        subscription = Reader(party, "fan-1")
+        seen: list[dict[str, Any]] = []
+        for last in (count // 3, count // 3 * 2):
+            subscription.request(count // 3)
+            seen += [party.next() for _ in range(100)]
+            restart(broker, party)
+            while seen[-1]["value"]["item"]["revision"] != last:
+                seen.append(party.next(20))
+        assert service.metric("connectivity_demand", connection="site") == 0
+        subscription.request(count)
+        seen += party.until("complete")[:-1]
+        assert once_each(party, seen) == list(range(1, count + 1))
+
+
+def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(broker: Mosquitto, tmp_path: Path) -> None:
+    """Half-sent packets and lost confirms included: the cuts come whenever so many more bytes have passed."""
+    count = 3000
+    with (
+        ProxyThread(broker.host, broker.port) as proxy,
+        ServiceProcess.start(
+            tmp_path, [connection(proxy, source("r", OWNER))], reconnect={"min": "20ms", "max": "100ms"}
+        ) as service,
+        client(broker, "r") as party,
+    ):
+        make(party, "fan-1", count - 1)
+        party.messages.clear()
+        subscription = Reader(party, "fan-1")
+        subscription.request(count)
+        ended = threading.Event()
+
+        def cut_often() -> None:
+            cuts = 0
+            while not ended.is_set() and cuts < 12:
+                passed = proxy.sent
+                wait_until_sync(lambda passed=passed: ended.is_set() or proxy.sent > passed + 60_000, 20)
+                proxy.cut()
+                cuts += 1
+
+        cutter = threading.Thread(target=cut_often)
+        cutter.start()
+        try:
+            events = party.until("complete")[:-1]
+        finally:
+            ended.set()
+            cutter.join()
+        assert once_each(party, events) == list(range(1, count + 1))
+        assert len(proxy.attempts) > 4
+        assert service.get("/health/ready")[0] == 200
+
+
+def test_a_subscription_waits_for_its_broker(broker: Mosquitto, tmp_path: Path) -> None:
+    """Created before the broker ends, asked after it is back; one that is new then works beside it."""
+    with (
+        ServiceProcess.start(tmp_path, [connection(broker, source("r", OWNER))], reconnect=PAUSES) as service,
+        client(broker, "r", keeps_session=True) as party,
+    ):
+        make(party, "fan-1", 4)
+        subscription = Reader(party, "fan-1")
+        restart(broker, party)
+        wait_until_sync(lambda: service.status("site")["details"] == "connected")
+        assert [item["revision"] for item in subscription.all()] == [1, 2, 3, 4, 5]
+        assert [item["revision"] for item in Reader(party, "fan-1").all()] == [1, 2, 3, 4, 5]
+
+
+# --- what a broker will not take ----------------------------------------------------------------------------------------
+
+PACKET = 20_000
+"""The largest packet that the broker takes. One of MQTT 3.1.1 says so by hanging up; with 5 it is known beforehand."""
+
+
+@pytest.fixture(params=["mqtt", "mqtt-5"])
+def narrow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[ServiceProcess, MqttClient]]:
+    """A broker for small packets, and a thing `fan-1` that is larger than those; its seventh event is alone."""
+    with Mosquitto.start() as wide, Mosquitto.start(config_lines=[f"max_packet_size {PACKET}"]) as broker:
+        documents = [
+            connection(wide, source("wide", OWNER), id="wide"),
+            connection(broker, source("narrow", OWNER), connectionType=request.param),
+        ]
+        with (
+            ServiceProcess.start(tmp_path, documents, reconnect={"min": "10ms", "max": "50ms"}) as service,
+            client(wide, "wide") as maker,
+            client(broker, "narrow") as party,
+        ):
+            make(maker, "fan-1", 5)
+            answer = maker.ask_for(topic("fan-1", "commands/modify"), "/attributes/large", "x" * PACKET)
+            assert answer["status"] == 201
+            for number in range(5):
+                maker.ask_for(topic("fan-1", "commands/modify"), "/attributes/n", number)
+            yield service, party
+
+
+def test_an_answer_that_the_broker_will_not_take_is_given_up(narrow: tuple[ServiceProcess, MqttClient]) -> None:
+    """An error comes in its place; it neither blocks what comes after it nor breaks the connection for ever."""
+    service, party = narrow
+    answer = party.ask_for(topic("fan-1", "commands/retrieve"))
+    assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
+    answer = party.ask_for(topic("fan-1", "commands/retrieve"), "/attributes/n")
+    assert answer["value"] == 4
+    failed = {"connection": "site", "direction": "out", "outcome": "failed"}
+    assert service.metric("connectivity_deliveries_total", **failed) == 1
+    settled = {"connection": "site", "direction": "in", "outcome": "settled"}
+    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) >= 2)
+    assert service.status("site")["details"] == "connected"
+
+
+def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: tuple[ServiceProcess, MqttClient]) -> None:
+    """Better no more than a gap that nobody sees: `failed` is the end, and never `complete`."""
+    _, party = narrow
+    Reader(party, "fan-1").request(100)
+    answers = [party.next()]
+    while answers[-1]["topic"].endswith("/next"):
+        answers.append(party.next())
+    assert answers[-1]["topic"].endswith("/failed")
+    assert answers[-1]["value"]["error"]["status"] == 413
+    found = [answer["value"]["item"]["revision"] for answer in answers[:-1]]
+    assert [revision for revision in found if revision < 7] == [1, 2, 3, 4, 5, 6]
+    assert 7 not in found
+
+
+# --- files that change --------------------------------------------------------------------------------------------------
+
+
+def test_files_are_followed_while_the_service_runs(broker: Mosquitto, tmp_path: Path) -> None:
+    """A new file opens a connection, a broken one leaves it as it was, a removed one closes it; others go on."""
+    with (
+        ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))]) as service,
+        client(broker, "c") as party,
+    ):
+        make(party, "fan-1")
+        file = tmp_path / "connections" / "second.json"
+        second = connection(broker, source("d", OWNER), id="second")
+        file.write_text(json.dumps(second), encoding="utf-8")
+        wait_until_sync(lambda: service.status("second").get("details") == "connected")
+        with client(broker, "d") as other:
+            assert other.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+            file.write_text('{"id": "second", ', encoding="utf-8")
+            wait_until_sync(lambda: any("second.json" in str(line.get("file")) for line in service.records()))
+            assert other.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+        file.unlink()
+        wait_until_sync(lambda: not service.status("second"))
+        assert party.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200

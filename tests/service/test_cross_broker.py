@@ -1,0 +1,189 @@
+"""Conversations across brokers and sources: who may use a subscription, and where its events go.
+
+A subscription belongs to the connection that it was made on. Within it, whoever asks is answered: at the reply-target of
+the source that the latest request came by.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.mqtt import Party
+from tests.support.connection_documents import Reader, policy_for, topic
+from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
+from tests.support.service_process import ServiceProcess
+
+pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
+
+OWNER = "acme:owner"
+CHANGES = 299
+PATIENCE = 60.0
+THING = "boiler-07"
+
+
+@pytest.fixture(scope="module")
+def grounds(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> list[Ground]:
+    return [Mqtt5Ground(mosquitto), AmqpGround(rabbitmq), KafkaGround(kafka)]
+
+
+@pytest.fixture(scope="module")
+def sites(grounds: list[Ground], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Party]]]:
+    """Three connections on three brokers, each with two sources; a thing with a past. Kind → the two parties."""
+    with ExitStack() as stack:
+        parties = {ground.kind: [stack.enter_context(ground.client(name)) for name in ("a", "b")] for ground in grounds}
+        documents = [
+            ground.connection("site", ground.source("a", OWNER), ground.source("b", OWNER)) for ground in grounds
+        ]
+        stack.enter_context(ServiceProcess.start(tmp_path_factory.mktemp("sites"), documents))
+        make(parties["mqtt-5"][0], THING, CHANGES)
+        yield parties
+
+
+def make(party: Party, name: str, changes: int) -> None:
+    """A thing that has changed so many times."""
+    value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+    assert party.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
+    for number in range(1, changes + 1):
+        party.command(topic(name, "commands/modify"), "/attributes/n", number, wait=False)
+    assert [party.next(PATIENCE)["status"] for _ in range(changes)] == [204] * changes
+
+
+def kind_of(message: dict[str, Any]) -> str:
+    return str(message["topic"].rpartition("/")[2])
+
+
+def replay(party: Party, name: str, demand: int, total: int) -> None:
+    """A whole history in portions: never more events than were asked for, each once, in order, then the end."""
+    reader = Reader(party, name)
+    revisions: list[int] = []
+    while len(revisions) < total:
+        wanted = min(demand, total - len(revisions))
+        reader.request(demand)
+        events = [party.next(PATIENCE) for _ in range(wanted)]
+        assert [kind_of(event) for event in events] == ["next"] * wanted
+        revisions += [event["value"]["item"]["revision"] for event in events]
+        if wanted == demand and len(revisions) < total:
+            assert party.received.empty(), "nothing comes that nobody asked for"
+    assert revisions == list(range(1, total + 1))
+    if total % demand == 0:
+        # The end comes at once, or with the next request.
+        reader.request(1)
+    last = party.next(PATIENCE)
+    assert (kind_of(last), last["value"]["subscriptionId"]) == ("complete", reader.id)
+    drain(party)
+
+
+def drain(party: Party) -> None:
+    """Behind the answer to a command there is nothing of what came before it."""
+    correlation = party.command(topic(THING, "commands/retrieve"))
+    while party.next(PATIENCE)["headers"]["correlation-id"] != correlation:
+        pass
+
+
+def side_by_side(works: list[Callable[[], None]]) -> None:
+    """Run all at the same time; the first failure of any."""
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # told by the test itself
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(4 * PATIENCE)
+    if failures:
+        raise failures[0]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_three_connections_on_three_brokers_replay_the_same_at_the_same_time_each_at_its_own_pace(
+    sites: dict[str, list[Party]],
+) -> None:
+    demands = {"mqtt-5": 7, "amqp-091": 50, "kafka": 1000}
+    side_by_side(
+        [
+            lambda party=parties[0], kind=kind: replay(party, THING, demands[kind], CHANGES + 1)  # type: ignore[misc]
+            for kind, parties in sites.items()
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", ["mqtt-5", "amqp-091", "kafka"])
+def test_case_28_a_subscription_of_one_connection_does_not_exist_for_another(
+    sites: dict[str, list[Party]], kind: str
+) -> None:
+    mine = sites[kind][0]
+    reader = Reader(mine, THING)
+    for other, (stranger, _) in sites.items():
+        if other == kind:
+            continue
+        for action, more in (("request", {"demand": 5}), ("cancel", {})):
+            command = topic(THING, f"streaming/{action}")
+            failed = stranger.ask_for(command, value={"subscriptionId": reader.id, **more})
+            assert (kind_of(failed), failed["value"]["error"]["status"]) == ("failed", 404)
+            assert failed["value"]["error"]["error"] == "streaming.subscription.not.found"
+    reader.request(2)
+    assert [mine.next(PATIENCE)["value"]["item"]["revision"] for _ in range(2)] == [1, 2]
+    reader.cancel()
+    drain(mine)
+
+
+@pytest.mark.parametrize("kind", ["mqtt-5", "amqp-091", "kafka"])
+def test_case_30_events_go_to_the_source_that_asked_last_with_its_correlation_id(
+    sites: dict[str, list[Party]], kind: str
+) -> None:
+    a, b = sites[kind]
+    reader = Reader(a, THING)
+    reader.request(3)
+    assert [a.next(PATIENCE)["value"]["item"]["revision"] for _ in range(3)] == [1, 2, 3]
+    request = {"subscriptionId": reader.id, "demand": 4}
+    asked = b.command(topic(THING, "streaming/request"), value=request)
+    events = [b.next(PATIENCE) for _ in range(4)]
+    assert [event["value"]["item"]["revision"] for event in events] == [4, 5, 6, 7]
+    assert {event["headers"]["correlation-id"] for event in events} == {asked}
+    assert a.received.empty()
+    asked = reader.request(1_000)
+    rest = a.until("complete")
+    assert [event["value"]["item"]["revision"] for event in rest[:-1]] == list(range(8, CHANGES + 2))
+    assert {event["headers"]["correlation-id"] for event in rest} == {asked}
+    assert b.received.empty()
+
+
+def test_twenty_connections_in_one_service_talk_at_the_same_time(
+    mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path
+) -> None:
+    grounds: list[Ground] = [
+        *(MqttGround(mosquitto) for _ in range(6)),
+        *(Mqtt5Ground(mosquitto) for _ in range(5)),
+        *(AmqpGround(rabbitmq) for _ in range(6)),
+        *(KafkaGround(kafka) for _ in range(3)),
+    ]
+    with ExitStack() as stack:
+        parties = [stack.enter_context(ground.client("line")) for ground in grounds]
+        documents = [ground.connection("site", ground.source("line", OWNER)) for ground in grounds]
+        service = stack.enter_context(ServiceProcess.start(tmp_path, documents))
+        assert {service.status(document["id"])["status"] for document in documents} == {"open"}
+        # All replay one thing, which the first one makes, and a thing of their own.
+        make(parties[0], THING, 20)
+
+        def talk(party: Party, number: int) -> None:
+            make(party, f"lamp-{number}", 10)
+            replay(party, f"lamp-{number}", 4, 11)
+            replay(party, THING, number + 1, 21)
+
+        side_by_side(
+            [lambda party=party, number=number: talk(party, number) for number, party in enumerate(parties)]  # type: ignore[misc]
+        )

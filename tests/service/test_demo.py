@@ -1,0 +1,281 @@
+"""The demo against real brokers: what it shows, what it ends with, that nothing of it stays. And what the README shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from examples import brokers as brokers_module
+from examples import demo
+from examples import lake as lake_module
+from examples import service as service_module
+from examples.brokers import Broker, Found
+from examples.conversation import NotAsPromised
+from examples.mqtt_party import MqttParty
+from examples.party import NoAnswer
+from examples.prepare import connections_at
+from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command, Program
+from examples.service import EndedBadly, service
+from examples.shown import SHOWN_REPORTS
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.paths import ROOT
+from tests.support.wait import wait_until_sync
+
+WIDE = {"COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
+DEADLINE = 420
+"""Seconds: Spark starts beside three brokers, on a machine that may be busy with other things."""
+
+
+def cells(output: str) -> dict[str, str]:
+    """The rows of the summary."""
+    return {name.strip(): value.strip() for name, value in re.findall(r"^│ ([^│]+) │ ([^│]+) │$", output, re.MULTILINE)}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the demo in this process."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(demo, "RUN", tmp_path / "run")
+    monkeypatch.setattr(demo.shown.console, "_width", 160)
+    return tmp_path / "run"
+
+
+@pytest.mark.spark
+@pytest.mark.broker("mosquitto")
+@pytest.mark.broker("rabbitmq")
+@pytest.mark.broker("kafka")
+def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT,
+        env={**os.environ, **WIDE},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+    told = cells(ended.stdout)
+    assert told.pop("seconds in all").isdigit()
+    filtered = int(told.pop("MQTT 5: only what was above 30 degrees").removesuffix(" events"))
+    assert 0 < filtered < demo.ROUNDS
+    # What every broker brought is in the lake, and all the rest of the devices' past.
+    replayed = [demo.EVENTS, 40, filtered, demo.EVENTS, 3]
+    all_of_it = f"{demo.EVENTS} events, then {demo.EVENTS} numbers"
+    assert re.fullmatch(rf"{all_of_it}: \d+ octets in \d+ messages", told.pop(demo.IN_OCTETS))
+    assert told.pop("DuckDB: the same from the lake") == f"{sum(replayed)} events"
+    assert told.pop("DuckDB: all of 10 devices") == f"{demo.DEVICES * demo.EVENTS} events"
+    counted = re.findall(r"^ *(\d+) events, the same revisions that came by (.+)$", ended.stdout, re.MULTILINE)
+    transports = ("AMQP", "Kafka", "MQTT 5", "MQTT 5", "MQTT")
+    assert counted == [(str(count), transport) for count, transport in zip(replayed, transports, strict=True)]
+    # The boilers have cooled down, the stove has not.
+    assert told.pop("Kafka: the same as of 10 seconds ago") == "7 devices; 1 now"
+    heard = re.fullmatch(r"heard of after (\d+) ms", told.pop("AMQP: a device overheated"))
+    assert heard is not None
+    assert told == {
+        "MQTT: a device that asks for its neighbour": "refused, as it should be",
+        "MQTT: 10 devices reported": f"{demo.DEVICES * demo.ROUNDS} times",
+        "AMQP: all of it, 5 events first": f"{demo.EVENTS} events",
+        "AMQP: a replay without permission": "failed with 404, as it should",
+        "Kafka: two pages, then stop": "40 events",
+        "Kafka: which devices are above 30 degrees": "7 devices",
+        "MQTT: the device's own last three, two first": "3 events",
+    }
+    looked = re.findall(
+        r"^│ (devices|back-end|analytics) +│ open +│ \S+Z +│ +(\d+) │ +(\d+) │ +\d+ │$", ended.stdout, re.MULTILINE
+    )
+    assert [name for name, *_ in looked] == ["devices", "back-end", "analytics"]
+    assert all(int(count) > 0 for _, *counts in looked for count in counts)
+    said = re.findall(r"^ *(\S.*?) +(MQTT 5|MQTT|AMQP|Kafka) (->|<-) (\w+)", ended.stdout, re.MULTILINE)
+    # Of ten devices one is shown, and of its reports the first.
+    assert {name.rpartition("-")[2] for name, *_ in said if name.startswith("boiler")} == {"00"}
+    # Reports do not wait for each other's answers, so only the words have an order.
+    reporting = [word for name, *_, word in said if name.startswith("boiler")]
+    assert reporting[: 2 + 2 * SHOWN_REPORTS] == ["create"] * 2 + ["modify"] * 2 * SHOWN_REPORTS
+    # Everybody asks in the same words, and stops in their own way.
+    for transport, ends in (("AMQP", ["complete", "failed"]), ("Kafka", ["cancel"]), ("MQTT 5", ["complete"])):
+        words = [word for name, over, _, word in said if over == transport and name != "planner"]
+        assert words[:3] == ["subscribeForPersistedEvents", "created", "request"]
+        assert [word for word in words if word in ("complete", "failed", "cancel")] == ends
+    three_pages, one_page = (["subscribe", "created", "request", *["next"] * pages, "complete"] for pages in (3, 1))
+    searched = [word for name, _, _, word in said if name == "planner"]
+    assert searched == three_pages + one_page + three_pages
+    assert all(len(line) <= 130 for line in ended.stdout.splitlines() if " -> " in line or " <- " in line)
+
+
+@pytest.mark.broker("kafka")
+@pytest.mark.broker("embedded")
+@pytest.mark.parametrize("wanted", [{RABBITMQ}, {RABBITMQ, KAFKA, MOSQUITTO}], ids=["RabbitMQ", "all of them"])
+def test_the_demo_goes_on_without_a_broker_and_without_a_lake_and_says_what_brings_it(
+    wanted: set[Program], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Where brokers come from Docker, a machine may have none of the programs.
+    missing = wanted | {each for each in WANTED if each.find() is None}
+    there = tuple(replace(each, find=lambda: None) if each in missing else each for each in WANTED)
+    monkeypatch.setattr(brokers_module, "compose_answers", lambda: False)
+    monkeypatch.setattr(brokers_module, "WANTED", there)
+    monkeypatch.setattr(brokers_module, "MOSQUITTO", there[-1])
+    monkeypatch.setattr(lake_module, "JARS", run)
+    code = demo.main()
+    shown, _ = capsys.readouterr()
+    assert code == 0, shown
+    for each in missing:
+        assert f"{each.name} is not here, so the demo goes on without it. To have it: {each.brought_by}" in shown
+    assert "the lake was missing; with it there is more to see: sudo apt-get install default-jre-headless" in shown
+    left_out = {{RABBITMQ: "AMQP", KAFKA: "Kafka", MOSQUITTO: "MQTT 5"}[each] for each in missing}
+    transports = {name.partition(":")[0] for name in cells(shown)} - {"seconds in all"}
+    assert transports == {"MQTT", "MQTT 5", "AMQP", "Kafka"} - left_out
+    looked = re.findall(r"^│ (devices|back-end|analytics) +│ open", shown, re.MULTILINE)
+    of_missing = {{RABBITMQ: "back-end", KAFKA: "analytics"}.get(each) for each in missing}
+    assert looked == [name for name in ("devices", "back-end", "analytics") if name not in of_missing]
+
+
+def test_a_broker_that_does_not_start_ends_the_demo_with_1_and_its_last_words(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = replace(
+        RABBITMQ,
+        find=lambda: "sh",
+        command=lambda place, _folder, _port: Command([place, "-c", "echo [/] address in use; exit 3"]),
+    )
+    monkeypatch.setattr(brokers_module, "compose_answers", lambda: False)
+    monkeypatch.setattr(brokers_module, "WANTED", (failing, MOSQUITTO))
+    assert demo.main() == 1
+    shown, _ = capsys.readouterr()
+    assert "No demo without its brokers: RabbitMQ ended with exit code 3." in shown
+    assert "[/] address in use" in shown
+    assert "make clean" in shown
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def started() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT,
+        env={**os.environ, **WIDE},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    ) as running:
+        yield running
+        running.kill()
+
+
+@pytest.mark.broker("mosquitto")
+@pytest.mark.parametrize(
+    ("when", "number", "code"),
+    [("the brokers start", signal.SIGTERM, 143), ("create 201", signal.SIGINT, 130)],
+    ids=["while brokers start", "in the conversation"],
+)
+def test_an_interrupted_demo_leaves_nothing_running(
+    when: str, number: signal.Signals, code: int, started: subprocess.Popen[str]
+) -> None:
+    assert started.stdout is not None
+    shown = []
+    for line in started.stdout:
+        shown.append(line)
+        if when in line:
+            break
+    assert when in shown[-1], "".join(shown)
+    wait_until_sync(lambda: psutil.Process(started.pid).children(), 30)
+    children = psutil.Process(started.pid).children(recursive=True)
+    started.send_signal(number)
+    rest = started.stdout.read()
+    assert started.wait(DEADLINE) == code, rest
+    assert "Everything that was started is ended." in rest
+    wait_until_sync(lambda: all(is_gone(child) for child in children), 60)
+
+
+BURNER = "/features/burner/properties/celsius"
+CHANGING = {"subscriptionId": "an id", "revision": 0, "entity-revision": 0, "timestamp": "a time"}
+
+
+def comparable(message: Any) -> Any:
+    """A message without what differs from one run to the next."""
+    if not isinstance(message, dict):
+        return message
+    return {name: CHANGING.get(name, comparable(value)) for name, value in message.items()}
+
+
+@pytest.mark.broker("mosquitto")
+def test_the_readme_shows_what_is_said_on_the_wire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mosquitto: Mosquitto
+) -> None:
+    """Each message, with its fields in their order."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)]
+    said: list[dict[str, Any]] = []
+    monkeypatch.chdir(ROOT)
+    broker = Broker("a test", mosquitto.port, MOSQUITTO.carries, MOSQUITTO.usual_port, mosquitto.host)
+    connections = connections_at(Found({"mosquitto": broker}, {}), tmp_path / "connections")
+    name = "boiler-07"
+    place = {"speaks": f"devices/{name}/up", "listens": f"devices/{name}/down"}
+    with service(tmp_path, connections), MqttParty(name, broker, **place) as boiler:
+        topic = f"acme.plant/{name}/things/twin/commands"
+        boiler.say(f"{topic}/create", value={"features": {"burner": {"properties": {"celsius": 70}}}})
+        assert boiler.hear()["status"] == 201
+        for _ in range(3):
+            boiler.say(f"{topic}/modify", BURNER, 71.5)
+            assert boiler.hear()["status"] == 204
+        boiler.publish(shown[0])
+        said += [shown[0], boiler.hear()]
+        shown[2]["value"]["subscriptionId"] = said[1]["value"]["subscriptionId"]
+        boiler.publish(shown[2])
+        said += [shown[2], boiler.hear()]
+        assert boiler.hear()["topic"].endswith("/next")
+        assert boiler.hears_nothing(0.2)
+    assert [json.dumps(comparable(message)) for message in said] == [json.dumps(comparable(it)) for it in shown]
+
+
+@pytest.fixture
+def ending_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A service that is ready at once and does not drain when it is asked to end."""
+    monkeypatch.setattr(service_module, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(service_module, "wait_ready", lambda *_: None)
+    return tmp_path
+
+
+def test_a_service_that_ends_badly_is_a_failure(ending_badly: Path) -> None:
+    with pytest.raises(EndedBadly, match="exit code -15, expected 0"), service(ending_badly, ending_badly):
+        pass
+
+
+def test_what_went_wrong_before_the_end_counts_more(ending_badly: Path) -> None:
+    with pytest.raises(NoAnswer, match="silence"), service(ending_badly, ending_badly):
+        raise NoAnswer("silence")
+
+
+def test_a_service_that_does_not_get_ready_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "COMMAND", (sys.executable, "-c", "raise SystemExit('no journal')"))
+    with pytest.raises(NoAnswer, match=r"ended with exit code 1: [\s\S]*no journal"), service(tmp_path, tmp_path):
+        pass
+
+
+def test_a_conversation_that_goes_wrong_ends_the_demo_with_1_and_says_where_to_look(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play() -> None:
+        raise NotAsPromised("revisions [1] were expected, [2] came")
+
+    monkeypatch.setattr(demo, "play", play)
+    assert demo.main() == 1
+    shown, _ = capsys.readouterr()
+    assert "The demo failed: revisions [1] were expected, [2] came" in shown
+    assert f"The logs are in {run}" in shown

@@ -1,0 +1,241 @@
+"""reactive-streams-io through every kind of door of one service process: TCP, TLS with certificates of clients, WebSocket.
+
+Case numbers are those of the cases for reactive-streams-io.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import trustme
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Accepted, Arrived, Closed, Completed, Event, Failed
+from tests.support.brokers import free_port
+from tests.support.in_process.service import policy
+from tests.support.in_process.tcp_service import MOST_READ
+from tests.support.in_process.websocket_listener import own, trusting
+from tests.support.service_process import ServiceProcess
+
+PATIENCE = 30.0
+OPERATOR = "acme:operator"
+DEVICE = "device-9"
+HISTORY = "things/acme.site:lamp/history"
+
+
+class Wire(Protocol):
+    """What carries octets to the service and back."""
+
+    async def send(self, octets: bytes) -> None: ...
+
+    async def hear(self) -> bytes:
+        """What comes next; nothing at the end."""
+
+
+class Stream:
+    """A TCP or TLS connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def send(self, octets: bytes) -> None:
+        self._writer.write(octets)
+        await self._writer.drain()
+
+    async def hear(self) -> bytes:
+        return await self._reader.read(MOST_READ)
+
+    async def close(self) -> None:
+        self._writer.transport.abort()
+        await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
+
+
+class Messages:
+    """A WebSocket."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    async def send(self, octets: bytes) -> None:
+        await self._socket.send(octets)
+
+    async def hear(self) -> bytes:
+        message = await self._socket.recv()
+        assert isinstance(message, bytes)
+        return message
+
+
+@dataclass
+class Client:
+    """One who speaks reactive-streams-io: an endpoint, and what it was told."""
+
+    wire: Wire
+    endpoint: Endpoint
+    told: list[Event] = field(default_factory=list)
+
+    async def say(self) -> None:
+        while octets := self.endpoint.take():
+            await self.wire.send(octets)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Hear and answer until this is true."""
+        await self.say()
+        while not condition():
+            octets = await asyncio.wait_for(self.wire.hear(), PATIENCE)
+            self.told += self.endpoint.receive(octets, time.monotonic())
+            if not octets:
+                self.told += self.endpoint.lose(time.monotonic())
+            await self.say()
+
+    def elements(self, stream: int) -> list[bytes]:
+        told = (event for event in self.told if isinstance(event, Arrived) and event.stream == stream)
+        return [element for event in told for element in event.elements]
+
+    def revisions(self, stream: int) -> list[int]:
+        return [json.loads(element)["revision"] for element in self.elements(stream)]
+
+
+class Doors:
+    """The doors of one service, and how clients come in."""
+
+    def __init__(self) -> None:
+        self.plain, self.secret, self.web = free_port(), free_port(), free_port()
+        self._authority, self._trusted = trustme.CA(), trustme.CA()
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        shared = {
+            "connectionStatus": "open",
+            "mappingDefinitions": {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {"tck": True}}},
+        }
+        source = {"addresses": ["rsio"], "authorizationContext": [OPERATOR], "payloadMapping": ["rsio"]}
+        by_certificate = {**source, "authorizationContext": ["acme:{{ header:tcp.user }}"]}
+        web = [
+            {"addresses": ["/twins"], "authorizationContext": [OPERATOR]},
+            {**source, "addresses": ["/streams"]},
+        ]
+        return [
+            {
+                "id": "plain",
+                "connectionType": "tcp",
+                "uri": f"tcp://127.0.0.1:{self.plain}",
+                "sources": [source],
+                **shared,
+            },
+            {
+                "id": "secret",
+                "connectionType": "tcp",
+                "uri": f"ssl://127.0.0.1:{self.secret}",
+                "credentials": own(self._authority.issue_cert("localhost")),
+                "ca": self._trusted.cert_pem.bytes().decode(),
+                "sources": [by_certificate],
+                **shared,
+            },
+            {"id": "web", "connectionType": "websocket", "uri": f"ws://127.0.0.1:{self.web}", "sources": web, **shared},
+        ]
+
+    @asynccontextmanager
+    async def operator(self) -> AsyncIterator[ClientConnection]:
+        async with connect(f"ws://127.0.0.1:{self.web}/twins", proxy=None, open_timeout=PATIENCE) as socket:
+            yield socket
+
+    @asynccontextmanager
+    async def client(self, kind: str) -> AsyncIterator[Client]:
+        has_messages = kind == "web"
+        endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=has_messages, is_connected=True)
+        if has_messages:
+            there = f"ws://127.0.0.1:{self.web}/streams"
+            names = [Subprotocol("rsio.v0")]
+            async with connect(there, subprotocols=names, proxy=None, open_timeout=PATIENCE) as socket:
+                assert socket.subprotocol == "rsio.v0"
+                yield Client(Messages(socket), endpoint)
+            return
+        options: dict[str, Any] = {}
+        if kind == "secret":
+            shown = self._trusted.issue_cert("device-9.test", common_name=DEVICE)
+            context = trusting(self._authority, shown)
+            context.set_alpn_protocols(["rsio/0"])
+            options = {"ssl": context, "server_hostname": "localhost"}
+        port = self.secret if kind == "secret" else self.plain
+        stream = Stream(*await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, **options), PATIENCE))
+        try:
+            yield Client(stream, endpoint)
+        finally:
+            await stream.close()
+
+
+async def command(operator: ClientConnection, action: str, path: str, value: Any) -> None:
+    asked = {
+        "topic": f"acme.site/lamp/things/twin/commands/{action}",
+        "path": path,
+        "value": value,
+        "headers": {"response-required": True, "correlation-id": path},
+    }
+    await operator.send(json.dumps(asked))
+    answer = json.loads(await asyncio.wait_for(operator.recv(), PATIENCE))
+    assert answer["status"] in (201, 204), answer
+
+
+@pytest.fixture(scope="module")
+def doors() -> Doors:
+    return Doors()
+
+
+@pytest.fixture(scope="module")
+def service(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    folder: Path = tmp_path_factory.mktemp("doors")
+    with ServiceProcess.start(folder, doors.documents) as running:
+        yield running
+
+
+async def reads(client: Client) -> int:
+    """A client reads the past of five revisions at its own pace, beside other streams; the stream that goes on."""
+    slow, nothing = client.endpoint.subscribe(HISTORY, 2), client.endpoint.subscribe("nope", 1)
+    packed = client.endpoint.subscribe("tck/fixed?n=20000&size=16", 20_000)
+    live = client.endpoint.subscribe(f"{HISTORY}?from=4&follow=true", 100)
+    await client.until(lambda: Completed(packed) in client.told and len(client.elements(slow)) == 2)
+    assert Accepted(nothing, 0) in client.told
+    assert [event.reason[:3] for event in client.told if isinstance(event, Failed)] == ["404"]
+    assert [int.from_bytes(each) for each in client.elements(packed)] == list(range(1, 20_001))
+    client.endpoint.request(slow, 10)
+    await client.until(lambda: Completed(slow) in client.told)
+    assert client.revisions(slow) == [1, 2, 3, 4, 5]
+    return live
+
+
+async def follows(client: Client, live: int, newest: int) -> None:
+    await client.until(lambda: len(client.elements(live)) == newest - 3)
+    assert client.revisions(live) == list(range(4, newest + 1))
+
+
+async def test_clients_at_every_kind_of_door_read_one_history_and_what_follows(
+    doors: Doors, service: ServiceProcess
+) -> None:
+    """Cases D01, D02, D07, F01, N04 and G01 over TCP, TLS and WebSocket, from end to end."""
+    async with doors.operator() as operator, AsyncExitStack() as stack:
+        await command(operator, "create", "/", {"_policy": policy(OPERATOR, f"acme:{DEVICE}")})
+        for number in range(2, 6):
+            await command(operator, "modify", "/attributes/n", number)
+        clients = [await stack.enter_async_context(doors.client(kind)) for kind in ("plain", "secret", "web")]
+        live = [await reads(client) for client in clients]
+        await command(operator, "modify", "/attributes/n", 6)
+        for client, stream in zip(clients, live, strict=True):
+            await follows(client, stream, 6)
+        parting, *others = clients
+        parting.told += parting.endpoint.close(time.monotonic())
+        await parting.until(lambda: parting.endpoint.is_closed)
+        assert isinstance(parting.told[-1], Closed)
+        await command(operator, "modify", "/attributes/n", 7)
+        for client, stream in zip(others, live[1:], strict=True):
+            await follows(client, stream, 7)
+    assert "Traceback" not in service.log()

@@ -1,0 +1,88 @@
+"""Kills and cuts while a stream is read in frames of reactive-streams-io: every message comes once and in order.
+
+The readers are processes of their own: over a broker and through a TCP door, each behind a proxy that resets its links again
+and again. The service is killed (SIGKILL), the broker is killed and started again. What a reader hands on it does not put in
+order; its synced log is compared with what is stored by a checker, a process too, which is shown to catch a planted repeat
+and a planted gap (reactive-streams-io, resume and sequence).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kill_series.grounds import Ground, Mosquitto5Ground, RabbitGround
+from tests.support.kill_series.stream_trial import FRAMES, OCTETS, StreamTrial
+
+ROUNDS_IN_SOAK = 12
+
+RABBITMQ = pytest.param(RabbitGround, marks=pytest.mark.broker("rabbitmq"), id="rabbitmq")
+MOSQUITTO_5 = pytest.param(Mosquitto5Ground, marks=pytest.mark.broker("mosquitto"), id="mqtt-5")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[type[Ground]], Ground]]:
+    """Brokers of their own, since they are killed."""
+    started: list[Ground] = []
+
+    def start(kind: type[Ground]) -> Ground:
+        started.append(ground := kind())
+        return ground
+
+    yield start
+    for ground in started:
+        ground.close()
+
+
+def planted(trial: StreamTrial, reader: str, place: int, folder: Path) -> tuple[Path, Path]:
+    """The log of a reader with a repeat, and with a gap, at the message of this number."""
+    lines = trial.log_of(reader).read_text(encoding="utf-8").splitlines(keepends=True)
+    at = [number for number, line in enumerate(lines) if line.startswith('{"read"')][place]
+    logs = folder / "repeat.log", folder / "gap.log"
+    logs[0].write_text("".join([*lines[:at], lines[at], *lines[at:]]), encoding="utf-8")
+    logs[1].write_text("".join([*lines[:at], *lines[at + 1 :]]), encoding="utf-8")
+    return logs
+
+
+def kill(folder: Path, ground: Ground, rounds: int) -> None:
+    """Kill service and broker in turn, while links are cut; then judge, and see whether the judge is awake."""
+    dice = random.Random()
+    with StreamTrial(folder, ground, FRAMES, OCTETS) as trial:
+        for _ in range(rounds):
+            trial.kill_service_after(dice.randrange(10, 60))
+            trial.restart_broker_after(dice.randrange(10, 60))
+        trial.wait_for(20)
+        for reader in (FRAMES, OCTETS):
+            # A service that was killed knows no sessions: that is said, and the reader begins anew.
+            found = trial.sessions(reader)
+            assert found["begun"] + found["not resumed"] > 1, found
+        trial.wait_for_sessions(OCTETS, "resumed", 2)
+        if not isinstance(ground, RabbitGround):
+            # A queue keeps what comes while its reader is away, so that nothing may be missing there.
+            trial.wait_for_sessions(FRAMES, "resumed", 1)
+        print(trial.verdict())
+        for reader in (FRAMES, OCTETS):
+            print(reader, dict(trial.sessions(reader)))
+            for log in planted(trial, reader, dice.randrange(10, 40), folder):
+                checked = trial.check(log)
+                assert checked.returncode == 1, f"{reader}: {log.name} was not noticed: {checked.stdout}"
+                assert "the reader handed on" in checked.stdout
+
+
+@pytest.mark.broker("mosquitto")
+def test_what_is_read_in_frames_comes_once_and_in_order_through_kills_and_cuts(
+    start: Callable[[type[Ground]], Ground], tmp_path: Path
+) -> None:
+    """The same over RabbitMQ is in `test_streams_killed`, beside a reader of another protocol."""
+    kill(tmp_path, start(Mosquitto5Ground), 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", [RABBITMQ, MOSQUITTO_5])
+def test_the_same_through_many_kills(
+    start: Callable[[type[Ground]], Ground], kind: type[Ground], tmp_path: Path
+) -> None:
+    kill(tmp_path, start(kind), ROUNDS_IN_SOAK)

@@ -1,0 +1,271 @@
+"""The live channel and diverted answers between two real brokers: back ends ask over MQTT, devices hear over AMQP.
+
+Case numbers are those of the cases for connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import connection, policy_for, source, topic
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until
+
+pytestmark = [
+    pytest.mark.broker("mosquitto"),
+    pytest.mark.broker("rabbitmq"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+OWNER, STRANGER = "acme:owner", "acme:stranger"
+PATIENCE = 60.0
+LIVE = "things/live"
+
+
+class Field:
+    """One service with a back end, a device, one who may read nothing, and one who takes diverted answers."""
+
+    def __init__(self, mosquitto: Mosquitto, rabbitmq: RabbitMQ, bystander: AmqpBystander) -> None:
+        number = uuid4().hex[:8]
+        self.desk, self.device = f"desk-{number}", f"device-{number}"
+        self.blind, self.taker = f"blind-{number}", f"taker-{number}"
+        self.said, self.hears, self.noticed = f"{number}-said", f"{number}-heard", f"{number}-noticed"
+        self.bystander = bystander
+        self.keeper: AmqpBystander
+        self.service: ServiceProcess
+        self._read = 0
+        nacks = {"address": f"{self.desk}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
+        divert = {"divert-response-to-connection": self.taker}
+        amqp = {"connectionType": "amqp-091", "connectionStatus": "open", "uri": rabbitmq.uri()}
+        self.documents = [
+            connection(
+                mosquitto,
+                source(self.desk, OWNER, replyTarget=nacks),
+                source(f"{self.desk}/aside", OWNER, headerMapping=divert, replyTarget=nacks),
+                source(f"{self.desk}/strange", STRANGER, replyTarget=nacks),
+                id=self.desk,
+                specificConfig={"is-diversion-source": "true"},
+            ),
+            {
+                **amqp,
+                "id": self.device,
+                "sources": [
+                    {
+                        "addresses": [self.said],
+                        "authorizationContext": ["acme:device"],
+                        "replyTarget": {"address": f"/{self.hears}"},
+                        "declaredAcks": [f"{self.device}:seen"],
+                    }
+                ],
+                "targets": [self._target(self.hears, OWNER, self.device), self._status()],
+            },
+            {**amqp, "id": self.blind, "targets": [self._target(self.hears, STRANGER, self.blind)]},
+            {
+                **amqp,
+                "id": self.taker,
+                "targets": [{**self._target(self.hears, OWNER, self.taker), "topics": []}],
+                "specificConfig": {
+                    "is-diversion-target": "true",
+                    "authorized-connections-as-sources": self.desk,
+                },
+            },
+        ]
+
+    def _target(self, queue: str, subject: str, connection_id: str) -> dict[str, Any]:
+        return {
+            "address": f"/{queue}",
+            "topics": [
+                "_/_/things/live/messages",
+                "_/_/things/live/commands",
+                "_/_/things/live/events?filter=eq(topic:action,'modified')&extraFields=policyId,attributes",
+            ],
+            "authorizationContext": [subject],
+            "headerMapping": {"subject": "{{ topic:action-subject }}"},
+            "issuedAcknowledgementLabel": f"{connection_id}:sent",
+        }
+
+    def _status(self) -> dict[str, Any]:
+        """A target that hears what becomes of the device's connection."""
+        topics = ["_/_/connections/announcements"]
+        return {
+            "address": f"/{self.noticed}",
+            "topics": topics,
+            "authorizationContext": [OWNER],
+            "headerMapping": {"subject": "{{ topic:subject }}"},
+        }
+
+    async def heard(self) -> dict[str, Any]:
+        """The next thing that the device hears, or whoever takes what is diverted."""
+        messages = self.bystander.messages
+        await wait_until(lambda: len(messages) > self._read, PATIENCE)
+        self._read += 1
+        found: dict[str, Any] = json.loads(messages[self._read - 1].body)
+        return found
+
+    def subject(self) -> object:
+        """The header `subject` of what was heard last."""
+        return self.bystander.messages[self._read - 1].headers.get("subject")
+
+    async def says(self, document: dict[str, Any]) -> None:
+        await self.bystander.send(self.said, [json.dumps(document).encode()])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def field(
+    mosquitto: Mosquitto, rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Field]:
+    """A running service."""
+    async with AmqpBystander(rabbitmq.uri()) as bystander:
+        made = Field(mosquitto, rabbitmq, bystander)
+        await bystander.queue(made.said)
+        await bystander.listen(made.hears)
+        folder = tmp_path_factory.mktemp("live")
+        async with AmqpBystander(rabbitmq.uri()) as made.keeper:
+            await made.keeper.listen(made.noticed)
+            with await asyncio.to_thread(ServiceProcess.start, folder, made.documents) as made.service:
+                yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(field: Field, mosquitto: Mosquitto) -> AsyncIterator[MqttClient]:
+    """The back end, which has made a lamp."""
+    with await asyncio.to_thread(client, mosquitto, field.desk) as party:
+        created = {"topic": topic("lamp-1", "commands/create"), "value": {"_policy": policy_for(OWNER)}}
+        answer = await asyncio.to_thread(party.ask_for, **created)
+        assert answer["status"] == 201, answer
+        yield party
+
+
+def client(broker: Mosquitto, name: str) -> MqttClient:
+    return MqttClient(broker.host, broker.port, ask=f"{name}/ask", answers=f"{name.split('/', maxsplit=1)[0]}/answers")
+
+
+async def next_of(desk: MqttClient) -> dict[str, Any]:
+    return await asyncio.to_thread(desk.next, PATIENCE)
+
+
+def message(subject: str = "blink", **headers: Any) -> dict[str, Any]:
+    return {
+        "topic": topic("lamp-1", f"messages/{subject}", LIVE),
+        "path": f"/inbox/messages/{subject}",
+        "value": {"times": 3},
+        "headers": headers,
+    }
+
+
+async def test_case_07_a_message_is_answered_by_its_device(field: Field, desk: MqttClient) -> None:
+    correlation = desk.command(**message(mine="x"))
+    heard = await field.heard()
+    assert (heard["topic"], heard["value"]) == (topic("lamp-1", "messages/blink", LIVE), {"times": 3})
+    assert (heard["headers"]["correlation-id"], heard["headers"]["mine"]) == (correlation, "x")
+    assert field.subject() == "blink"
+    await field.says({**heard, "value": "done", "status": 200, "headers": {"correlation-id": correlation}})
+    answer = await next_of(desk)
+    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "done")
+    assert (answer["headers"]["correlation-id"], answer["headers"]["mine"]) == (correlation, "x")
+
+
+async def test_case_58_a_live_command_is_answered_though_its_answer_wants_no_response(
+    field: Field, desk: MqttClient
+) -> None:
+    read = topic("lamp-1", "commands/retrieve", LIVE)
+    correlation = desk.command(read, "/attributes/on")
+    assert (await field.heard())["topic"] == read
+    headers = {"correlation-id": correlation, "response-required": False}
+    await field.says({"topic": read, "path": "/attributes/on", "value": True, "status": 200, "headers": headers})
+    answer = await next_of(desk)
+    assert (answer["topic"], answer["status"], answer["value"]) == (read, 200, True)
+    twin = await asyncio.to_thread(desk.ask_for, topic("lamp-1", "commands/retrieve"), "/attributes")
+    assert twin["status"] == 404, "nothing of it is in the twin"
+
+
+async def test_live_events_pass_a_filter_on_their_topic_and_get_extra_fields(field: Field, desk: MqttClient) -> None:
+    """The one that the filter keeps comes first; fields that the thing has not are left out."""
+    for action in ("merged", "modified"):
+        desk.command(topic("lamp-1", f"events/{action}", LIVE), "/attributes/on", value=True)
+    heard = await field.heard()
+    assert (heard["topic"], heard["value"]) == (topic("lamp-1", "events/modified", LIVE), True)
+    assert list(heard["extra"]) == ["policyId"]
+
+
+async def test_case_08_a_message_without_an_answer_is_told_408(field: Field, desk: MqttClient) -> None:
+    correlation = desk.command(**message(timeout="2s"))
+    await field.heard()
+    answer = await next_of(desk)
+    assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
+    assert answer["headers"]["correlation-id"] == correlation
+
+
+async def test_case_39_what_a_target_has_sent_it_acknowledges(field: Field, desk: MqttClient) -> None:
+    """Together with a label that the device acknowledges itself."""
+    sent, seen = f"{field.device}:sent", f"{field.device}:seen"
+    correlation = desk.command(**message(**{"requested-acks": [sent, seen]}))
+    assert (await field.heard())["headers"]["requested-acks"] == [sent, seen]
+    ack = {"topic": topic("lamp-1", f"acks/{seen}", LIVE), "path": "/", "status": 204}
+    await field.says({**ack, "headers": {"correlation-id": correlation}})
+    answer = await next_of(desk)
+    assert (answer["topic"], answer["status"]) == (topic("lamp-1", "acks", LIVE), 200)
+    assert {label: each["status"] for label, each in answer["value"].items()} == {sent: 200, seen: 204}
+    assert answer["value"][sent]["headers"]["ditto-connection-id"] == field.device
+
+
+async def test_case_36_and_37_who_may_not_read_answers_weakly_and_whom_nobody_knows_times_out(
+    field: Field, desk: MqttClient
+) -> None:
+    weak, nobody = f"{field.blind}:sent", "nobody:there"
+    correlation = desk.command(**message(**{"requested-acks": [weak, nobody], "timeout": "2s"}))
+    assert (await field.heard())["headers"]["correlation-id"] == correlation, "the device may read it"
+    answer = await next_of(desk)
+    assert answer["status"] == 424
+    assert {label: each["status"] for label, each in answer["value"].items()} == {weak: 200, nobody: 408}
+    assert answer["value"][weak]["headers"]["ditto-weak-ack"] is True
+
+
+async def test_case_38_an_undeclared_label_is_refused(field: Field) -> None:
+    ack = {"topic": topic("lamp-1", f"acks/{field.device}:unseen"), "path": "/", "status": 200}
+    await field.says({**ack, "headers": {"correlation-id": "c-1"}})
+    answer = await field.heard()
+    assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
+
+
+async def test_who_may_not_write_a_message_is_told(field: Field, desk: MqttClient, mosquitto: Mosquitto) -> None:
+    with await asyncio.to_thread(client, mosquitto, f"{field.desk}/strange") as strange:
+        correlation = strange.command(**message())
+        answer = await next_of(desk)
+    assert (answer["status"], answer["value"]["error"]) == (403, "messages:send.notallowed")
+    assert answer["headers"]["correlation-id"] == correlation
+
+
+async def test_case_57_an_answer_is_diverted_to_another_broker(
+    field: Field, desk: MqttClient, mosquitto: Mosquitto
+) -> None:
+    """The other connection takes it from those that it lists; the source's own reply-target gets nothing."""
+    with await asyncio.to_thread(client, mosquitto, f"{field.desk}/aside") as aside:
+        read = topic("lamp-1", "commands/retrieve")
+        correlations = [aside.command(read), aside.command(topic("lamp-2", "commands/retrieve"))]
+        answers = [await field.heard() for _ in correlations]
+    assert [answer["headers"]["correlation-id"] for answer in answers] == correlations
+    assert [answer["status"] for answer in answers] == [200, 404]
+    assert {answer["headers"]["diverted-response-from-connection"] for answer in answers} == {field.desk}
+    assert desk.received.empty()
+
+
+async def test_case_21_and_56_a_connection_announces_that_it_opens_and_that_it_closes(field: Field) -> None:
+    """The last test here: it ends the service. The announcements are mapped like any signal."""
+    await asyncio.to_thread(field.service.stop)
+    heard = field.keeper.messages
+    await wait_until(lambda: len(heard) == 2, PATIENCE)
+    announced = f"_/{field.device}/connections/announcements"
+    notices = [(message.headers.get("subject"), json.loads(message.body)["topic"]) for message in heard]
+    assert notices == [(name, f"{announced}/{name}") for name in ("opened", "closed")]

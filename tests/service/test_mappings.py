@@ -1,0 +1,196 @@
+"""Payload mappings over a real broker: a gateway's devices, several mappers for one delivery, conditions.
+
+Case numbers are those of the behaviour cases of connections. The gateway is that of the example connections.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from mappings.envelope import Envelope
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.bare_mqtt import Bystander
+from tests.support.connection_documents import connection, policy_for, topic
+from tests.support.paths import ROOT
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.broker("mosquitto")
+
+EXAMPLE = ROOT / "examples" / "connections" / "onboarding.yaml"
+OWNER = "demo:onboarding"
+MESSAGE = "application/vnd.eclipse.ditto+json"
+STRUCTURED = "application/cloudevents+json"
+EMPTY = "application/vnd.eclipse-hono-empty-notification"
+PATIENCE = 60.0
+
+DEFINITIONS = {
+    "alarms": {
+        "mappingEngine": "Ditto",
+        "options": {},
+        "incomingConditions": {"isAlarm": "fn:filter(header:kind,'eq','alarm')"},
+        "outgoingConditions": {"failed": "fn:filter(topic:criterion,'eq','errors')"},
+    },
+}
+
+
+def source(name: str, *mapping: str) -> dict[str, Any]:
+    return {
+        "addresses": [f"maps/{name}/up"],
+        "qos": 1,
+        "authorizationContext": [OWNER],
+        "payloadMapping": list(mapping),
+        "replyTarget": {"address": f"maps/{name}/down"},
+    }
+
+
+@pytest.fixture(scope="module")
+def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    uri = f"tcp://{mosquitto.host}:{mosquitto.port}"
+    gateway = {**yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")), "uri": uri}
+    sources = [source("plain"), source("both", "Ditto", "CloudEvents"), source("alarms", "alarms")]
+    maps = connection(mosquitto, *sources, id="maps", connectionType="mqtt-5", mappingDefinitions=DEFINITIONS)
+    with ServiceProcess.start(tmp_path_factory.mktemp("mappings"), [gateway, maps]) as running:
+        yield running
+
+
+class Device:
+    """A party at one topic that hears another one."""
+
+    def __init__(self, bystander: Bystander, address: str) -> None:
+        self._bystander, self._address = bystander, address
+        self._read = 0
+
+    def send(self, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self._bystander.send(self._address, [payload], headers)
+
+    def next(self) -> Envelope:
+        wait_until_sync(lambda: len(self._bystander.heard) > self._read, PATIENCE)
+        self._read += 1
+        return self._bystander.heard[self._read - 1]
+
+    def answer(self) -> dict[str, Any]:
+        return dict(json.loads(self.next().payload))
+
+    def has_heard_all(self) -> bool:
+        return self._read == len(self._bystander.heard)
+
+
+@pytest.fixture
+def plain(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[Device]:
+    """Whoever asks without any mapping."""
+    with Bystander(mosquitto.host, mosquitto.port, "maps/plain/down", is_5=True) as bystander:
+        yield Device(bystander, "maps/plain/up")
+
+
+@pytest.fixture
+def name() -> str:
+    """A thing of this test alone."""
+    return f"box-{secrets.token_hex(4)}"
+
+
+def document(name: str, action: str, path: str = "/", value: Any = None, **headers: Any) -> bytes:
+    said = {"topic": topic(name, f"commands/{action}"), "path": path, "headers": headers}
+    return json.dumps(said if value is None else {**said, "value": value}).encode()
+
+
+def state(plain: Device, name: str) -> tuple[dict[str, Any], str]:
+    """A thing as it is, and its entity tag."""
+    plain.send(document(name, "retrieve"))
+    found = plain.answer()
+    assert found["status"] == 200, found
+    return found["value"], found["headers"]["etag"]
+
+
+@pytest.mark.usefixtures("service")
+def test_case_55_a_gateway_s_device_gets_its_thing_and_its_status(
+    mosquitto: Mosquitto, plain: Device, name: str
+) -> None:
+    told = {"device_id": f"acme.site:{name}", "gateway_id": "g-1"}
+    with Bystander(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bystander:
+        device = Device(bystander, f"onboarding/{name}/up")
+
+        def report(value: int, **more: str) -> dict[str, Any]:
+            said = document(name, "modify", "/attributes/level", value)
+            device.send(said, {**told, **more})
+            return device.answer()
+
+        assert report(1)["status"] == 201
+        thing, first = state(plain, name)
+        assert (thing["attributes"]["gateway"], thing["attributes"]["level"]) == ("g-1", 1)
+        assert "features" not in thing
+
+        answer = report(2, **{"creation-time": "1569333903000", "ttd": "20"})
+        assert (answer["status"], answer["headers"]["device_id"]) == (204, told["device_id"])
+        thing, second = state(plain, name)
+        status = thing["features"]["ConnectionStatus"]["properties"]["status"]
+        assert status == {"readySince": "2019-09-24T14:05:03Z", "readyUntil": "2019-09-24T14:05:23Z"}
+        assert [revision(first), revision(second)] == [2, 4], "each report moves the thing on twice: status and level"
+
+        # A notification without a payload is about the connection alone, and nobody answers it.
+        device.send(b"", {**told, "creation-time": "1569333904000", "ttd": "0", "content-type": EMPTY})
+        assert report(3)["status"] == 204
+        thing, third = state(plain, name)
+        status = thing["features"]["ConnectionStatus"]["properties"]["status"]
+        assert status["readyUntil"] == "2019-09-24T14:05:04Z"
+        assert revision(third) == 6
+        assert device.has_heard_all(), "one answer for each report"
+
+
+def revision(tag: str) -> int:
+    return int(tag.strip('"').rpartition(":")[2])
+
+
+@pytest.mark.usefixtures("service")
+def test_case_11_what_a_gateway_says_for_another_device_is_refused(
+    mosquitto: Mosquitto, plain: Device, name: str
+) -> None:
+    plain.send(document(name, "create", value={"_policy": policy_for(OWNER), "attributes": {"level": 0}}))
+    assert plain.answer()["status"] == 201
+    with Bystander(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bystander:
+        device = Device(bystander, f"onboarding/{name}/up")
+        said = document(name, "modify", "/attributes/level", 1)
+        device.send(said, {"device_id": f"acme.site:{name}-2"})
+        refused = device.answer()
+        assert (refused["status"], refused["topic"]) == (400, topic(name, "errors"))
+        assert state(plain, name)[0]["attributes"] == {"level": 0}
+
+
+@pytest.mark.usefixtures("service")
+def test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words(mosquitto: Mosquitto, name: str) -> None:
+    event = {"content-type": MESSAGE, "ce-specversion": "1.0", "ce-type": "t", "ce-source": "s", "ce-id": "e-1"}
+    with Bystander(mosquitto.host, mosquitto.port, "maps/both/down", is_5=True) as bystander:
+        device = Device(bystander, "maps/both/up")
+        made = document(name, "create", value={"_policy": policy_for(OWNER)}, **{"correlation-id": "own"})
+        device.send(made, event)
+        created, refused = device.next(), device.next()
+        assert [each.headers["content-type"] for each in (created, refused)] == [MESSAGE, STRUCTURED]
+        answer, answered = json.loads(created.payload), json.loads(refused.payload)
+        assert (answer["status"], answer["headers"]["correlation-id"]) == (201, "own")
+        assert (answered["id"], answered["data"]["status"]) == ("e-1", 400)
+        # What neither of them can read is answered once, by the Ditto protocol.
+        device.send(b"{ no JSON", event)
+        assert json.loads(device.next().payload)["value"]["error"] == "json.invalid"
+        device.send(document(name, "retrieve"), {"content-type": "application/json"})
+        assert json.loads(device.next().payload)["status"] == 200
+        assert device.has_heard_all()
+
+
+@pytest.mark.usefixtures("service")
+def test_conditions_choose_what_is_read_and_what_is_answered(mosquitto: Mosquitto, name: str) -> None:
+    with Bystander(mosquitto.host, mosquitto.port, "maps/alarms/down", is_5=True) as bystander:
+        device = Device(bystander, "maps/alarms/up")
+        made = document(name, "create", value={"_policy": policy_for(OWNER)})
+        device.send(made, {"kind": "report"})
+        device.send(document(name, "modify", "/attributes/level", 1), {"kind": "alarm"})
+        assert device.answer()["status"] == 404, "the report was not read"
+        device.send(made, {"kind": "alarm"})
+        device.send(document(name, "modify", "/nowhere", 1), {"kind": "alarm"})
+        assert device.answer()["value"]["error"] == "protocoladapter:unknown.path", "that it was created is not said"
+        assert device.has_heard_all()

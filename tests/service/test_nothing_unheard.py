@@ -1,0 +1,96 @@
+"""What targets are promised, kept through kills: of the service, and of the broker that a target publishes to.
+
+A load changes things over one broker, and asks for each change to be acknowledged by a target on another one, where
+somebody hears of everything. A checker of its own compares what the load was told, what was heard, and the histories. It is
+first shown to catch what it is for (Ditto connections, targets; acknowledgements).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kill_series.checker import Entry, findings
+from tests.support.kill_series.grounds import MosquittoGround, RabbitGround
+from tests.support.kill_series.log import Heard, Log
+from tests.support.kill_series.trial import Trial
+
+ROUNDS_IN_SOAK = 20
+
+HISTORY = {"device-0": [Entry(1, "/", {}), Entry(2, "/attributes/n", 5), Entry(3, "/attributes/n", 10)]}
+
+
+def found_in(*heard: tuple[int, int | None], promised: tuple[int, ...] = ()) -> list[str]:
+    log = Log(sent={5: "device-0", 10: "device-0"}, promised=set(promised))
+    log.heard = [Heard("device-0", revision, n) for revision, n in heard]
+    return findings(log, HISTORY, {"device-0": 10})
+
+
+def test_the_checker_finds_nothing_where_all_was_heard_some_of_it_again() -> None:
+    assert found_in((1, None), (2, 5), (2, 5), (3, 10), (2, 5), (3, 10), promised=(5, 10)) == []
+
+
+@pytest.mark.parametrize(
+    ("heard", "promised", "expected"),
+    [
+        pytest.param([(1, None), (2, 5)], (), "heard of up to 2", id="loss at the end"),
+        pytest.param([(1, None), (3, 10)], (), "at 3 came after 1", id="gap"),
+        pytest.param([(1, None), (3, 10), (2, 5)], (), "at 3 came after 1", id="order"),
+        pytest.param([(1, None), (2, 5), (2, 6), (3, 10)], (), "said 6", id="another value"),
+        pytest.param([(1, None), (2, 5)], (5, 10), "10 was acknowledged and not heard of", id="a broken promise"),
+        pytest.param([], (5,), "was heard of up to 0", id="nothing at all"),
+    ],
+)
+def test_the_checker_catches_a_fault_at_a_target(
+    heard: list[tuple[int, int | None]], promised: tuple[int, ...], expected: str
+) -> None:
+    assert any(expected in finding for finding in found_in(*heard, promised=promised))
+
+
+@pytest.fixture(scope="module")
+def grounds() -> Iterator[tuple[RabbitGround, MosquittoGround]]:
+    """Brokers of their own: where the load is, and where the target is, which is stopped and started."""
+    rabbit, mosquitto = RabbitGround(), MosquittoGround()
+    yield rabbit, mosquitto
+    rabbit.close()
+    mosquitto.close()
+
+
+def kill_everybody(folder: Path, grounds: tuple[RabbitGround, MosquittoGround], rounds: int) -> str:
+    """Kill the service while all is well, and while the target's broker is away: what was stored then is heard later."""
+    dice = random.Random()
+    load, target = grounds
+    with Trial(folder, load, hearer=target) as trial:
+        for _ in range(rounds):
+            trial.kill_service_after(dice.randrange(50, 300))
+            trial.wait_for(20)
+            target.knock_down()
+            trial.wait_for(dice.randrange(20, 60))
+            trial.service.kill()
+            if dice.random() < 0.5:
+                target.start_again()
+                trial.service.start_again(ready=False)
+            else:
+                trial.service.start_again(ready=False)
+                trial.wait_for(dice.randrange(1, 20))
+                target.start_again()
+            trial.wait_for(50)
+        return trial.verdict()
+
+
+@pytest.mark.broker("rabbitmq")
+@pytest.mark.broker("mosquitto")
+def test_what_was_stored_is_heard_in_order_and_what_was_acknowledged_too(
+    grounds: tuple[RabbitGround, MosquittoGround], tmp_path: Path
+) -> None:
+    print(kill_everybody(tmp_path, grounds, 1))
+
+
+@pytest.mark.soak
+@pytest.mark.broker("rabbitmq")
+@pytest.mark.broker("mosquitto")
+def test_the_same_through_many_kills(grounds: tuple[RabbitGround, MosquittoGround], tmp_path: Path) -> None:
+    print(kill_everybody(tmp_path, grounds, ROUNDS_IN_SOAK))

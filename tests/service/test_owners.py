@@ -1,0 +1,83 @@
+"""Connections of files and of the API in one running service: who may change what, and what outlives a kill."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+API = "/api/2/connections"
+PATIENCE = 60.0
+
+
+def document(topic: str = "in", **more: Any) -> dict[str, Any]:
+    """One whose broker is not there: that it is stored has nothing to do with it."""
+    return {
+        "connectionType": "mqtt",
+        "connectionStatus": "open",
+        "uri": "tcp://ada:tulip-37@127.0.0.1:1",
+        "sources": [{"addresses": [topic], "qos": 1, "authorizationContext": ["acme:x"]}],
+        **more,
+    }
+
+
+def ask(service: ServiceProcess, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+    """Status and body of an answer."""
+    data = None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    sent = {"content-type": "text/plain" if isinstance(body, str) else "application/json"}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(f"http://127.0.0.1:{service.port}{API}{path}", data, sent, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            text = response.read()
+            return response.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def addresses(shown: Any) -> list[str]:
+    found: list[str] = shown["sources"][0]["addresses"]
+    return found
+
+
+def test_two_owners_of_connections_in_one_service_that_is_killed(tmp_path: Path) -> None:
+    with ServiceProcess.start(tmp_path, [{"id": "yard", **document()}]) as service:
+        assert ask(service, "PUT", "/depot", document())[0] == 201
+        status, told = ask(service, "PUT", "/depot", document("other"))
+        assert (status, told["error"]) == (504, "connectivity:connection.failed")
+        assert told["description"].startswith("connection refused")
+        assert ask(service, "PUT", "/depot", document(), if_match='"rev:1"')[0] == 412
+        status, told = ask(service, "PUT", "/yard", document())
+        assert (status, told["error"]) == (409, "connectivity:connection.conflict")
+        assert str(tmp_path / "connections" / "yard.json") in told["message"]
+        assert ask(service, "POST", "/yard/command", "connectivity.commands:closeConnection")[0] == 200
+        service.kill()
+        service.start_again()
+        status, shown = ask(service, "GET", "/depot")
+        assert (status, addresses(shown), shown["uri"]) == (200, ["other"], "tcp://ada:*****@127.0.0.1:1")
+        status, shown = ask(service, "GET", "/yard/status")
+        assert (status, shown["connectionStatus"], shown["override"]) == (200, "closed", "closed")
+        assert service.stop()[0] == 0
+    kept = b"".join(file.read_bytes() for file in service.data.glob("journal.db*"))
+    assert b"tulip-37" not in kept + service.log_file.read_bytes()
+
+
+def test_a_file_that_is_written_all_the_time_is_applied_seldom_and_its_last_state_wins(tmp_path: Path) -> None:
+    """Ten times a second, and not as an editor does that means well: half of it is there at times."""
+    with ServiceProcess.start(tmp_path, [{"id": "yard", **document()}]) as service:
+        file = tmp_path / "connections" / "yard.json"
+        enough = threading.Event()
+        for number in range(30):
+            file.write_text(json.dumps({"id": "yard", **document(f"t{number}")}), encoding="utf-8")
+            enough.wait(0.1)
+        wait_until_sync(lambda: addresses(ask(service, "GET", "/yard")[1]) == ["t29"], PATIENCE)
+        events = [line["event"] for line in service.records()]
+        assert events.count("connection closed, its document changed") <= 5
+        assert "connection closed, its document is gone" not in events

@@ -1,0 +1,255 @@
+"""Commands in streams over a broker: taken in at the pace of the disk, and what was wanted again survives a kill.
+
+A device is subscribed to by the service; what it is asked for is how it learns what is stored (cases W01 to W04).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Arrived, Closed, Event, Requested, Subscribed
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
+from tests.support.in_process.service import policy
+from tests.support.service_process import ServiceProcess
+
+pytestmark = pytest.mark.broker("rabbitmq")
+
+OPERATOR = "acme:operator"
+WINDOW = 256
+PATIENCE = 60.0
+KILLS_IN_SOAK = 20
+
+
+class Device:
+    """Sends numbers to a thing, as commands in the stream `ingest/telemetry`, and reads the thing's history.
+
+    `wanted` elements were asked for in this session, so those before the last 256 of them are done. What was sent in earlier
+    sessions is known by its keys.
+    """
+
+    def __init__(self, party: AmqpClient, thing: str, *, has_keys: bool = True) -> None:
+        self._party = party
+        self._has_keys = has_keys
+        self._thing = thing
+        self._heard = 0
+        self.kept = 0
+        """The last number that is known to be stored."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Say hello in a new session, and go on behind what is known to be stored."""
+        self._session = secrets.token_hex(16)
+        self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
+        self.stream: int | None = None
+        self.sent = self.first = self.kept
+        self.wanted = 0
+        self.told: list[Event] = []
+        self.say()
+
+    def say(self) -> None:
+        while octets := self.endpoint.take():
+            self._party.send(octets, headers={"rsio-session": self._session})
+
+    def offer(self, upto: int) -> None:
+        """Send as much as is wanted."""
+        if self.stream is None:
+            return
+        count = min(self.endpoint.wanted(self.stream), max(0, upto - self.sent))
+        self.endpoint.offer(self.stream, [self._command(self.sent + n + 1) for n in range(count)])
+        self.sent += count
+        self.say()
+
+    def _command(self, number: int) -> bytes:
+        command: dict[str, Any] = {
+            "topic": f"acme.site/{self._thing}/things/twin/commands/modify",
+            "path": "/attributes/n",
+            "value": number,
+            "headers": {"idempotency-key": f"{self._thing}-{number}"} if self._has_keys else {},
+        }
+        if number % 100 == 0:
+            command["headers"] |= {"response-required": True, "correlation-id": str(number)}
+        return json.dumps(command).encode()
+
+    def hear(self, patience: float = PATIENCE) -> None:
+        """The next message of this session; those of others are over."""
+        payload = self._party.next(patience)
+        message = self._party.messages[self._heard]
+        self._heard += 1
+        if message.headers.get("rsio-session") != self._session:
+            return
+        for event in self.endpoint.receive(payload, time.monotonic()):  # type: ignore[arg-type]
+            self.told.append(event)
+            match event:
+                case Subscribed(stream, "ingest/telemetry", demand):
+                    self.stream = stream
+                    self.endpoint.accept(stream)
+                    self.wanted += demand
+                case Requested(_, demand):
+                    self.wanted += demand
+                    self.kept = self.first + self.wanted - WINDOW
+        self.say()
+
+    def until(self, condition: Callable[[], bool], upto: int = 0) -> None:
+        """Send up to this number, as wanted, until this is true."""
+        end = time.monotonic() + PATIENCE
+        self.offer(upto)
+        while not condition():
+            assert time.monotonic() < end, f"{condition} is not true, {self.wanted} wanted, {self.sent} sent"
+            self.hear()
+            assert not any(isinstance(event, Closed) for event in self.told), self.told[-1]
+            self.offer(upto)
+
+    def bring(self, upto: int, kept: int) -> None:
+        """Send up to this number, until another one is known to be stored."""
+        self.until(lambda: self.kept >= kept, upto)
+
+    def numbers(self, stream: int) -> list[int]:
+        """What a history says so far."""
+        events = [
+            json.loads(element)
+            for event in self.told
+            if isinstance(event, Arrived) and event.stream == stream
+            for element in event.elements
+        ]
+        return [event["value"] for event in events]
+
+    def stored(self, count: int) -> list[int]:
+        """The first so many numbers that the thing's history has, as soon as it has them."""
+        stream = self.endpoint.subscribe(f"things/acme.site:{self._thing}/history?from=2&follow=true", count)
+        self.say()
+        self.until(lambda: len(self.numbers(stream)) == count)
+        self.endpoint.cancel(stream)
+        self.say()
+        return self.numbers(stream)
+
+
+class Ground:
+    """A service at RabbitMQ, an operator, and places for devices."""
+
+    def __init__(self, rabbitmq: RabbitMQ, folder: Path) -> None:
+        self._uri = rabbitmq.uri()
+        self._name = f"i{secrets.token_hex(4)}"
+        self._parties: list[AmqpClient] = []
+        self.answers = self._party("nobody", "answers")
+        self.operator = self._party("operator", "told")
+        self.devices = self._party("up", "down")
+        self.service = ServiceProcess.start(folder, [self._document()])
+
+    def _party(self, ask: str, answers: str) -> AmqpClient:
+        party = AmqpClient(self._uri, ask=f"{self._name}.{ask}", answers=f"{self._name}.{answers}")
+        self._parties.append(party)
+        return party
+
+    def _document(self) -> dict[str, Any]:
+        shared = {
+            "authorizationContext": [OPERATOR],
+            "replyTarget": {"address": "/{{ header:reply-to }}"},
+            "headerMapping": {"reply-to": "{{ header:reply-to }}"},
+        }
+        options = {"ingest": ["telemetry"], "ingestReplyAddress": f"/{self._name}.answers"}
+        return {
+            "id": self._name,
+            "connectionType": "amqp-091",
+            "connectionStatus": "open",
+            "uri": self._uri,
+            "mappingDefinitions": {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": options}},
+            "sources": [
+                {"addresses": [f"{self._name}.operator"], **shared},
+                {"addresses": [f"{self._name}.up"], "payloadMapping": ["rsio"], **shared},
+            ],
+        }
+
+    def device(self, thing: str, *, has_keys: bool = True) -> Device:
+        """A device with a thing of its own."""
+        topic = f"acme.site/{thing}/things/twin/commands/create"
+        made = self.operator.ask_for(topic, value={"_policy": policy(OPERATOR)})
+        assert made["status"] == 201, made
+        self.devices.read = bytes
+        return Device(self.devices, thing, has_keys=has_keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.service.__exit__(None, None, None)
+        for party in self._parties:
+            party.close()
+
+
+@pytest.fixture
+def ground(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[Ground]:
+    with Ground(rabbitmq, tmp_path) as made:
+        yield made
+
+
+def test_a_device_sends_commands_in_a_stream_at_the_pace_of_the_disk_and_reads_what_comes_of_them(
+    ground: Ground,
+) -> None:
+    """Cases W01 to W04, beside a stream the other way, with answers for those who want them."""
+    device = ground.device("meter")
+    count = 2000
+    began = time.monotonic()
+    device.bring(count, count - WINDOW // 2)
+    print(f"{count} commands in {time.monotonic() - began:.2f} s")
+    assert device.wanted <= device.sent + WINDOW
+    assert device.stored(count) == list(range(1, count + 1))
+    told = [ground.answers.next(PATIENCE) for _ in range(count // 100)]
+    assert [(each["headers"]["correlation-id"], each["status"]) for each in told] == [
+        (str(number), 201 if number == 1 else 204) for number in range(100, count + 1, 100)
+    ]
+
+
+def kill(ground: Ground, rounds: int) -> None:
+    """Kill the service while it takes in; after each kill the device goes on behind what it was asked for again."""
+    device = ground.device("meter")
+    most = 0
+    for round in range(rounds):
+        target = device.kept + WINDOW + secrets.randbelow(500)
+        most = max(most, target + WINDOW)
+        device.bring(target + WINDOW, target)
+        ground.service.kill()
+        ground.service.start_again()
+        kept = device.kept
+        device.begin()
+        assert device.stored(kept) == list(range(1, kept + 1)), f"after the kill {round}"
+    device.bring(most + WINDOW, most)
+    stored = device.stored(device.sent)
+    assert stored == list(range(1, device.sent + 1))
+
+
+def test_what_was_wanted_again_is_stored_through_a_kill_and_nothing_is_stored_twice(ground: Ground) -> None:
+    kill(ground, 1)
+
+
+@pytest.mark.soak
+def test_a_session_outlives_its_broker_and_nothing_is_carried_out_twice_or_not_at_all(tmp_path: Path) -> None:
+    """The broker brings again what was not settled, and the device what was not confirmed; no command has a key."""
+    broker = RabbitMQ.start()
+    try:
+        with Ground(broker, tmp_path) as ground:
+            device = ground.device("meter", has_keys=False)
+            count = 0
+            for _ in range(KILLS_IN_SOAK // 4):
+                count += WINDOW + secrets.randbelow(1000)
+                device.bring(count, count - WINDOW)
+                broker.kill()
+                broker.start_again()
+            count += WINDOW
+            device.bring(count, count - WINDOW // 2)
+            assert device.stored(count) == list(range(1, count + 1))
+    finally:
+        broker.close()
+
+
+@pytest.mark.soak
+def test_the_same_through_many_kills(ground: Ground) -> None:
+    kill(ground, KILLS_IN_SOAK)

@@ -1,0 +1,198 @@
+"""The page about reactive-streams-io does what it says: its octets are said and heard, its programs run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.brokers import free_port
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import client, connection, source
+from tests.support.paths import ROOT
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.broker("mosquitto")
+
+PUMP = ROOT / "examples" / "pump.jsonl"
+PATIENCE = 60.0
+
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
+TOKEN = 16
+
+
+def example(name: str) -> dict[str, Any]:
+    text = (ROOT / "examples" / "connections" / f"{name}.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
+
+
+def blocks(language: str) -> list[str]:
+    page = (ROOT / "docs" / "reactive-streams-io.md").read_text(encoding="utf-8")
+    return [text for found, text in _FENCE.findall(page) if found == language]
+
+
+@dataclass
+class Desk:
+    """Somebody at two topics: what has come there and was not expected yet."""
+
+    client: MqttClient
+    heard: bytes = b""
+
+
+def parts(written: str) -> list[str]:
+    """What a line says, before its explanation: octets in hexadecimal digits, texts in quotes, names of tokens."""
+    said, _, _ = written.partition(";")
+    found = _SAID.findall(said.strip())
+    assert " ".join(found) == said.strip(), f"not only octets, texts and tokens: {said}"
+    return found
+
+
+def is_token(part: str) -> bool:
+    return part.isalpha() and part.isupper()
+
+
+def octets(written: list[str], tokens: dict[str, bytes]) -> bytes:
+    return b"".join(
+        part[1:-1].encode() if part.startswith("'") else tokens[part] if is_token(part) else bytes.fromhex(part)
+        for part in written
+    )
+
+
+def expect(desk: Desk, written: list[str], tokens: dict[str, bytes]) -> None:
+    """These octets come next. A token that is not known yet is what stands in its place."""
+    for place, part in enumerate(written):
+        if is_token(part) and part not in tokens:
+            before = octets(written[:place], tokens)
+            wait_for(desk, len(before) + TOKEN)
+            tokens[part] = desk.heard[len(before) :][:TOKEN]
+    expected = octets(written, tokens)
+    wait_for(desk, len(expected))
+    assert desk.heard.startswith(expected), f"{desk.heard.hex(' ')}, the page says {expected.hex(' ')}"
+    desk.heard = desk.heard[len(expected) :]
+
+
+def at_topics(mosquitto: Mosquitto, name: str) -> MqttClient:
+    return MqttClient(mosquitto.host, mosquitto.port, ask=f"rsio/{name}/up", answers=f"rsio/{name}/down")
+
+
+def wait_for(desk: Desk, length: int) -> None:
+    while len(desk.heard) < length:
+        desk.heard += desk.client.received.get(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def door() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """With the connections of the page and its pump."""
+    (by_mqtt,) = map(yaml.safe_load, blocks("yaml"))
+    documents = [
+        by_mqtt | {"uri": f"tcp://{mosquitto.host}:{mosquitto.port}"},
+        example("rsio-door") | {"uri": door},
+        connection(mosquitto, source("setup", "demo:clients")),
+    ]
+    with ServiceProcess.start(tmp_path_factory.mktemp("page"), documents) as running:
+        yield running
+
+
+def test_the_door_of_the_page_is_where_the_example_listens() -> None:
+    assert example("rsio-door")["uri"] == "tcp://127.0.0.1:8766"
+
+
+def test_the_connection_of_the_page_is_that_of_the_examples() -> None:
+    assert yaml.safe_load(blocks("yaml")[0]) == {
+        key: value for key, value in example("readers").items() if key != "tags"
+    }
+
+
+@pytest.mark.usefixtures("service")
+def test_what_the_page_says_is_said_and_heard_and_what_it_runs_prints_what_it_says(
+    mosquitto: Mosquitto, door: str
+) -> None:
+    """In one go, since each part goes on with what the ones before it have stored."""
+    run_programs(mosquitto, door)
+    run_script(mosquitto)
+    converse(mosquitto)
+
+
+def run_programs(mosquitto: Mosquitto, door: str) -> None:
+    commands = [part.splitlines() for text in blocks("console") for part in text.split("$ ")[1:]]
+    assert {"--publish" in command for command, *_ in commands} == {True, False}
+    assert any("--at tcp://" in command for command, *_ in commands)
+    revision = 0
+    for command, *expected in commands:
+        by_mqtt = "" if "--at" in command else f" --at mqtt://{mosquitto.host}:{mosquitto.port}"
+        ran = subprocess.run(
+            ["sh", "-c", typed(command).replace("tcp://127.0.0.1:8766", door) + by_mqtt],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", expected), command
+        if "--publish" in command:
+            revision += len(PUMP.read_text(encoding="utf-8").splitlines()) if PUMP.name in command else 1
+            # Nobody who types is so quick that he reads what is not stored yet.
+            wait_until_sync(partial(has_pump, mosquitto, revision), PATIENCE)
+
+
+def typed(command: str) -> str:
+    """As somebody types it in a clone that `make` has set up, with the interpreter of this one."""
+    assert ".venv/bin/python -m " in command
+    return command.replace(".venv/bin/python", sys.executable)
+
+
+def run_script(mosquitto: Mosquitto) -> None:
+    (script,) = blocks("python")
+    assert "mqtt://127.0.0.1:1883" in script
+    there = script.replace("mqtt://127.0.0.1:1883", f"mqtt://{mosquitto.host}:{mosquitto.port}")
+    ran = subprocess.run(
+        [sys.executable, "-"], cwd=ROOT, input=there, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    revisions = [f'{{"revision":{number}}}' for number in range(1, 5)]
+    assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", revisions)
+
+
+def has_pump(mosquitto: Mosquitto, revision: int) -> bool:
+    """Whether the pump is there, with this revision."""
+    with client(mosquitto, "setup") as setup:
+        answer = setup.ask_for("acme.plant/pump-8/things/twin/commands/retrieve", fields="_revision")
+    return bool(answer["value"].get("_revision") == revision)
+
+
+def converse(mosquitto: Mosquitto) -> None:
+    lines = [line for text in blocks("text") for line in text.splitlines()]
+    tokens: dict[str, bytes] = {}
+    with ExitStack() as stack:
+        desks = {
+            arrows: Desk(stack.enter_context(at_topics(mosquitto, name)))
+            for arrows, name in {1: "desk", 2: "again"}.items()
+        }
+        for desk in desks.values():
+            desk.client.read = bytes
+        for line in lines:
+            arrows, _, written = line.partition(" ")
+            desk = desks[len(arrows)]
+            if set(arrows) == {">"}:
+                assert desk.heard == b"", f"more than the page says, before: {line}"
+                desk.client.send(octets(parts(written), tokens))
+            else:
+                assert set(arrows) == {"<"}
+                expect(desk, parts(written), tokens)
+        assert [desk.heard for desk in desks.values()] == [b"", b""]

@@ -1,0 +1,248 @@
+"""What becomes of deliveries at real brokers: settled, given back to come again, or given back for good.
+
+Case numbers are those of the cases for connections. Acknowledgements come by a second source of the same connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.kafka import KafkaClient
+from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.connection_documents import connection, policy_for, source, topic
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import TimedOut, wait_until, wait_until_sync
+
+OWNER = "acme:owner"
+PATIENCE = 60.0
+NACKS = ["response", "error", "nack"]
+
+
+def made(party: Party, name: str) -> None:
+    answer = party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}})
+    assert answer["status"] == 201, answer
+
+
+def modify(name: str, value: Any, *labels: str, **headers: Any) -> dict[str, Any]:
+    """A command that asks for acknowledgements with these labels, too."""
+    requested = {"requested-acks": ["twin-persisted", *labels]} if labels else {}
+    return {
+        "topic": topic(name, "commands/modify"),
+        "path": "/attributes/n",
+        "value": value,
+        "headers": {"correlation-id": f"c-{name}", **requested, **headers},
+    }
+
+
+def acknowledgement(name: str, label: str, status: int) -> dict[str, Any]:
+    headers = {"correlation-id": f"c-{name}"}
+    return {"topic": topic(name, f"acks/{label}"), "path": "/", "status": status, "headers": headers}
+
+
+def acknowledged(sender: Party, receiver: Party, name: str, label: str, status: int) -> dict[str, Any]:
+    """Acknowledge until there is an answer: what comes while the service does not wait is nobody's."""
+
+    def try_again() -> bool:
+        sender.send(acknowledgement(name, label, status))
+        try:
+            wait_until_sync(lambda: not receiver.received.empty(), 0.5)
+        except TimedOut:
+            return False
+        return True
+
+    wait_until_sync(try_again, PATIENCE)
+    return receiver.next()
+
+
+def revisions(party: Party, name: str) -> int:
+    """How many changes a thing has seen."""
+    answer = party.ask_for(topic(name, "commands/retrieve"), fields="_revision")
+    return int(answer["value"]["_revision"])
+
+
+def statuses(answer: dict[str, Any]) -> dict[str, int]:
+    return {label: ack["status"] for label, ack in answer["value"].items()}
+
+
+@pytest.mark.broker("mosquitto")
+def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    """The broker keeps what was not acknowledged; `reconnectForRedelivery` fetches it."""
+    name = f"settle-{uuid4().hex[:8]}"
+    document = connection(
+        mosquitto,
+        source(f"{name}/c", OWNER, replyTarget={"address": f"{name}/c/answers", "expectedResponseTypes": NACKS}),
+        source(f"{name}/a", OWNER, declaredAcks=[f"{name}:seen"]),
+        id=name,
+        specificConfig={"reconnectForRedelivery": "true", "reconnectForRedeliveryDelay": "1s"},
+    )
+    with (
+        ServiceProcess.start(tmp_path, [document], reconnect={"min": "0.1s", "max": "0.5s"}) as service,
+        MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/c/ask", answers=f"{name}/c/answers") as asker,
+        MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/a/ask", answers=f"{name}/a/answers") as seer,
+    ):
+        made(asker, "lamp-1")
+        asker.send(modify("lamp-1", 1, f"{name}:seen"))
+        first = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 503)
+        assert (first["status"], statuses(first)) == (424, {"twin-persisted": 204, f"{name}:seen": 503})
+        second = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 200)
+        assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 200})
+        assert revisions(asker, "lamp-1") == 2
+        assert service.metric("connectivity_deliveries_total", outcome="given_back") == 1
+
+
+@pytest.mark.broker("kafka")
+def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, tmp_path: Path) -> None:
+    name = uuid4().hex
+    topics = [f"{name}.{part}" for part in ("ask", "acks", "answers", "nobody")]
+    kafka.create(*topics)
+    ask, acks, answers, nobody = topics
+    shared = {"qos": 1, "authorizationContext": [OWNER]}
+    document = {
+        "id": name,
+        "connectionType": "kafka",
+        "connectionStatus": "open",
+        "uri": kafka.uri(),
+        "specificConfig": {"bootstrapServers": kafka.bootstrap, "consumerOffsetReset": "earliest"},
+        "sources": [
+            {**shared, "addresses": [ask], "replyTarget": {"address": answers, "expectedResponseTypes": NACKS}},
+            {**shared, "addresses": [acks], "replyTarget": {"address": nobody}, "declaredAcks": [f"{name}:seen"]},
+        ],
+    }
+    with (
+        ServiceProcess.start(tmp_path, [document]) as service,
+        KafkaClient(kafka, ask=ask, answers=answers) as asker,
+        KafkaClient(kafka, ask=acks, answers=nobody) as seer,
+    ):
+        made(asker, "lamp-1")
+        asker.send(modify("lamp-1", 1, f"{name}:seen"))
+        first = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 503)
+        assert first["status"] == 424
+        second = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 204)
+        assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 204})
+        assert revisions(asker, "lamp-1") == 2
+        assert service.metric("connectivity_deliveries_total", outcome="given_back") == 1
+
+
+class Queues:
+    """A connection with a queue for commands, whose dead letters have a queue too, and one for acknowledgements."""
+
+    def __init__(self, broker: RabbitMQ, bystander: AmqpBystander) -> None:
+        self._bystander = bystander
+        self.name = f"settle-{uuid4().hex[:8]}"
+        self.ask, self.acks, self.answers, self.dead = (f"{self.name}-{part}" for part in ("c", "a", "answers", "dead"))
+        reply = {"address": f"/{self.answers}", "expectedResponseTypes": NACKS}
+        self.document = {
+            "id": self.name,
+            "connectionType": "amqp-091",
+            "connectionStatus": "open",
+            "uri": broker.uri(),
+            "sources": [
+                {"addresses": [self.ask], "authorizationContext": [OWNER], "replyTarget": reply},
+                {
+                    "addresses": [self.acks],
+                    "authorizationContext": [OWNER],
+                    "replyTarget": {"enabled": False},
+                    "declaredAcks": [f"{self.name}:seen"],
+                },
+            ],
+        }
+        self._read = 0
+
+    async def declare(self) -> None:
+        bystander = self._bystander
+        await bystander.queue(self.dead)
+        dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": self.dead}
+        await bystander.queue(self.ask, **dead_letters)
+        await bystander.queue(self.acks)
+        await bystander.listen(self.answers)
+
+    async def send(self, document: Any, queue: str | None = None) -> None:
+        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
+        await self._bystander.send(queue or self.ask, [payload], message_id=secrets.token_hex(8))
+
+    async def next(self, deadline: float = PATIENCE) -> dict[str, Any]:
+        await wait_until(lambda: len(self._bystander.messages) > self._read, deadline)
+        self._read += 1
+        answer: dict[str, Any] = json.loads(self._bystander.messages[self._read - 1].body)
+        return answer
+
+    async def acknowledged(self, thing: str, status: int) -> dict[str, Any]:
+        """See `acknowledged`."""
+        end = asyncio.get_running_loop().time() + PATIENCE
+        while asyncio.get_running_loop().time() < end:
+            await self.send(acknowledgement(thing, f"{self.name}:seen", status), self.acks)
+            try:
+                return await self.next(0.5)
+            except TimedOut:
+                continue
+        raise AssertionError("no answer to what was acknowledged")
+
+    async def dead_letters(self) -> list[bytes]:
+        queue = await self._bystander.queue(self.dead)
+        found = []
+        while (message := await queue.get(no_ack=True, fail=False)) is not None:
+            found.append(message.body)
+        return found
+
+    async def make(self, thing: str) -> None:
+        await self.send(
+            {"topic": topic(thing, "commands/create"), "path": "/", "value": {"_policy": policy_for(OWNER)}}
+        )
+        assert (await self.next())["status"] == 201
+
+
+@pytest.mark.broker("rabbitmq")
+async def test_case_35_amqp_requeues_and_the_command_is_not_carried_out_again(
+    rabbitmq: RabbitMQ, tmp_path: Path
+) -> None:
+    async with AmqpBystander(rabbitmq.uri()) as bystander:
+        queues = Queues(rabbitmq, bystander)
+        await queues.declare()
+        with await asyncio.to_thread(ServiceProcess.start, tmp_path, [queues.document]) as service:
+            await queues.make("lamp-1")
+            await queues.send(modify("lamp-1", 1, f"{queues.name}:seen"))
+            assert (await queues.acknowledged("lamp-1", 503))["status"] == 424
+            second = await queues.acknowledged("lamp-1", 200)
+            assert (second["status"], statuses(second)["twin-persisted"]) == (200, 201)
+            await queues.send({"topic": topic("lamp-1", "commands/retrieve"), "path": "/", "fields": "_revision"})
+            assert (await queues.next())["value"]["_revision"] == 2
+            given_back = await asyncio.to_thread(service.metric, "connectivity_deliveries_total", outcome="given_back")
+            assert given_back == 1
+        assert await queues.dead_letters() == []
+
+
+@pytest.mark.broker("rabbitmq")
+async def test_3_9_amqp_sends_what_is_given_back_for_good_to_the_dead_letters(
+    rabbitmq: RabbitMQ, tmp_path: Path
+) -> None:
+    """A command that is refused, and one whose acknowledgement is negative; neither what cannot be read nor a condition."""
+    async with AmqpBystander(rabbitmq.uri()) as bystander:
+        queues = Queues(rabbitmq, bystander)
+        await queues.declare()
+        with await asyncio.to_thread(ServiceProcess.start, tmp_path, [queues.document]) as service:
+            await queues.make("lamp-1")
+            refused = modify("lamp-2", 1)
+            for document in (b"no json", modify("lamp-1", 1, condition="eq(attributes/n,5)"), refused):
+                await queues.send(document)
+            assert [(await queues.next())["status"] for _ in range(3)] == [400, 412, 404]
+            nacked = modify("lamp-1", 1, f"{queues.name}:seen")
+            await queues.send(nacked)
+            assert (await queues.acknowledged("lamp-1", 400))["status"] == 424
+            code, _ = await asyncio.to_thread(service.stop)
+            assert code == 0
+        answers = len(bystander.messages)
+        await bystander.listen(queues.dead)
+        await wait_until(lambda: len(bystander.messages) - answers == len((refused, nacked)), PATIENCE)
+        assert [json.loads(message.body) for message in bystander.messages[answers:]] == [refused, nacked]
+        assert (await bystander.queue(queues.acks)).declaration_result.message_count == 0

@@ -1,0 +1,254 @@
+"""Connections with several clients, consumers and sources on real brokers: the work is shared, and order is kept.
+
+Brokers hand the messages of one sender to several consumers, so two commands of one sender may arrive the other way round.
+What counts is the order in which the service received them: answers about a thing, and its history, follow it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.proxy import ProxyThread
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.mqtt import Party
+from tests.support.connection_documents import Reader, policy_for, topic
+from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
+
+OWNER = "acme:owner"
+PAUSES = {"min": "0.1s", "max": "0.5s"}
+PATIENCE = 60.0
+GROUNDS = ("mosquitto", "rabbitmq", "kafka")
+
+
+@pytest.fixture(params=GROUNDS)
+def ground(request: pytest.FixtureRequest) -> Ground:
+    return made(request.param, request.getfixturevalue(request.param))
+
+
+def made(name: str, broker: Mosquitto | RabbitMQ | Kafka) -> Ground:
+    match broker:
+        case Mosquitto():
+            return Mqtt5Ground(broker)
+        case RabbitMQ():
+            return AmqpGround(broker)
+        case _:
+            return KafkaGround(broker)
+
+
+class Work:
+    """Commands on several things, and what came back: answers about each in the order of their arrival."""
+
+    def __init__(self, party: Party, things: int) -> None:
+        self.party = party
+        self.names = [f"lamp-{number}" for number in range(things)]
+        self.sent = 0
+        self.answered: dict[str, list[int]] = defaultdict(list)
+        self._open: set[int] = set()
+        for name in self.names:
+            value = {"_policy": policy_for(OWNER), "attributes": {"n": -1}}
+            assert party.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
+
+    def send(self, rounds: int) -> None:
+        """Change each thing so many times, without waiting for answers."""
+        for _ in range(rounds):
+            for name in self.names:
+                number, self.sent = self.sent, self.sent + 1
+                self._open.add(number)
+                modify = topic(name, "commands/modify")
+                headers = {"correlation-id": f"{name}:{number}"}
+                self.party.command(modify, "/attributes/n", number, headers, wait=False)
+
+    def finish(self) -> None:
+        """Wait for every answer. One that comes again counts where it came first."""
+        while self._open:
+            answer = self.party.next(PATIENCE)
+            name, _, number = answer["headers"]["correlation-id"].rpartition(":")
+            if not name:
+                continue  # what was asked before a cut may be answered again
+            assert answer["status"] == 204, answer
+            if int(number) in self._open:
+                self._open.remove(int(number))
+                self.answered[name].append(int(number))
+
+    def check(self) -> None:
+        """The history of each thing holds each change once, in the order of the answers, and without a gap."""
+        for name in self.names:
+            items = self._replayed(name)
+            assert [item["revision"] for item in items] == list(range(1, len(items) + 1))
+            assert [item["value"] for item in items[1:]] == self.answered[name]
+        assert sorted(chain.from_iterable(self.answered.values())) == list(range(self.sent))
+
+    def _replayed(self, name: str) -> list[dict[str, Any]]:
+        """The history of a thing. After a cut, answers to earlier commands may come again in between."""
+        reader = Reader(self.party, name)
+        reader.request(1_000_000)
+        items: list[dict[str, Any]] = []
+        while True:
+            message = self.party.next(PATIENCE)
+            if message["topic"].endswith("/next"):
+                items.append(message["value"]["item"])
+            elif message["topic"].endswith("/complete"):
+                return items
+
+
+def connected_clients(service: ServiceProcess) -> set[int]:
+    return {record["client"] for record in service.records() if record["event"] == "connected"}
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_case_10_order_per_entity_is_kept_by_two_clients_with_so_many_consumers(
+    ground: Ground, tmp_path: Path, consumers: int
+) -> None:
+    with ground.client("line") as party:
+        document = ground.connection("site", ground.source("line", OWNER, consumerCount=consumers), clientCount=2)
+        with ServiceProcess.start(tmp_path, [document], reconnect=PAUSES) as service:
+            assert service.status(document["id"]) == {"status": "open", "details": "connected"}
+            assert connected_clients(service) == {0, 1}
+            wait_until_sync(lambda: consumers_of(ground, document, party) in (None, 2 * consumers), PATIENCE)
+            work = Work(party, 8)
+            work.send(25)
+            work.finish()
+            work.check()
+
+
+def consumers_of(ground: Ground, document: dict[str, Any], party: Party) -> int | None:
+    """How many consumers the broker sees; None for one that does not say."""
+    if isinstance(party, AmqpClient):
+        return party.consumers()
+    if isinstance(ground, KafkaGround):
+        group = ground.broker.admin.describe_consumer_groups([document["id"]])[document["id"]]
+        return len(group.result(PATIENCE).members)
+    return None
+
+
+def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(ground: Ground, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cut = cutting(ground, stack)
+        party = stack.enter_context(ground.client("line"))
+        document = ground.connection("site", ground.source("line", OWNER, consumerCount=2), clientCount=2)
+        service = stack.enter_context(ServiceProcess.start(tmp_path, [document], reconnect=PAUSES))
+        work = Work(party, 6)
+        for _ in range(3):
+            wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
+            lost = len(losses(service))
+            work.send(30)
+            cut(document["id"])
+            work.send(5)
+            wait_until_sync(lambda lost=lost: len(losses(service)) > lost, PATIENCE)
+        work.finish()
+        wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
+        work.check()
+
+
+def losses(service: ServiceProcess) -> list[dict[str, Any]]:
+    return [record for record in service.records() if record["event"] == "connection lost"]
+
+
+def cutting(ground: Ground, stack: ExitStack) -> Callable[[str], None]:
+    """What cuts one link of two."""
+    if isinstance(ground, KafkaGround):
+        return lambda connection_id: take_the_place(ground.broker, connection_id)
+    proxy = stack.enter_context(ProxyThread(ground.broker.host, ground.broker.port))
+    ground.proxied = proxy.host, proxy.port
+    return lambda _: proxy.cut_one()
+
+
+def take_the_place(broker: Kafka, connection_id: str) -> None:
+    """Kafka's links mend cuts by themselves; one is lost when somebody else comes in its name."""
+    member = {"group.id": connection_id, "group.instance.id": f"{connection_id}.1.0"}
+    strategy = {"partition.assignment.strategy": "cooperative-sticky", "log_level": 0}
+    intruder = Consumer({"bootstrap.servers": broker.bootstrap, **member, **strategy, "enable.auto.commit": False})
+    joined: list[object] = []
+    intruder.subscribe(
+        [f"{connection_id.split('-', maxsplit=1)[0]}.line.ask"], on_assign=lambda *_: joined.append(None)
+    )
+    wait_until_sync(lambda: bool(joined) or bool(intruder.poll(0.1) and False), PATIENCE)
+    intruder.close()
+
+
+@pytest.mark.parametrize("broker", ["mosquitto", "rabbitmq"])
+def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
+    broker: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    ground = made(broker, request.getfixturevalue(broker))
+    assert isinstance(ground, Mqtt5Ground | AmqpGround)
+    with ProxyThread(ground.broker.host, ground.broker.port) as proxy, ground.client("line") as party:
+        ground.proxied = proxy.host, proxy.port
+        document = ground.connection("site", ground.source("line", OWNER), clientCount=2)
+        with ServiceProcess.start(tmp_path, [document], reconnect=PAUSES) as service:
+            work = Work(party, 6)
+            reader = Reader(party, work.names[0])
+            proxy.cut_one(refusing=True)
+            wait_until_sync(lambda: "(1 of 2 clients connected)" in service.status(document["id"])["details"], PATIENCE)
+            assert service.metric("connectivity_connection_up", connection=document["id"]) == 0
+            # MQTT parts messages among sessions, and the dead client's is kept: its share waits for it.
+            if broker == "rabbitmq":
+                work.send(30)
+                work.finish()
+                reader.request(1)
+                assert party.until("next")[-1]["value"]["item"]["revision"] == 1
+            proxy.admit()
+            wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
+            work.send(5)
+            work.finish()
+            work.check()
+
+
+# four sources
+
+
+@pytest.fixture
+def four(ground: Ground, tmp_path: Path) -> Iterator[list[Party]]:
+    """Four parties, each with a source and a reply-target of its own in one connection with several clients."""
+    names = ["north", "east", "south", "west"]
+    with ExitStack() as stack:
+        parties = [stack.enter_context(ground.client(name)) for name in names]
+        document = ground.connection("site", *(ground.source(name, OWNER) for name in names), clientCount=2)
+        stack.enter_context(ServiceProcess.start(tmp_path, [document]))
+        yield parties
+
+
+def test_case_2_each_of_four_sources_answers_at_its_own_reply_target(four: list[Party]) -> None:
+    value = {"_policy": policy_for(OWNER)}
+    for number, party in enumerate(four):
+        assert party.ask_for(topic(f"lamp-{number}", "commands/create"), value=value)["status"] == 201
+    asked = [
+        {party.command(topic(f"lamp-{number}", "commands/retrieve"), wait=False) for _ in range(30)}
+        for number, party in enumerate(four)
+    ]
+    for correlations, party in zip(asked, four, strict=True):
+        answers = [party.next(PATIENCE) for _ in range(30)]
+        assert {answer["headers"]["correlation-id"] for answer in answers} == correlations, json.dumps(answers[:1])
+    assert all(party.received.empty() for party in four)
+
+
+def test_case_10_one_thing_is_changed_through_four_sources_and_its_history_has_one_order(four: list[Party]) -> None:
+    """Each party's answers follow the order of the history, and all of them together are the history."""
+    first = four[0]
+    value = {"_policy": policy_for(OWNER), "attributes": {"n": -1}}
+    assert first.ask_for(topic("lamp", "commands/create"), value=value)["status"] == 201
+    for number in range(200):
+        headers = {"correlation-id": str(number)}
+        four[number % 4].command(topic("lamp", "commands/modify"), "/attributes/n", number, headers, wait=False)
+    answered = [[int(party.next(PATIENCE)["headers"]["correlation-id"]) for _ in range(50)] for party in four]
+    items = Reader(first, "lamp").all()
+    values = [item["value"] for item in items[1:]]
+    assert sorted(values) == list(range(200))
+    for number, own in enumerate(answered):
+        assert own == [each for each in values if each % 4 == number]

@@ -1,0 +1,131 @@
+"""The example client of the Streamr protocol at a real broker: it misses nothing, and leaves even if it is cut off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import yaml
+
+from examples.streamr_client import CONTENT, OFFSET, Client, Reader
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.connection_documents import client, connection, source
+from tests.support.paths import ROOT
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.broker("mosquitto")
+
+PATIENCE = 60.0
+STREAM = "tanks"
+EVERYTHING = {"grant": ["READ", "WRITE"], "revoke": []}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Mosquitto]:
+    """One that may be killed."""
+    with Mosquitto.start() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def service(broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """With the example connection, and a policy by which anybody may do everything with its streams."""
+    example = yaml.safe_load((ROOT / "examples" / "connections" / "streams.yaml").read_text(encoding="utf-8"))
+    documents = [
+        example | {"uri": f"tcp://{broker.host}:{broker.port}"},
+        connection(broker, source("setup", "acme:operator")),
+    ]
+    entries = {
+        "operator": {"subjects": {"acme:operator": {"type": "test"}}, "resources": {"policy:/": EVERYTHING}},
+        "everybody": {"subjects": {"streamr:anonymous": {"type": "test"}}, "resources": {"stream:/": EVERYTHING}},
+    }
+    reconnect = {"min": "0.1s", "max": "0.5s"}
+    with ServiceProcess.start(tmp_path_factory.mktemp("client"), documents, reconnect=reconnect) as running:
+        setup = client(broker, "setup")
+        try:
+            value = {"policyId": "acme.plant:tanks", "entries": entries}
+            answer = setup.ask_for("acme.plant/tanks/policies/commands/create", value=value)
+        finally:
+            setup.close()
+        assert answer["status"] == 201, answer
+        yield running
+
+
+def at(broker: Mosquitto, name: str) -> Client:
+    return Client(broker.host, broker.port, requests="streamr/requests", answers=f"streamr/answers/{name}")
+
+
+@contextmanager
+def following(session: Client, reader: Reader, heard: Callable[[int, str], object]) -> Iterator[None]:
+    """A thread that follows, and hands over offset and content of each message; it ends with the message `"end"`."""
+
+    def follow() -> None:
+        messages = session.follow(reader)
+        for message in messages:
+            if message[CONTENT] == '"end"':
+                break
+            heard(message[OFFSET], message[CONTENT])
+        messages.close()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    yield
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_who_follows_misses_nothing_while_the_broker_is_away(broker: Mosquitto, service: ServiceProcess) -> None:
+    """What others publish meanwhile through the service's store comes when the broker is back, in order, once."""
+    heard: list[str] = []
+    follower, writer = at(broker, "follower"), at(broker, "writer")
+    try:
+        writer.publish(STREAM, 0)
+        with following(follower, Reader(STREAM, wanted={"resend_last": 9}), lambda _, said: heard.append(said)):
+            wait_until_sync(lambda: heard == ["0"], PATIENCE)
+            broker.kill()
+            wait_until_sync(lambda: service.status("streams")["status"] != "open", PATIENCE)
+            broker.start_again()
+            wait_until_sync(lambda: service.status("streams")["status"] == "open", PATIENCE)
+            writer.close()
+            writer = at(broker, "writer-again")
+            for n in (1, 2, 3):
+                writer.publish(STREAM, n)
+            wait_until_sync(lambda: heard == ["0", "1", "2", "3"], PATIENCE)
+            writer.publish(STREAM, "end")
+    finally:
+        follower.close()
+        writer.close()
+
+
+def test_a_client_that_is_cut_off_leaves_by_its_last_will(broker: Mosquitto, service: ServiceProcess) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "examples.streamr_client",
+        STREAM,
+        "--last",
+        "1",
+        "--answers",
+        "streamr/answers/gone",
+    ]
+    place = ["--host", broker.host, "--port", str(broker.port)]
+    with subprocess.Popen([*words, *place], cwd=ROOT, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        writer = at(broker, "somebody")
+        try:
+            writer.publish(STREAM, {"level": 1})
+        finally:
+            writer.close()
+        assert program.stdout.readline()
+        program.kill()
+
+    def has_left() -> bool:
+        told = [each for each in service.records() if each["event"] == "a session ended"]
+        return any(each["address"] == "streamr/answers/gone" for each in told)
+
+    wait_until_sync(has_left, PATIENCE)

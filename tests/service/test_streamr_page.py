@@ -1,0 +1,180 @@
+"""The page about Streamr does what it says: its connections are opened, its lines said and heard, its programs run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+import yaml
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.support.brokers import free_port
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.connection_documents import client, connection, source
+from tests.support.paths import ROOT
+from tests.support.public_client import run_node
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.node]
+
+PATIENCE = 60.0
+
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINE = re.compile(r"(\w+) (->|<-) (.+)")
+
+
+def blocks(language: str) -> list[str]:
+    page = (ROOT / "docs" / "streamr.md").read_text(encoding="utf-8")
+    return [text for found, text in _FENCE.findall(page) if found == language]
+
+
+class Speaker:
+    """Somebody on MQTT 5 who is answered at a topic of his own."""
+
+    def __init__(self, broker: Mosquitto, name: str) -> None:
+        self.heard: queue.Queue[Any] = queue.Queue()
+        self._properties = Properties(PacketTypes.PUBLISH)
+        self._properties.ResponseTopic = f"streamr/answers/{name}"
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        ready: list[object] = []
+        self._client.on_subscribe = lambda *_: ready.append(True)
+        self._client.on_message = lambda _client, _data, message: self.heard.put(json.loads(message.payload))
+        self._client.connect(broker.host, broker.port)
+        self._client.loop_start()
+        self._client.subscribe(f"streamr/answers/{name}", 1)
+        wait_until_sync(lambda: ready, PATIENCE)
+
+    def say(self, request: str) -> None:
+        self._client.publish("streamr/requests", request, 1, properties=self._properties).wait_for_publish(PATIENCE)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+        # The client's thread may end before it has closed its socket.
+        if (link := self._client.socket()) is not None:
+            link.close()
+
+
+@pytest.fixture(scope="module")
+def door() -> str:
+    return f"ws://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """With the connections of the page, its policy and its thing."""
+    by_mqtt, by_door = map(yaml.safe_load, blocks("yaml"))
+    documents = [
+        by_mqtt | {"uri": f"tcp://{mosquitto.host}:{mosquitto.port}"},
+        by_door | {"uri": door},
+        connection(mosquitto, source("setup", "demo:clients")),
+    ]
+    commands = [found for found in map(json.loads, blocks("json")) if "topic" in found]
+    with ServiceProcess.start(tmp_path_factory.mktemp("page"), documents) as running:
+        setup = client(mosquitto, "setup")
+        try:
+            answers = [setup.ask_for(each["topic"], each["path"], each["value"]) for each in commands]
+        finally:
+            setup.close()
+        assert [answer["status"] for answer in answers] == [201, 201], answers
+        yield running
+
+
+def test_the_first_connection_is_that_of_the_examples() -> None:
+    example = yaml.safe_load((ROOT / "examples" / "connections" / "streams.yaml").read_text(encoding="utf-8"))
+    example.pop("tags")
+    assert yaml.safe_load(blocks("yaml")[0]) == example
+
+
+async def test_what_the_page_says_is_said_and_heard(service: ServiceProcess, mosquitto: Mosquitto, door: str) -> None:
+    """In one go, since each part goes on with what the ones before it have stored."""
+    converse(mosquitto)
+    run_programs(mosquitto)
+    assert (await run_script(door)).splitlines() == ["9", "10"]
+
+
+def timeless(frame: Any) -> Any:
+    """A frame without the times at which twins were changed."""
+    _, kind, _, said = frame
+    if kind in (0, 1) and said[1].startswith("things/"):
+        content = json.loads(said[8])
+        assert content.pop("timestamp")
+        return [*frame[:3], [*said[:3], *said[4:8], content]]
+    return frame
+
+
+def converse(mosquitto: Mosquitto) -> None:
+    lines = [_LINE.fullmatch(line) for text in blocks("text") for line in text.splitlines()]
+    assert len(lines) > 10
+    speakers: dict[str, Speaker] = {}
+    try:
+        for line in lines:
+            assert line is not None, "neither said nor heard"
+            name, arrow, said = line.groups()
+            if name not in speakers:
+                speakers[name] = Speaker(mosquitto, name)
+            if arrow == "->":
+                speakers[name].say(said)
+            else:
+                assert timeless(speakers[name].heard.get(timeout=PATIENCE)) == timeless(json.loads(said))
+        assert [name for name, speaker in speakers.items() if not speaker.heard.empty()] == []
+    finally:
+        for speaker in speakers.values():
+            speaker.close()
+
+
+def run_programs(mosquitto: Mosquitto) -> None:
+    (text,) = blocks("console")
+    place = ["--host", mosquitto.host, "--port", str(mosquitto.port)]
+    for command, *expected in (part.splitlines() for part in text.split("$ ")[1:]):
+        program, *words = shlex.split(command)
+        assert program == "python"
+        ran = subprocess.run(
+            [sys.executable, *words, *place], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", expected), command
+
+
+async def run_script(door: str) -> str:
+    """What the page's script prints. It runs until it is ended, as a client does."""
+    (script,) = blocks("javascript")
+    assert script.count("ws://127.0.0.1:8766") == 2
+    process = await run_node(Path("-"), version="0.12.2")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(script.replace("ws://127.0.0.1:8766", door).encode())
+    process.stdin.close()
+    printed = b""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while printed.count(b"\n") < 2:
+                chunk = await process.stdout.read(1000)
+                assert chunk, (await process.communicate())[1].decode()
+                printed += chunk
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+    return printed.decode()
+
+
+def test_every_code_stands_on_the_page() -> None:
+    page = (ROOT / "docs" / "streamr.md").read_text(encoding="utf-8")
+    # What is wrong with a frame is told to who reads one, not to clients.
+    ours = {"streamr:message.invalid", "streamr:frame.invalid"}
+    files = [file for folder in ("mappings", "connectivity") for file in (ROOT / folder).rglob("*.py")]
+    codes = {code for file in files for code in re.findall(r'"(streamr:[a-z.]+)"', file.read_text(encoding="utf-8"))}
+    assert set(re.findall(r"^\| `(streamr:[a-z.]+)`", page, re.MULTILINE)) == codes - ours

@@ -1,0 +1,136 @@
+"""Kills while a stream is written and read: every message is stored once, and who asks for holes has all of them in order.
+
+The service is killed (SIGKILL), the broker is killed and started again. A writer and a reader are processes of their own,
+and so is the checker, which is first shown to catch what it is for (Streamr protocol, sessions and offsets).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.kill_series.grounds import Ground, Mosquitto5Ground, RabbitGround
+from tests.support.kill_series.stream_checker import Known, Message, findings
+from tests.support.kill_series.stream_load import Reader
+from tests.support.kill_series.stream_trial import FRAMES, OCTETS, READ, StreamTrial
+
+KILLS_IN_SOAK = 20
+
+RABBITMQ = pytest.param(RabbitGround, marks=pytest.mark.broker("rabbitmq"), id="rabbitmq")
+MOSQUITTO_5 = pytest.param(Mosquitto5Ground, marks=pytest.mark.broker("mosquitto"), id="mqtt-5")
+
+STORED = [Message(1, None, 5, "a"), Message(2, 1, 6, "b"), Message(3, 2, 7, "c")]
+
+
+# ── the checker ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def found_in(
+    stored: Sequence[Message] = STORED,
+    got: Sequence[Message] = STORED,
+    read: Sequence[tuple[int, int]] = ((1, 5), (2, 6), (3, 7)),
+    published: Sequence[int] = (5, 6, 7),
+) -> list[str]:
+    return findings(published, Known(got={0: list(got)}, read={0: list(read)}), {0: list(stored)})
+
+
+def test_the_checker_accepts_what_came_in_order_some_of_it_again() -> None:
+    assert found_in(got=[STORED[0], STORED[2], STORED[0], STORED[1]]) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(found_in(published=(5, 6, 7, 8)), "8 was published and is lost", id="loss"),
+        pytest.param(found_in([*STORED, Message(4, 3, 6, "d")]), "6 is stored 2 times", id="repeat"),
+        pytest.param(found_in(published=(5, 7)), "6 is stored and was never published", id="out of nowhere"),
+        pytest.param(found_in([STORED[0], STORED[2]]), "0: 3 names 2 as its predecessor, expected 1", id="gap"),
+        pytest.param(found_in(got=[*STORED, Message(4, 3, 8, "d")]), "0: 4 came and is not stored", id="too early"),
+        pytest.param(found_in(got=[Message(2, 1, 6, "z")]), "2 came as another message", id="another message"),
+        pytest.param(found_in(read=[(1, 5), (3, 7)]), "as number 2 the reader handed on (3, 7)", id="left out"),
+        pytest.param(found_in(read=[(1, 5), (2, 6)]), "as number 3 the reader handed on None", id="cut off"),
+    ],
+)
+def test_the_checker_catches_a_planted_fault(found: list[str], expected: str) -> None:
+    assert any(expected in finding for finding in found), found
+
+
+def test_the_reader_asks_for_a_hole_until_it_is_filled_and_hands_on_in_order() -> None:
+    """As the protocol's own clients do; it subscribes once."""
+    sent: list[dict[str, object]] = []
+    noted: list[dict[str, object]] = []
+    reader = Reader(sent.append, noted.append)
+    about = {"stream": "acme.kill:tank", "partition": 0}
+
+    def came(kind: int, offset: int, previous: int | None, now: float) -> None:
+        reader.take([0, kind, "", [28, "", 0, 1, 0, offset, previous, 27, f'{{"n":{offset}}}']], now)
+
+    reader.look(0.0)
+    reader.look(1.0)
+    assert sent == [{**about, "type": "subscribe"}, {**about, "type": "subscribe", "partition": 1}]
+    reader.take([0, 2, "", about], 1.0)
+    came(0, 4, 3, 1.0)
+    came(0, 7, 6, 1.0)
+    hole = {**about, "type": "resend", "sub": "0-1", "resend_from": 1, "resend_to": 3}
+    assert sent[2:] == [hole]
+    reader.take([0, 7, "", {**about, "sub": "0-1", "error": "interrupted"}], 2.0)
+    reader.look(3.1)
+    assert sent[3:] == [{**hole, "sub": "0-2"}]
+    for offset, previous in ((1, None), (2, 1), (3, 2)):
+        came(1, offset, previous, 4.0)
+    reader.take([0, 5, "", {**about, "sub": "0-2"}], 4.0)
+    assert sent[4:] == [{**about, "type": "resend", "sub": "0-3", "resend_from": 5, "resend_to": 6}]
+    assert [line["read"] for line in noted if "read" in line] == [1, 2, 3, 4]
+
+
+# ── kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[type[Ground]], Ground]]:
+    """Brokers of their own, since they are killed."""
+    started: list[Ground] = []
+
+    def start(kind: type[Ground]) -> Ground:
+        started.append(ground := kind())
+        return ground
+
+    yield start
+    for ground in started:
+        ground.close()
+
+
+def kill(folder: Path, ground: Ground, rounds: int, *readers: str) -> str:
+    """Kill service and broker in turn, and both at once."""
+    dice = random.Random()
+    with StreamTrial(folder, ground, *readers) as trial:
+        for _ in range(rounds):
+            trial.kill_service_after(dice.randrange(20, 120))
+            trial.restart_broker_after(dice.randrange(20, 120))
+            if rounds > 1 and dice.random() < 0.3:
+                trial.wait_for(dice.randrange(20, 60))
+                trial.service.kill()
+                ground.knock_down()
+                ground.start_again()
+                trial.service.start_again(ready=False)
+        trial.wait_for(20)
+        return trial.verdict()
+
+
+@pytest.mark.broker("rabbitmq")
+def test_what_was_published_is_stored_once_and_read_in_order(
+    start: Callable[[type[Ground]], Ground], tmp_path: Path
+) -> None:
+    """By a client of Streamr, and in frames of reactive-streams-io over the broker and through a door."""
+    print(kill(tmp_path, start(RabbitGround), 1, READ, FRAMES, OCTETS))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", [RABBITMQ, MOSQUITTO_5])
+def test_the_same_through_many_kills(
+    start: Callable[[type[Ground]], Ground], kind: type[Ground], tmp_path: Path
+) -> None:
+    print(kill(tmp_path, start(kind), KILLS_IN_SOAK, READ))

@@ -1,0 +1,279 @@
+"""Events of twins at targets, between three real brokers: what one party writes over MQTT, others hear over AMQP and Kafka.
+
+Case numbers are those of the cases for twins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.proxy import ProxyThread
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.kafka import KafkaClient
+from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.connection_documents import READ, connection, policy_for, source, topic
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
+
+OWNER, VIEWER = "acme:owner", "acme:viewer"
+PATIENCE = 60.0
+EVENTS = "_/_/things/twin/events"
+
+
+class Yard:
+    """One service: a desk that writes (MQTT); a hall that hears and acknowledges (AMQP); an archive (Kafka); a bench of
+    targets with filters (MQTT), one of which may read little."""
+
+    def __init__(self, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, proxy: ProxyThread) -> None:
+        number = uuid4().hex[:8]
+        self.desk, self.hall, self.archive, self.bench = (
+            f"{name}-{number}" for name in ("desk", "hall", "arch", "bench")
+        )
+        nacks = {"address": f"{self.desk}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
+        self.documents: list[dict[str, Any]] = [
+            connection(
+                mosquitto,
+                source(self.desk, OWNER, replyTarget=nacks),
+                id=self.desk,
+                targets=[self._target(f"{self.desk}/answers", OWNER)],
+            ),
+            {
+                "id": self.hall,
+                "connectionType": "amqp-091",
+                "connectionStatus": "open",
+                "uri": rabbitmq.uri(host=proxy.host, port=proxy.port),
+                "sources": [
+                    {
+                        "addresses": [f"{self.hall}.said"],
+                        "authorizationContext": ["acme:hall"],
+                        "replyTarget": {"address": f"/{self.hall}.heard"},
+                        "declaredAcks": [f"{self.hall}:seen"],
+                    }
+                ],
+                "targets": [self._target(f"/{self.hall}.heard", OWNER, issuedAcknowledgementLabel=f"{self.hall}:sent")],
+            },
+            {
+                "id": self.archive,
+                "connectionType": "kafka",
+                "connectionStatus": "open",
+                "uri": kafka.uri(),
+                "specificConfig": {"bootstrapServers": kafka.bootstrap},
+                "targets": [self._target(f"{self.archive}/{{{{ thing:id }}}}", OWNER)],
+            },
+            connection(
+                mosquitto,
+                id=self.bench,
+                targets=[
+                    self._target(f"{self.bench}/heard/plant", OWNER, f"{EVENTS}?namespaces=acme.site"),
+                    self._target(f"{self.bench}/heard/low", OWNER, f"{EVENTS}?filter=le(attributes/c,10)"),
+                    self._target(
+                        f"{self.bench}/heard/both",
+                        OWNER,
+                        f"{EVENTS}?extraFields=attributes/place&filter=exists(attributes/place)",
+                        f"{EVENTS}?extraFields=attributes/z",
+                        issuedAcknowledgementLabel=f"{self.bench}:both",
+                    ),
+                    self._target(
+                        f"{self.bench}/heard/viewer", VIEWER, issuedAcknowledgementLabel=f"{self.bench}:viewer"
+                    ),
+                ],
+            ),
+        ]
+
+    def _target(self, address: str, subject: str, *topics: str, **more: Any) -> dict[str, Any]:
+        return {
+            "address": address,
+            "topics": list(topics or (EVENTS,)),
+            "authorizationContext": [subject],
+            "qos": 1,
+            **more,
+        }
+
+
+class People:
+    """The service, and one party of each kind."""
+
+    def __init__(
+        self, yard: Yard, service: ServiceProcess, desk: Party, hall: Party, archive: Party, bench: Bench
+    ) -> None:
+        self.yard, self.service = yard, service
+        self.desk, self.hall, self.archive, self.bench = desk, hall, archive, bench
+
+    def make(self, name: str, namespace: str = "acme.site", **readers: Any) -> None:
+        created = {
+            "topic": f"{namespace}/{name}/things/twin/commands/create",
+            "value": {"_policy": policy_for(OWNER, **readers)},
+        }
+        assert self.desk.ask_for(**created)["status"] == 201
+
+    def write(self, name: str, path: str, value: Any, **headers: Any) -> str:
+        return self.desk.command(topic(name, "commands/modify"), path, value, headers)
+
+
+class Bench:
+    """What came at each of the bench's targets, by the last part of the address."""
+
+    def __init__(self, client: MqttClient) -> None:
+        self.client = client
+
+    def heard(self, address: str, name: str) -> list[dict[str, Any]]:
+        """Events of a thing."""
+        found = [
+            json.loads(message.payload) for message in list(self.client.messages) if message.topic.endswith(address)
+        ]
+        return [event for event in found if event["topic"].split("/")[1] == name]
+
+
+@pytest.fixture(scope="module")
+def proxy(rabbitmq: RabbitMQ) -> Iterator[ProxyThread]:
+    with ProxyThread(rabbitmq.host, rabbitmq.port) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def people(
+    mosquitto: Mosquitto,
+    rabbitmq: RabbitMQ,
+    kafka: Kafka,
+    proxy: ProxyThread,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[People]:
+    yard = Yard(mosquitto, rabbitmq, kafka, proxy)
+    kafka.create(yard.archive)
+    with contextlib.ExitStack() as stack:
+        hall = stack.enter_context(AmqpClient(rabbitmq.uri(), ask=f"{yard.hall}.said", answers=f"{yard.hall}.heard"))
+        archive = stack.enter_context(KafkaClient(kafka, ask=yard.archive, answers=yard.archive))
+        desk = stack.enter_context(
+            MqttClient(mosquitto.host, mosquitto.port, ask=f"{yard.desk}/ask", answers=f"{yard.desk}/answers")
+        )
+        bench = stack.enter_context(
+            MqttClient(mosquitto.host, mosquitto.port, ask="nothing", answers=f"{yard.bench}/heard/#")
+        )
+        service = stack.enter_context(
+            ServiceProcess.start(
+                tmp_path_factory.mktemp("targets"), yard.documents, reconnect={"min": "0.1s", "max": "1s"}
+            )
+        )
+        yield People(yard, service, desk, hall, archive, Bench(bench))
+
+
+def heard_of(party: Party, name: str, number: int) -> list[dict[str, Any]]:
+    """The next so many events of a thing at somebody who hears everything."""
+    found: list[dict[str, Any]] = []
+    while len(found) < number:
+        event = party.next(PATIENCE)
+        if event["topic"].split("/")[1] == name and "/events/" in event["topic"]:
+            found.append(event)
+    return found
+
+
+def revisions(events: list[dict[str, Any]]) -> list[int]:
+    return [event["revision"] for event in events]
+
+
+def test_cases_106_107_111_114_115_116_who_hears_of_what(people: People) -> None:
+    """Twenty quick changes of one thing, and one of a thing elsewhere."""
+    people.make("lamp-1")
+    people.make("lamp-1", "acme")
+    for number in range(1, 21):
+        people.write("lamp-1", "/attributes/c", number)
+    for _ in range(20):
+        assert people.desk.next(PATIENCE)["topic"].endswith(("commands/create", "commands/modify"))
+    people.desk.expect_nothing_before()
+    # 115, on two more brokers: in order, without a gap.
+    for party in (people.hall, people.archive):
+        (first, *events) = heard_of(party, "lamp-1", 22)
+        assert first["topic"] == topic("lamp-1", "events/created")
+        inside = [event for event in events if event["topic"].startswith("acme.site/")]
+        assert revisions(inside) == list(range(2, 22))
+        assert [event["value"] for event in inside] == list(range(1, 21))
+    bench = people.bench
+    wait_until_sync(lambda: len(bench.heard("plant", "lamp-1")) == 21, PATIENCE)
+    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 22, PATIENCE)
+    assert {event["topic"].split("/")[0] for event in bench.heard("plant", "lamp-1")} == {"acme.site"}
+    assert [event["value"] for event in bench.heard("low", "lamp-1") if event["path"] == "/attributes/c"] == list(
+        range(1, 11)
+    )
+    correlation = people.write(
+        "lamp-1", "/attributes/place", "hall N", **{"my-own": "x", "condition": "exists(thingId)"}
+    )
+    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 23, PATIENCE)
+    newest = bench.heard("both", "lamp-1")[-1]
+    assert newest["extra"] == {"attributes": {"place": "hall N"}}
+    assert newest["headers"].items() >= {"correlation-id": correlation, "my-own": "x"}.items()
+    assert not {"condition", "etag"} & set(newest["headers"])
+    assert people.desk.next(PATIENCE)["status"] == 201
+
+
+def test_case_112_a_viewer_hears_what_it_may_read(people: People) -> None:
+    people.make("lamp-2", acme_viewer={"thing:/attributes/open": READ})
+    people.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
+    people.write("lamp-2", "/attributes/secret", 3)
+    people.write("lamp-2", "/attributes/open", 4)
+    wait_until_sync(lambda: len(people.bench.heard("viewer", "lamp-2")) == 3, PATIENCE)
+    created, *found = [(event["path"], event.get("value")) for event in people.bench.heard("viewer", "lamp-2")]
+    assert created[0] == "/"
+    assert found == [("/attributes", {"open": 1}), ("/attributes/open", 4)]
+    for _ in range(3):
+        people.desk.next(PATIENCE)
+
+
+def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: People) -> None:
+    """The label that a broker's word gives, one that the subscriber gives, and a weak one of who may not read it."""
+    people.make("lamp-3")
+    sent, seen, viewer = f"{people.yard.hall}:sent", f"{people.yard.hall}:seen", f"{people.yard.bench}:viewer"
+    asked = {"requested-acks": ["twin-persisted", sent, seen, viewer], "timeout": "50s"}
+    correlation = people.write("lamp-3", "/attributes/on", True, **asked)
+    event = heard_of(people.hall, "lamp-3", 2)[1]
+    assert event["headers"]["requested-acks"] == [sent, seen, viewer]
+    ack = {"topic": topic("lamp-3", f"acks/{seen}"), "path": "/", "value": {"x": 1}, "status": 208}
+    people.hall.send({**ack, "headers": {"correlation-id": correlation}})
+    answer = people.desk.next(PATIENCE)
+    assert (answer["topic"], answer["status"]) == (topic("lamp-3", "acks"), 200)
+    assert {label: each["status"] for label, each in answer["value"].items()} == {
+        "twin-persisted": 201,
+        sent: 200,
+        seen: 208,
+        viewer: 200,
+    }
+    assert answer["value"][viewer]["headers"]["ditto-weak-ack"] is True
+    assert not {sent, seen} & {label for label, each in answer["value"].items() if "ditto-weak-ack" in each["headers"]}
+
+
+def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_hears_of_everything(
+    people: People, proxy: ProxyThread
+) -> None:
+    """Through a restart of the service, too. Its status and metrics say how far it is behind."""
+    people.make("lamp-4")
+    heard_of(people.hall, "lamp-4", 1)
+    labels = {"connection": people.yard.hall, "target": "0"}
+    # What was heard may not be confirmed yet.
+    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0, PATIENCE)
+    proxy.refuse()
+    proxy.cut()
+    wait_until_sync(lambda: people.service.status(people.yard.hall)["status"] != "open", PATIENCE)
+    for number in range(1100):
+        people.desk.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
+    for _ in range(1100):
+        assert people.desk.next(PATIENCE)["status"] in (201, 204)
+    details = people.service.status(people.yard.hall)["details"]
+    assert "targets[0] is 1100 events behind" in details, details
+    assert people.service.metric("connectivity_target_lag_events", **labels) == 1100
+    people.service.kill()
+    people.service.start_again(ready=False)
+    proxy.admit()
+    events = heard_of(people.hall, "lamp-4", 1100)
+    assert [event["value"] for event in events] == list(range(1100))
+    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0, PATIENCE)
+    assert people.service.metric("connectivity_target_skipped_total", **labels) == 0

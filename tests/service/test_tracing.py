@@ -1,0 +1,138 @@
+"""One trace through the whole service: a command comes in over MQTT 5, its answer and its event leave over four brokers.
+
+What readers downstream find in their transport headers, and what the collector was sent, are the same trace.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paho.mqtt.client import MQTTMessage
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.kafka import KafkaClient
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import policy_for, topic
+from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
+from tests.support.service_process import ServiceProcess
+from tests.support.span_collector import Collector, Span, collector
+from tests.support.wait import wait_until_sync
+
+pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
+
+OWNER = "acme:owner"
+PATIENCE = 60.0
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CONTEXT = f"00-{TRACE}-{PARENT}-01"
+EVENTS = ["_/_/things/twin/events"]
+
+
+def listener(ground: Ground) -> dict[str, Any]:
+    """A connection that is sent events, and hears nothing itself that the test says."""
+    target = {"address": ground.reply_address("hears"), "topics": EVENTS, "authorizationContext": [OWNER], "qos": 1}
+    return ground.connection("hears", ground.source("hears", OWNER), targets=[target])
+
+
+def users(message: MQTTMessage) -> dict[str, str]:
+    """The user properties of a message."""
+    found: list[tuple[str, str]] = getattr(message.properties, "UserProperty", [])
+    names = [name for name, _ in found]
+    assert len(set(names)) == len(names), "nothing stands there twice"
+    return dict(found)
+
+
+def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
+    mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path
+) -> None:
+    asks, mqtt_5, mqtt = Mqtt5Ground(mosquitto), Mqtt5Ground(mosquitto), MqttGround(mosquitto)
+    amqp, records = AmqpGround(rabbitmq), KafkaGround(kafka)
+    grounds: list[Ground] = [mqtt_5, mqtt, amqp, records]
+    with (
+        collector() as spans,
+        asks.client("asks") as sender,
+        mqtt_5.client("hears") as by_mqtt_5,
+        mqtt.client("hears") as by_mqtt,
+        amqp.client("hears") as by_amqp,
+        records.client("hears") as by_kafka,
+    ):
+        assert isinstance(sender, MqttClient)
+        assert isinstance(by_mqtt_5, MqttClient)
+        assert isinstance(by_amqp, AmqpClient)
+        assert isinstance(by_kafka, KafkaClient)
+        documents = [asks.connection("asks", asks.source("asks", OWNER)), *map(listener, grounds)]
+        tracing = {"endpoint": spans.address, "service": "twins", "ratio": 0}
+        with ServiceProcess.start(tmp_path, documents, tracing=tracing) as service:
+            made = {
+                "topic": topic("lamp-1", "commands/create"),
+                "headers": {"correlation-id": "c-1"},
+                "path": "/",
+                "value": {"_policy": policy_for(OWNER)},
+            }
+            sender.send(made, UserProperty=[("traceparent", CONTEXT), ("tracestate", "acme=7")])
+            assert sender.next(PATIENCE)["status"] == 201
+            heard = [party.next(PATIENCE) for party in (by_mqtt_5, by_mqtt, by_amqp, by_kafka)]
+            lost = {"topic": topic("lamp-2", "commands/retrieve"), "headers": {"correlation-id": "c-2"}, "path": "/"}
+            sender.send(lost, UserProperty=[("traceparent", CONTEXT)])
+            assert sender.next(PATIENCE)["status"] == 404
+            code, _ = service.stop()
+            assert code == 0
+            log = service.records()
+    ours = [span for span in spans.taken if span.attributes.get("messaging.message.conversation_id") == "c-1"]
+    (consumer,) = [span for span in ours if span.name.startswith("process ")]
+    producers = {span.attributes["connectivity.connection"]: span for span in ours if span is not consumer}
+    assert (consumer.trace, consumer.parent, consumer.service) == (TRACE, PARENT, "twins")
+    assert {(span.trace, span.parent) for span in producers.values()} == {(TRACE, consumer.id)}
+    carried = {
+        "asks": users(sender.messages[0]),
+        "mqtt-5": users(by_mqtt_5.messages[0]),
+        "amqp-091": {name: str(value) for name, value in by_amqp.messages[0].headers.items()},
+        "kafka": by_kafka.headers[0],
+    }
+    by_kind = {
+        "asks": producers[documents[0]["id"]],
+        **{ground.kind: producers[document["id"]] for ground, document in zip(grounds, documents[1:], strict=True)},
+    }
+    for kind, headers in carried.items():
+        assert headers["traceparent"] == f"00-{TRACE}-{by_kind[kind].id}-01", kind
+        assert headers["tracestate"] == "acme=7", kind
+    assert systems(by_kind) == {
+        "asks": "mqtt", "mqtt-5": "mqtt", "mqtt": "mqtt", "amqp-091": "rabbitmq", "kafka": "kafka",
+    }  # fmt: skip
+    # MQTT 3.1.1 has no transport headers; the signal's own say it.
+    assert heard[1]["headers"]["traceparent"] == f"00-{TRACE}-{consumer.id}-01"
+    (line,) = [line for line in log if line["event"] == "a command was refused"]
+    assert (line["trace_id"], line["correlation_id"], line["connection"]) == (TRACE, "c-2", documents[0]["id"])
+    assert nobody_elses(spans) == [], "with a ratio of 0 the service begins no trace of its own"
+
+
+def systems(spans: dict[str, Span]) -> dict[str, str]:
+    return {kind: span.attributes["messaging.system"] for kind, span in spans.items()}
+
+
+def nobody_elses(spans: Collector) -> list[Span]:
+    return [span for span in spans.taken if span.trace != TRACE]
+
+
+def test_a_collector_that_is_away_keeps_no_answer_back(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    ground = MqttGround(mosquitto)
+    with collector() as spans:
+        """Its port is free again."""
+    with (
+        ground.client("a") as party,
+        ServiceProcess.start(
+            tmp_path, [ground.connection("site", ground.source("a", OWNER))], tracing={"endpoint": spans.address}
+        ) as service,
+    ):
+        for number in range(600):
+            party.command(topic(f"lamp-{number}", "commands/retrieve"), wait=False)
+        assert [party.next(PATIENCE)["status"] for _ in range(600)] == [404] * 600
+        wait_until_sync(lambda: "spans are lost" in service.log_file.read_text(encoding="utf-8"), PATIENCE)
+        code, seconds = service.stop()
+        assert (code, seconds < 10) == (0, True)
+        warnings = [line for line in service.records() if line["level"] in ("warning", "error")]
+        assert [line["event"] for line in warnings] == ["spans are lost"]

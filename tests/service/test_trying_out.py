@@ -1,0 +1,278 @@
+"""Connections tried out, refused and opened over the API of the running service, with real brokers, by their cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from tests.support.brokers import free_port
+from tests.support.brokers.mosquitto import Certificates, Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import policy_for, topic
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq")]
+
+ALL = "/api/2/connections"
+TRIAL = "application/vnd.connectivity.trial+json"
+OWNER = "acme:owner"
+PATIENCE = 60.0
+FAILED = (504, "connectivity:connection.failed")
+UNAVAILABLE = (503, "connectivity:connection.unavailable")
+TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": [OWNER]}
+
+
+class Desk:
+    """An operator at the API of a service."""
+
+    def __init__(self, service: ServiceProcess) -> None:
+        self.service = service
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{service.port}", timeout=PATIENCE)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str) -> Any:
+        content = body if body is None or isinstance(body, str) else json.dumps(body)
+        headers = {} if body is None else {"content-type": kind}
+        return self._client.request(method, path, content=content, headers=headers, params=query)
+
+    def put(self, name: str, document: Mapping[str, Any]) -> Any:
+        return self.ask("PUT", f"{ALL}/{name}", document)
+
+    def command(self, name: str, what: str) -> Any:
+        return self.ask("POST", f"{ALL}/{name}/command", f"connectivity.commands:{what}Connection", kind="text/plain")
+
+    def tries(self, document: Mapping[str, Any], sample: Mapping[str, Any] | None = None) -> Any:
+        if sample is None:
+            return self.ask("POST", ALL, document, **{"dry-run": "true"})
+        body = {"connection": document, "sample": sample}
+        return self.ask("POST", ALL, body, kind=TRIAL, **{"dry-run": "true"})
+
+    def status(self, name: str) -> Any:
+        return self.ask("GET", f"{ALL}/{name}/status").json()
+
+    def ids(self) -> list[str]:
+        found: list[str] = self.ask("GET", ALL, **{"ids-only": "true"}).json()
+        return found
+
+    def becomes(self, name: str, status: str) -> None:
+        wait_until_sync(lambda: self.status(name)["liveStatus"] == status, PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("operating")
+    with ServiceProcess.start(folder, [], reconnect={"min": "0.1s", "max": "0.5s"}) as service:
+        made = Desk(service)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"c-{uuid4().hex[:8]}"
+
+
+def mqtt(broker: Mosquitto, name: str, **more: Any) -> dict[str, Any]:
+    """A connection that is not to be opened, unless it is said."""
+    return {
+        "id": name,
+        "connectionType": "mqtt-5",
+        "connectionStatus": "closed",
+        "uri": f"tcp://{broker.host}:{broker.port}",
+        "sources": [
+            {
+                "addresses": [f"{name}/ask"],
+                "qos": 1,
+                "authorizationContext": [OWNER],
+                "replyTarget": {"address": f"{name}/answers"},
+            }
+        ],
+        **more,
+    }
+
+
+def amqp(broker: RabbitMQ, name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": name,
+        "connectionType": "amqp-091",
+        "connectionStatus": "open",
+        "uri": broker.uri(),
+        "sources": [
+            {
+                "addresses": [f"{name}.in"],
+                "authorizationContext": [OWNER],
+                "replyTarget": {"address": "/{{ header:reply-to }}"},
+            }
+        ],
+        **more,
+    }
+
+
+def said(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]
+
+
+def test_case_16_a_target_that_issues_a_label_may_be_tried_out(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+    before = desk.ids()
+    answer = desk.tries(mqtt(mosquitto, name, targets=[{**TARGET, "issuedAcknowledgementLabel": f"{name}:delivered"}]))
+    assert (answer.status_code, answer.json()["connection"]) == (200, "open"), answer.text
+    assert [each["status"] for each in answer.json()["sources"]] == ["open"]
+    assert desk.ids() == before
+
+
+def test_case_22_what_mqtt_3_1_1_has_no_header_for_is_refused(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+    document = mqtt(mosquitto, name)
+    document["sources"][0]["headerMapping"] = {"x-line": "{{ header:line }}"}
+    refused = desk.put(name, {**document, "connectionType": "mqtt"})
+    assert refused.status_code == 400
+    assert refused.json()["problems"][0]["path"].startswith("sources[0].headerMapping")
+    assert name not in desk.ids()
+    assert desk.put(name, document).status_code == 201
+
+
+def test_case_44_45_47_labels_and_announcements(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+    labelled = {**TARGET, "issuedAcknowledgementLabel": f"{name}:a"}
+    twice = mqtt(mosquitto, name, targets=[labelled, {**labelled, "address": "other"}])
+    assert said(desk.put(name, twice)) == (409, "acknowledgement:label.not.unique")
+    foreign = mqtt(mosquitto, name, targets=[{**TARGET, "issuedAcknowledgementLabel": "another:a"}])
+    assert said(desk.put(name, foreign)) == (400, "acknowledgement:label.invalid")
+    announced = {**TARGET, "topics": ["_/_/connections/announcements"]}
+    both = mqtt(mosquitto, name, clientCount=2, targets=[announced])
+    assert said(desk.put(name, both)) == (400, "connectivity:connection.configuration.invalid")
+    assert name not in desk.ids()
+
+
+def test_case_46_a_put_on_a_fresh_id_creates(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+    assert desk.put(name, mqtt(mosquitto, name)).status_code == 201
+    assert desk.put(name, mqtt(mosquitto, name, tags=["again"])).status_code == 204
+    assert name in desk.ids()
+
+
+def pkcs8(key: Path) -> str:
+    """A private key in the only form that a connection may bring it in."""
+    loaded = load_pem_private_key(key.read_bytes(), None)
+    return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mosquitto, Certificates]]:
+    """A broker that wants certificates of its clients."""
+    certificates = Certificates.make(tmp_path_factory.mktemp("guarded"), "localhost")
+    with Mosquitto.start(tls=certificates, config_lines=("require_certificate true",)) as broker:
+        yield broker, certificates
+
+
+def test_case_48_a_broker_that_cannot_be_used_is_told_and_nothing_is_stored(
+    desk: Desk, mosquitto: Mosquitto, guarded: tuple[Mosquitto, Certificates], name: str
+) -> None:
+    broker, certificates = guarded
+    before = desk.ids()
+    secure = {"uri": f"ssl://localhost:{broker.tls_port}"}
+    ca = certificates.ca.read_text(encoding="utf-8")
+    for change, expected, details in (
+        ({"uri": f"tcp://127.0.0.1:{free_port()}"}, FAILED, "connection refused"),
+        ({"uri": "tcp://nowhere.invalid:1883"}, FAILED, "unknown host"),
+        (secure, FAILED, "certificate"),
+        ({**secure, "ca": ca}, UNAVAILABLE, "certificate"),
+    ):
+        refused = desk.tries(mqtt(mosquitto, name, **change))
+        assert said(refused) == expected, refused.text
+        assert refused.json()["report"]["clients"][0]["details"].startswith(details), refused.text
+        assert details in refused.json()["message"]
+    own = {
+        "type": "client-cert",
+        "cert": certificates.client_certificate.read_text(encoding="utf-8"),
+        "key": pkcs8(certificates.client_key),
+    }
+    assert desk.tries(mqtt(mosquitto, name, **secure, ca=ca, credentials=own)).status_code == 200
+    assert desk.ids() == before
+
+
+def test_a_sample_is_mapped_with_the_broker_and_without(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+    payload = {"topic": topic("lamp-7", "commands/delete"), "path": "/", "headers": {"correlation-id": "c-7"}}
+    sample = {"payload": json.dumps(payload), "headers": {}, "source": 0}
+    found = desk.tries(mqtt(mosquitto, name), sample).json()
+    away = desk.tries(mqtt(mosquitto, name, uri=f"tcp://127.0.0.1:{free_port()}"), sample).json()["report"]
+    for report in (found, away):
+        [signal] = report["sample"]["signals"]
+        assert signal["topic"] == payload["topic"]
+        [message] = signal["replies"]["response"]["messages"]
+        assert (message["address"], message["payload"]["status"]) == (f"{name}/answers", 204)
+
+
+def test_a_connection_that_runs_may_be_tried_out_and_serves_on(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+    document = mqtt(mosquitto, name, connectionStatus="open")
+    assert desk.put(name, document).status_code == 201
+    desk.becomes(name, "open")
+    with MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/ask", answers=f"{name}/answers") as party:
+        made = party.ask_for(
+            topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+        )
+        assert made["status"] == 201
+        for number in range(20):
+            party.command(topic(name, "commands/modify"), "/attributes/n", value=number, wait=False)
+            if number % 5 == 0:
+                assert desk.tries(document).status_code == 200
+        assert [party.next(PATIENCE)["status"] for _ in range(20)] == [204] * 20
+    assert desk.status(name)["liveStatus"] == "open"
+
+
+def test_7_8_a_missing_queue_shows_when_it_is_opened_and_is_found_when_it_is_there(
+    desk: Desk, rabbitmq: RabbitMQ, name: str
+) -> None:
+    """POST → 201; `open` → 504 with the reason; the status says it; tried again until the queue is there."""
+    document = amqp(rabbitmq, name)
+    tried = desk.tries(document)
+    assert said(tried) == FAILED
+    assert tried.json()["report"]["sources"][0]["details"].startswith("missing address: ")
+    created = desk.ask("POST", ALL, {key: value for key, value in document.items() if key != "id"})
+    assert created.status_code == 201
+    made = created.json()["id"]
+    opened = desk.command(made, "open")
+    assert said(opened) == FAILED
+    assert f"{name}.in" in opened.text
+    desk.becomes(made, "misconfigured")
+    with AmqpClient(rabbitmq.uri(), ask=f"{name}.in", answers=f"{name}.out"):
+        desk.becomes(made, "open")
+        assert desk.tries(document).status_code == 200
+    assert desk.ask("DELETE", f"{ALL}/{made}").status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("user", "details"), [("service:wrong", "bad credentials"), ("stranger:known", "not authorized")]
+)
+def test_7_8_wrong_credentials_are_told_and_tried_again(
+    desk: Desk, rabbitmq: RabbitMQ, name: str, user: str, details: str
+) -> None:
+    document = amqp(rabbitmq, name, uri=f"amqp://{user}@{rabbitmq.host}:{rabbitmq.port}/fleet")
+    answer = desk.put(name, document)
+    assert answer.status_code in (201, 504), answer.text
+    opened = desk.command(name, "open")
+    assert said(opened) == FAILED
+    assert details in opened.text
+    desk.becomes(name, "misconfigured")
+    assert desk.ask("DELETE", f"{ALL}/{name}").status_code == 204
+
+
+def test_7_8_a_missing_exchange_costs_its_target_alone(desk: Desk, rabbitmq: RabbitMQ, name: str) -> None:
+    target = {"address": f"{name}.ex/key", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}
+    document = amqp(rabbitmq, name, targets=[target])
+    with AmqpClient(rabbitmq.uri(), ask=f"{name}.in", answers=f"{name}.out"):
+        tried = desk.tries(document)
+        assert tried.status_code == 200
+        assert [each["status"] for each in tried.json()["targets"]] == ["misconfigured"]
+        assert desk.put(name, document).status_code == 201
+        wait_until_sync(lambda: desk.status(name)["clientStatus"][0]["status"] == "open", PATIENCE)
+        assert desk.ask("DELETE", f"{ALL}/{name}").status_code == 204

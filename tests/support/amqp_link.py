@@ -1,0 +1,84 @@
+"""One AMQP connection, RabbitMQ, and somebody else who talks to the same broker, for tests of the link."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+from uuid import uuid4
+
+from connectivity.amqp.intake import IN_FLIGHT
+from connectivity.amqp.link import AmqpLink
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Link
+from connectivity.model import Connection
+from mappings.envelope import Envelope
+from tests.support.brokers.proxy import Proxy
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.bare_amqp import AmqpBystander
+
+
+class AmqpWorld:
+    """A connection through a proxy to RabbitMQ, with queues of its own, and a bystander who talks to RabbitMQ directly."""
+
+    is_renewed_for_redelivery = False
+    most_unsettled = IN_FLIGHT
+    absent = "nobody.made.this"
+    marks_what_has_waited = False
+
+    def __init__(self, broker: RabbitMQ, proxy: Proxy, bystander: AmqpBystander, vhost: str = "/") -> None:
+        name = uuid4().hex
+        self.source, self.inbox = f"{name}.in", f"{name}.out"
+        self.out = f"/{self.inbox}"
+        self.broker, self.proxy, self.bystander = broker, proxy, bystander
+        self.document: dict[str, Any] = {
+            "id": name,
+            "connectionType": "amqp-091",
+            "connectionStatus": "open",
+            "uri": broker.uri(vhost=vhost, host=proxy.host, port=proxy.port),
+            "sources": [{"addresses": [self.source], "authorizationContext": ["lab:all"]}],
+        }
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, broker: RabbitMQ, vhost: str = "/") -> AsyncIterator[Self]:
+        """A world whose queues are declared."""
+        async with Proxy.to(broker.host, broker.port) as proxy, AmqpBystander(broker.uri(vhost=vhost)) as bystander:
+            world = cls(broker, proxy, bystander, vhost)
+            await bystander.queue(world.source)
+            await bystander.listen(world.inbox)
+            yield world
+
+    def sources(self, *queues: Sequence[str], **more: Any) -> None:
+        self.document["sources"] = [
+            {"addresses": list(each), "authorizationContext": ["lab:all"], **more} for each in queues
+        ]
+
+    @property
+    def definition(self) -> Connection:
+        return Connection.model_validate(self.document)
+
+    async def connect(self, **options: str) -> AmqpLink:
+        self.proxy.flow()
+        connect = load_broker("amqp-091").connect
+        assert connect is not None
+        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
+        assert isinstance(link, AmqpLink)
+        return link
+
+    async def connect_client(self, client: int, clients: int) -> Link:
+        connect = load_broker("amqp-091").connect
+        assert connect is not None
+        return await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
+
+    async def send(self, payloads: Sequence[bytes], headers: Mapping[str, Any] | None = None, **more: Any) -> None:
+        await self.bystander.send(self.source, payloads, headers, **more)
+
+    def heard(self) -> list[Envelope]:
+        return self.bystander.heard
+
+    async def cut(self) -> None:
+        self.proxy.cut()
+
+    async def withhold_confirms(self) -> None:
+        self.proxy.stall(to_broker=False)

@@ -1,0 +1,251 @@
+"""A `Management` on dictionaries, and clients that ask an application in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, cast
+
+import httpx
+from fastapi import FastAPI
+
+from connectivity.api.app import application
+from connectivity.errors import OperationRefused, Problem
+from connectivity.inquiry import Findings, Inquiry
+from connectivity.management import Definition, Judge, Moment, Owner, Sample
+from connectivity.monitor import Monitor
+from connectivity.settings import ApiSettings
+from connectivity.spec import lint
+from connectivity.uri import mask_uri
+from mappings.errors import Fault
+from tests.support.api.fake_erasures import Erasures
+
+DOCUMENT: Mapping[str, Any] = {
+    "id": "site",
+    "connectionType": "mqtt-5",
+    "connectionStatus": "closed",
+    "uri": "tcp://fleet:pass-word@broker.acme.example:1883",
+    "sources": [{"addresses": ["cmd/#"], "qos": 1, "authorizationContext": ["integration:fleet"]}],
+}
+START = datetime(2026, 2, 3, 9, 0, tzinfo=UTC)
+
+
+def missing(connection_id: str) -> OperationRefused:
+    return OperationRefused(Fault(404, "connectivity:connection.notfound", f"There is no connection {connection_id}."))
+
+
+def owned_by_file(connection_id: str) -> OperationRefused:
+    words = f"The connection {connection_id} is owned by site.yaml."
+    return OperationRefused(Fault(409, "connectivity:connection.conflict", words))
+
+
+@dataclass
+class Desk:
+    """Keeps every revision, what was asked, and what it was told to refuse."""
+
+    kept: dict[str, list[Definition]] = field(default_factory=dict)
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    refuses: dict[str, Exception] = field(default_factory=dict)
+    """By the name of a method, what it raises."""
+    made: int = 0
+
+    def _do(self, name: str, *told: Any) -> None:
+        self.asked.append((name, *told))
+        if (refusal := self.refuses.get(name)) is not None:
+            raise refusal
+
+    def _known(self, connection_id: str) -> Definition:
+        if connection_id not in self.kept:
+            raise missing(connection_id)
+        return self.kept[connection_id][-1]
+
+    def _store(self, document: Mapping[str, Any]) -> Definition:
+        problems = lint(dict(document))
+        if problems:
+            raise OperationRefused(Fault(400, problems[0].code, "The connection has problems."), problems)
+        revisions = self.kept.setdefault(document["id"], [])
+        shown = {**document, "uri": mask_uri(document["uri"])}
+        at = START + timedelta(hours=len(revisions))
+        revisions.append(Definition(document["id"], shown, len(revisions) + 1, Owner.API, at))
+        return revisions[-1]
+
+    def ids(self) -> Sequence[str]:
+        return sorted(self.kept)
+
+    async def definitions(self) -> Sequence[Definition]:
+        self._do("definitions")
+        return [self.kept[it][-1] for it in self.ids()]
+
+    async def definition(self, connection_id: str, at: Moment | None = None) -> Definition:
+        self._do("definition", connection_id, at)
+        self._known(connection_id)
+        for it in reversed(self.kept[connection_id]):
+            if at is None or it.revision == at.revision or (at.time is not None and it.modified <= at.time):
+                return it
+        raise OperationRefused(Fault(404, "connectivity:connection.history.notfound", "Nothing is known of it."))
+
+    async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
+        self._known(connection_id)
+        return [
+            {"revision": it.revision, "modified": it.modified, "by": "anna", "action": "modify"}
+            for it in reversed(self.kept[connection_id])
+        ]
+
+    async def create(self, document: Mapping[str, Any], by: str) -> Definition:
+        self._do("create", dict(document), by)
+        if not document.get("id"):
+            self.made += 1
+            document = {**document, "id": f"made-{self.made}"}
+        if document["id"] in self.kept if isinstance(document["id"], str) else False:
+            raise OperationRefused(Fault(409, "connectivity:connection.conflict", "The id is taken."))
+        return self._store({"connectionStatus": "closed", **document})
+
+    async def put(
+        self, connection_id: str, document: Mapping[str, Any], by: str, judge: Judge
+    ) -> tuple[Definition, bool]:
+        self._do("put", connection_id, dict(document), by)
+        is_new = connection_id not in self.kept
+        judge(None if is_new else self._known(connection_id).revision)
+        if not is_new and self._known(connection_id).owner is Owner.FILE:
+            raise owned_by_file(connection_id)
+        return self._store({**document, "id": connection_id}), is_new
+
+    async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
+        self._do("delete", connection_id, by)
+        judge(self._known(connection_id).revision)
+        if self._known(connection_id).owner is Owner.FILE:
+            raise owned_by_file(connection_id)
+        del self.kept[connection_id]
+
+    async def _command(self, name: str, connection_id: str, by: str) -> None:
+        self._do(name, connection_id, by)
+        self._known(connection_id)
+
+    async def open(self, connection_id: str, by: str) -> None:
+        await self._command("open", connection_id, by)
+
+    async def close(self, connection_id: str, by: str) -> None:
+        await self._command("close", connection_id, by)
+
+    async def reset_metrics(self, connection_id: str, by: str) -> None:
+        await self._command("reset_metrics", connection_id, by)
+
+    async def enable_logs(self, connection_id: str, by: str) -> None:
+        await self._command("enable_logs", connection_id, by)
+
+    async def reset_logs(self, connection_id: str, by: str) -> None:
+        await self._command("reset_logs", connection_id, by)
+
+    async def test(self, document: Mapping[str, Any], sample: Sample | None = None) -> Mapping[str, Any]:
+        self._do("test", dict(document), sample)
+        problems: list[Problem] = lint({**document, "id": "on-trial"})
+        if problems:
+            raise OperationRefused(Fault(400, problems[0].code, "The connection has problems."), problems)
+        return {"status": "open"}
+
+    def status(self, connection_id: str) -> Mapping[str, Any]:
+        self._known(connection_id)
+        return {"connectionId": connection_id, "connectionStatus": "open", "liveStatus": "open"}
+
+    def metrics(self, connection_id: str) -> Mapping[str, Any]:
+        self._known(connection_id)
+        return {"connectionId": connection_id, "connectionMetrics": {}}
+
+    def logs(self, connection_id: str) -> Mapping[str, Any]:
+        self._known(connection_id)
+        return {"connectionId": connection_id, "connectionLogs": []}
+
+    def subscription_count(self) -> int:
+        return 5
+
+    def subscriptions(self, limit: int = 1_000) -> Sequence[Mapping[str, Any]]:
+        self._do("subscriptions", limit)
+        return [{"id": "abcd", "connection": "site", "entity": "acme:lamp", "demand": 1, "sent": 0, "idle": 0.5}]
+
+    async def cancel_subscription(self, prefix: str, by: str) -> None:
+        self._do("cancel", prefix, by)
+        if not "abcd".startswith(prefix):
+            raise OperationRefused(Fault(404, "connectivity:subscription.notfound", "No open subscription begins so."))
+
+    async def things(self, inquiry: Inquiry) -> Findings:
+        self._do("things", inquiry)
+        return Findings(b'[{"thingId":"acme:lamp"}]', "bmV4dA" if inquiry.options is None else None)
+
+    async def count(self, inquiry: Inquiry) -> int:
+        self._do("count", inquiry)
+        return 7
+
+    async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
+        self._do("plan", inquiry)
+        text = "along the ids; 7 things, order +thingId\nevery thing"
+        found = {"way": "along the ids", "order": "+thingId", "things": 7, "candidates": None}
+        return {**found, "isIndexed": True, "text": text}
+
+    async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        self._do("audit", limit)
+        return [{"at": START, "by": "anna", "action": "delete", "connection": "site", "revision": 2}][:limit]
+
+
+def furnished(*, by_file: bool = False, connection_id: str = "site") -> Desk:
+    """One connection; with `by_file` a file owns it."""
+    desk = Desk()
+    found = desk._store({**DOCUMENT, "id": connection_id})
+    if by_file:
+        desk.kept[connection_id] = [replace(found, owner=Owner.FILE)]
+    return desk
+
+
+def app_of(
+    desk: Desk | None = None,
+    erasures: Erasures | None = None,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    readiness: Callable[[], tuple[bool, Mapping[str, Any]]] = lambda: (True, {"status": "ready"}),
+    **settings: Any,
+) -> FastAPI:
+    """The application. `settings` are those of `api`."""
+    found = desk or Desk()
+    return application(Monitor(), readiness, ApiSettings(**settings), erasures or Erasures(), found, found, sleep)
+
+
+def client_of(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:
+    """A client at this address; close it."""
+    transport = httpx.ASGITransport(app=app, client=(address, 4711))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080")
+
+
+class _Relay:
+    """Hands everything on to the desk of the test that asks."""
+
+    def __init__(self) -> None:
+        self.desk: ContextVar[Desk] = ContextVar("desk")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.desk.get(), name)
+
+
+_RELAY = _Relay()
+
+
+def shared_app(**settings: Any) -> FastAPI:
+    """An application for many tests, each with its own desk (`ask`): to make one takes longer than most tests."""
+    return app_of(cast(Desk, _RELAY), **settings)
+
+
+@cache
+def _open_app() -> FastAPI:
+    return shared_app()
+
+
+async def ask(desk: Desk | None, method: str, path: str, app: FastAPI | None = None, **more: Any) -> httpx.Response:
+    """One request, by default where no token is needed. `more` is what httpx takes."""
+    token = _RELAY.desk.set(desk or Desk())
+    try:
+        async with client_of(app or _open_app()) as client:
+            return await client.request(method, path, **more)
+    finally:
+        _RELAY.desk.reset(token)

@@ -1,0 +1,305 @@
+"""A Kafka of one's own, one node that is broker and controller: started on free ports, stopped, killed, started again.
+
+    with Kafka.start(users={"ada": "secret"}) as broker:
+        broker.create("orders", partitions=2)
+        connect(broker.bootstrap)
+        broker.kill()
+        broker.start_again()
+
+Clients of Kafka go to the address that a broker says it has. So each listener says another one: `port` is the broker's
+own, `proxied_port` is one that says it is at `proxy_port`, for a proxy that the test opens there. Without Docker the
+broker runs from the jars that `tools/kafka` has fetched.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from tests.support.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
+from tests.support.brokers.mosquitto import Certificates
+from tests.support.brokers.runners import Container, Process, Runner, started
+from tests.support.paths import ROOT
+from tests.support.wait import TimedOut, wait_until_sync
+
+IMAGE = "apache/kafka:4.1.1"
+JARS = ROOT / ".run" / "kafka"
+CLUSTER = "dGVzdHMtb2Yta2Fma2EtMQ"
+READY_WITHIN = 60.0
+ANSWERS_WITHIN = 20.0
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+# Started quickly and small, since it never runs for long.
+JAVA = [
+    "java",
+    "-Xms128m",
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+]
+
+
+class Kafka:
+    """One private broker. Ports: `port` plain, `proxied_port` plain behind `proxy_port`, `login_port` for users; with
+    certificates `tls_port`, `tls_login_port` for users, and `tls_own_port` for those who show a certificate of their own.
+    All are there, whether anybody uses them or not. Whoever does not log in may do everything; users too, but for what
+    `deny` takes away."""
+
+    def __init__(self, folder: Path, users: Mapping[str, str], tls: Certificates | None) -> None:
+        self._folder, self._users, self._tls = folder, users, tls
+        self.port, self.proxied_port, self.proxy_port, self.login_port = (free_port() for _ in range(4))
+        self.tls_port, self.tls_login_port, self.tls_own_port = (free_port() if tls else 0 for _ in range(3))
+        self._controller_port = free_port()
+        self._properties = folder / "server.properties"
+        self._runner = self._made_runner()
+        self.host = self._runner.host
+        self._admin: AdminClient | None = None
+
+    def __repr__(self) -> str:
+        return f"<Kafka at {self.host}:{self.port}, data in {self._folder}>"
+
+    @classmethod
+    def start(cls, *, users: Mapping[str, str] | None = None, tls: Certificates | None = None) -> Kafka:
+        """A broker that is ready. `users` (name → password) may log in with each of `MECHANISMS`.
+
+        Raises BrokerMissing where there is neither a Docker engine nor the jars, BrokerFailed where it will not start.
+        """
+        return started(lambda: cls(Path(tempfile.mkdtemp(prefix="kafka-")), users or {}, tls), "in use")
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients that need no login begin."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def certificates(self) -> Certificates:
+        assert self._tls is not None, "this broker has no TLS"
+        return self._tls
+
+    def _made_runner(self) -> Runner:
+        format_line = f"format --cluster-id {CLUSTER} --config {self._properties}"
+        for name, password in self._users.items():
+            for mechanism in MECHANISMS[1:]:
+                format_line += f" --add-scram {mechanism}=[name={name},password={password}]"
+        if docker_answers():
+            tools = "/opt/kafka/bin"
+            script = self._folder / "run.sh"
+            script.write_text(
+                f"{tools}/kafka-storage.sh {format_line} --ignore-formatted\n"
+                f"exec {tools}/kafka-server-start.sh {self._properties}\n",
+                encoding="utf-8",
+            )
+            ports = [self.port, self.proxied_port, self.login_port]
+            ports += [self.tls_port, self.tls_login_port, self.tls_own_port]
+            runner: Runner = Container(IMAGE, f"bash {script}", self._folder, [port for port in ports if port])
+            self._write_properties(runner.host, "")
+            return runner
+        if not list(JARS.glob("kafka_*.jar")) or (java := shutil.which(JAVA[0])) is None:
+            raise BrokerMissing("Kafka", str(JARS))
+        run = [java, *JAVA[1:], "-cp", f"{JARS}/*"]
+        script = self._folder / "run.sh"
+        script.write_text(
+            f"{_line(run)} kafka.tools.StorageTool {format_line} --ignore-formatted\n"
+            f"exec {_line(run)} kafka.Kafka {self._properties}\n",
+            encoding="utf-8",
+        )
+        runner = Process(["sh", "-e", str(script)], self._folder / "kafka.log")
+        self._write_properties(runner.host, "127.0.0.1")
+        return runner
+
+    def _write_properties(self, host: str, bind: str) -> None:
+        # name → the port bound, the port said to clients, the protocol.
+        listeners = {
+            "PLAIN": (self.port, self.port, "PLAINTEXT"),
+            "PROXIED": (self.proxied_port, self.proxy_port, "PLAINTEXT"),
+            "LOGIN": (self.login_port, self.login_port, "SASL_PLAINTEXT"),
+        }
+        if self._tls is not None:
+            listeners["TLS"] = (self.tls_port, self.tls_port, "SSL")
+            listeners["TLSLOGIN"] = (self.tls_login_port, self.tls_login_port, "SASL_SSL")
+            listeners["TLSOWN"] = (self.tls_own_port, self.tls_own_port, "SSL")
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": ",".join(
+                [
+                    f"CONTROLLER://127.0.0.1:{self._controller_port}",
+                    *(f"{name}://{bind}:{port}" for name, (port, _, _) in listeners.items()),
+                ]
+            ),
+            "advertised.listeners": ",".join(f"{name}://{host}:{said}" for name, (_, said, _) in listeners.items()),
+            "listener.security.protocol.map": ",".join(
+                ["CONTROLLER:PLAINTEXT", *(f"{name}:{protocol}" for name, (_, _, protocol) in listeners.items())]
+            ),
+            "inter.broker.listener.name": "PLAIN",
+            "log.dirs": str(self._folder / "data"),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",
+            # A broker that was away is let in again at once, and leaves without asking anybody.
+            "broker.heartbeat.interval.ms": "200",
+            "broker.session.timeout.ms": "1000",
+            "controlled.shutdown.enable": "false",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            **self._login_settings(),
+            **self._tls_settings(),
+        }
+        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        self._properties.write_text(text, encoding="utf-8")
+
+    def _login_settings(self) -> dict[str, str]:
+        package = "org.apache.kafka.common.security"
+        users = "".join(f' user_{name}="{password}"' for name, password in self._users.items())
+        modules = {
+            "plain": f"{package}.plain.PlainLoginModule required{users};",
+            "scram-sha-256": f"{package}.scram.ScramLoginModule required;",
+            "scram-sha-512": f"{package}.scram.ScramLoginModule required;",
+        }
+        return {
+            f"listener.name.{listener}.{mechanism}.sasl.jaas.config": module
+            for listener in ("login", "tlslogin")
+            for mechanism, module in modules.items()
+        }
+
+    def _tls_settings(self) -> dict[str, str]:
+        """The files are copied, so that a container sees them too. Kafka wants the key in PKCS#8, first in the file."""
+        if self._tls is None:
+            return {}
+        key = load_pem_private_key(self._tls.key.read_bytes(), None)
+        pair = self._folder / "broker.pem"
+        pair.write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + self._tls.certificate.read_bytes()
+        )
+        authority = shutil.copy(self._tls.ca, self._folder / "ca.pem")
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(pair),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(authority),
+            "ssl.client.auth": "requested",
+            "listener.name.tlsown.ssl.client.auth": "required",
+        }
+
+    def start_again(self) -> None:
+        """Start on the same ports with the same data, and wait until the broker answers."""
+        self._runner.start()
+
+        def is_settled() -> bool:
+            return not self._runner.is_running() or is_listening(self.host, self.port)
+
+        try:
+            wait_until_sync(is_settled, READY_WITHIN)
+        except TimedOut as error:
+            raise BrokerFailed(f"Kafka is not ready after {READY_WITHIN} s:\n{self.log()}") from error
+        if not self._runner.is_running():
+            raise BrokerFailed(f"Kafka ended while it was starting:\n{self.log()}")
+        self.admin.list_topics(timeout=ANSWERS_WITHIN)
+
+    @property
+    def admin(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return self._admin
+
+    def create(self, *topics: str, partitions: int = 1, **settings: str) -> None:
+        """Make topics, and return when every listener knows them. `settings` as `max_message_bytes="1000"`."""
+        config = {name.replace("_", "."): value for name, value in settings.items()}
+        wanted = [NewTopic(topic, partitions, 1, config=config) for topic in topics]
+        for future in self.admin.create_topics(wanted).values():
+            future.result(ANSWERS_WITHIN)
+        # The broker answers once the controller has them, and knows them itself a moment later, and leads them after that.
+        self._wait_topics(lambda known: all(known.get(topic) == partitions for topic in topics))
+        places = [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
+        wait_until_sync(lambda: self._leads(places), ANSWERS_WITHIN)
+
+    def _leads(self, places: Sequence[TopicPartition]) -> bool:
+        answers = self.admin.list_offsets({place: OffsetSpec.latest() for place in places})  # type: ignore[no-untyped-call]
+        return all(answer.exception(ANSWERS_WITHIN) is None for answer in answers.values())
+
+    def delete(self, *topics: str) -> None:
+        for future in self.admin.delete_topics(list(topics)).values():
+            future.result(ANSWERS_WITHIN)
+        self._wait_topics(lambda known: not known.keys() & set(topics))
+
+    def deny(self, user: str, kind: ResourceType, name: str, what: AclOperation) -> None:
+        """Take a right away from a user: `what` may not be done to the topic or group of this name."""
+        rule = AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", what, AclPermissionType.DENY)
+        # Without a rule that grants something, one that denies would take the resource from everybody.
+        others = AclBinding(
+            kind, name, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW
+        )
+        for future in self.admin.create_acls([rule, others]).values():
+            future.result(ANSWERS_WITHIN)
+
+    def _wait_topics(self, condition: Callable[[dict[str, int]], bool]) -> None:
+        def is_so() -> bool:
+            topics = self.admin.list_topics(timeout=ANSWERS_WITHIN).topics
+            return bool(condition({name: len(topic.partitions) for name, topic in topics.items()}))
+
+        wait_until_sync(is_so, ANSWERS_WITHIN)
+
+    def stop(self) -> None:
+        """Ask the broker to end (SIGTERM) and wait."""
+        self._runner.end(gently=True)
+
+    def kill(self) -> None:
+        """End the broker at once (SIGKILL)."""
+        self._runner.end(gently=False)
+
+    def log(self) -> str:
+        """Everything the broker has said since it was first started."""
+        return self._runner.log()
+
+    def uri(self, user: str | None = None, password: str | None = None, *, tls: bool = False) -> str:
+        """The address for a connection document; with `user` for those who log in."""
+        login = f"{user}:{password or self._users[user]}@" if user else ""
+        scheme = "ssl" if tls else "tcp"
+        port = (self.tls_login_port if user else self.tls_port) if tls else (self.login_port if user else self.port)
+        return f"{scheme}://{login}{self.host}:{port}"
+
+    def close(self) -> None:
+        """End the broker and remove its data. Safe to call twice."""
+        self._admin = None
+        self._runner.end(gently=False)
+        self._runner.remove()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _line(command: list[str]) -> str:
+    return " ".join(f"'{part}'" for part in command)

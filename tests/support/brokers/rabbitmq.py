@@ -1,0 +1,259 @@
+"""A RabbitMQ of one's own: started on a free port, told what to do, stopped, killed, started again on the same port.
+
+    with RabbitMQ.start() as broker:
+        connect(broker.uri())
+        broker.kill()
+        broker.start_again()
+
+`stop` is SIGTERM, after which durable queues and their persistent messages are on disk; `kill` is SIGKILL. Both can be
+followed by `start_again`, which keeps port and data. A start takes some five seconds, so share a broker where you can: each
+test can have queues or a virtual host of its own.
+
+RabbitMQ finds its like through a port mapper (epmd), which it would leave behind as a daemon; so a process of ours has one
+too, on a free port, and it ends with the broker.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from tests.support.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
+from tests.support.brokers.mosquitto import Certificates
+from tests.support.brokers.runners import Container, Process, Runner, started
+from tests.support.wait import TimedOut, wait_until_sync
+
+IMAGE = "rabbitmq:3.13.7"
+READY_WITHIN = 60.0
+USER, PASSWORD = "service", "right"
+
+# The packaged command changes the user; what it calls does not.
+SEARCHED = os.pathsep.join(
+    [
+        "/usr/lib/rabbitmq/bin",
+        os.environ.get("PATH", os.defpath),
+        "/usr/sbin",
+        "/usr/local/sbin",
+        "/opt/homebrew/sbin",
+    ]
+)
+
+
+class RabbitMQ:
+    """One private broker. `port` speaks plain AMQP, `tls_port` AMQP over TLS (0 without certificates)."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        folder: Path,
+        port: int,
+        tls_port: int,
+        users: Mapping[str, str],
+        certificates: Certificates | None,
+    ) -> None:
+        self._runner, self._folder, self._users = runner, folder, users
+        self.certificates = certificates
+        self.host, self.port, self.tls_port = runner.host, port, tls_port
+
+    def __repr__(self) -> str:
+        state = "running" if self._runner.is_running() else "stopped"
+        return f"<RabbitMQ {state} at {self.host}:{self.port}, data in {self._folder}>"
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        users: Mapping[str, str] | None = None,
+        vhosts: Sequence[str] = (),
+        tls: Certificates | None = None,
+        config_lines: Sequence[str] = (),
+    ) -> RabbitMQ:
+        """A broker that is ready. The user `service` may do everything everywhere; `users` (name → password) nothing.
+
+        Raises BrokerMissing where there is no RabbitMQ, BrokerFailed where it will not start.
+        """
+        return started(lambda: cls._made(users or {}, ("/", *vhosts), tls, config_lines), "eaddrinuse")
+
+    @classmethod
+    def _made(
+        cls, users: Mapping[str, str], vhosts: Sequence[str], tls: Certificates | None, config_lines: Sequence[str]
+    ) -> RabbitMQ:
+        in_container = docker_answers()
+        program = None if in_container else shutil.which("rabbitmq-server", path=SEARCHED)
+        if not in_container and program is None:
+            raise BrokerMissing("rabbitmq-server", SEARCHED)
+        folder = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
+        # In a container the broker's own user reads here.
+        folder.chmod(0o755 if in_container else 0o700)
+        port, tls_port = free_port(), free_port() if tls else 0
+        interface = "" if in_container else "127.0.0.1:"
+        everybody = {USER: PASSWORD, **users}
+        definitions = folder / "definitions.json"
+        definitions.write_text(json.dumps(_definitions(everybody, vhosts)), encoding="utf-8")
+        lines = [
+            f"listeners.tcp.1 = {interface}{port}",
+            "log.console = true",
+            "log.console.level = info",
+            "loopback_users = none",
+            f"load_definitions = {definitions}",
+            # Limits out of the way: an alarm comes when a test orders it.
+            "disk_free_limit.absolute = 1MB",
+            *_tls_lines(folder, tls, f"{interface}{tls_port}"),
+            *config_lines,
+        ]
+        config = folder / "rabbitmq.conf"
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        plugins = folder / "enabled_plugins"
+        plugins.write_text("[].\n", encoding="utf-8")
+        ports = [port, tls_port] if tls else [port]
+        environment = {"RABBITMQ_CONFIG_FILE": str(config), "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins)}
+        # In a container the data belong to the node's name: it stays the same through restarts.
+        runner: Runner = (
+            _Node(program, folder) if program else Container(IMAGE, None, folder, ports, environment, hostname="rabbit")
+        )
+        return cls(runner, folder, port, tls_port, everybody, tls)
+
+    def start_again(self) -> None:
+        """Start on the same port with the same data, and wait until the broker listens."""
+        self._runner.start()
+        try:
+            wait_until_sync(self._is_settled, READY_WITHIN)
+        except TimedOut as error:
+            raise BrokerFailed(f"RabbitMQ is not ready after {READY_WITHIN} s:\n{self.log()[-4000:]}") from error
+        if not self._runner.is_running():
+            raise BrokerFailed(f"RabbitMQ ended while it was starting:\n{self.log()[-4000:]}")
+
+    def _is_settled(self) -> bool:
+        # Somebody else's port would answer too: only a broker of ours that runs counts.
+        return not self._runner.is_running() or is_listening(self.host, self.tls_port or self.port)
+
+    def stop(self) -> None:
+        """Ask the broker to end (SIGTERM) and wait: durable queues are then on disk."""
+        self._runner.end(gently=True)
+
+    def kill(self) -> None:
+        """End the broker at once (SIGKILL)."""
+        self._runner.end(gently=False)
+
+    def restart(self) -> None:
+        """Stop in an orderly way and start again on the same port."""
+        self.stop()
+        self.start_again()
+
+    def tell(self, *words: str) -> str:
+        """Have `rabbitmqctl` tell the broker something, and what it answers. Takes a second."""
+        return self._runner.run("rabbitmqctl", "--quiet", *words)
+
+    def raise_alarm(self) -> None:
+        """Make the broker run out of memory, as it sees it: it takes no messages until `clear_alarm`."""
+        self.tell("set_vm_memory_high_watermark", "absolute", "1")
+
+    def clear_alarm(self) -> None:
+        self.tell("set_vm_memory_high_watermark", "0.4")
+
+    def log(self) -> str:
+        """Everything the broker has said since it was first started."""
+        return self._runner.log()
+
+    def uri(
+        self, user: str = USER, *, vhost: str = "/", tls: bool = False, host: str | None = None, port: int | None = None
+    ) -> str:
+        """The address for a connection document or a client, with the password of `user`."""
+        scheme, own_port = ("amqps", self.tls_port) if tls else ("amqp", self.port)
+        login = f"{user}:{self._users.get(user, 'none')}"
+        return f"{scheme}://{login}@{host or self.host}:{port or own_port}/{quote(vhost, safe='')}"
+
+    def close(self) -> None:
+        """End the broker and remove its data. Safe to call twice."""
+        self._runner.end(gently=False)
+        self._runner.remove()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _definitions(users: Mapping[str, str], vhosts: Sequence[str]) -> dict[str, Any]:
+    """What the broker loads at its first start, so that nothing has to be told to it one by one."""
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    nothing = {"configure": "", "write": "", "read": ""}
+    return {
+        "vhosts": [{"name": vhost} for vhost in vhosts],
+        "users": [
+            {"name": name, "password_hash": _password_hash(password), "tags": ""} for name, password in users.items()
+        ],
+        "permissions": [
+            {"user": name, "vhost": vhost, **(everything if name == USER else nothing)}
+            for name in users
+            for vhost in vhosts
+            if name == USER or vhost == "/"
+        ],
+    }
+
+
+def _password_hash(password: str) -> str:
+    """RabbitMQ's own: a salt of four bytes and SHA-256 of salt and password."""
+    salt = secrets.token_bytes(4)
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[str]:
+    """The TLS listener. The files are copied, so that a container sees them too."""
+    if tls is None:
+        return []
+    files = {"cacertfile": tls.ca, "certfile": tls.certificate, "keyfile": tls.key}
+    lines = [f"listeners.ssl.1 = {listener}", "ssl_options.verify = verify_none"]
+    for option, file in files.items():
+        copied = Path(shutil.copy(file, folder / option))
+        copied.chmod(0o644)
+        lines.append(f"ssl_options.{option} = {copied}")
+    return lines
+
+
+class _Node(Process):
+    """The installed program, with the port mapper that it needs beside it."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        log = folder / "rabbitmq.log"
+        self._epmd_port = free_port()
+        mapping = {"HOME": str(folder), "ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(self._epmd_port)}
+        own = {
+            "ERL_CRASH_DUMP": str(folder / "erl_crash.dump"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_NODENAME": f"t{secrets.token_hex(4)}@localhost",
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+        }
+        super().__init__([program], log, {**mapping, **own})
+        self._mapper = Process([shutil.which("epmd", path=SEARCHED) or "epmd"], log, mapping)
+
+    def start(self) -> None:
+        if not self._mapper.is_running():
+            self._mapper.start()
+            wait_until_sync(lambda: is_listening(self.host, self._epmd_port))
+        super().start()
+
+    def run(self, program: str, *words: str) -> str:
+        return super().run(shutil.which(program, path=SEARCHED) or program, *words)
+
+    def remove(self) -> None:
+        self._mapper.end(gently=False)

@@ -1,0 +1,200 @@
+"""How a private broker is run: as a child process of the tests, or in a container where a Docker engine answers.
+
+Both are started and ended any number of times on the same data and ports, and both keep what the broker says in a log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import psutil
+
+from tests.support.brokers import BrokerFailed
+from tests.support.wait import wait_until_sync
+
+STOPPED_WITHIN = 30.0
+TOLD_WITHIN = 30.0
+
+
+class Startable(Protocol):
+    """A broker as its file makes it: on ports that are free, not started yet."""
+
+    def start_again(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Broker = TypeVar("Broker", bound=Startable)
+
+MOST_TRIES = 3
+
+
+def started(make: Callable[[], Broker], taken: str) -> Broker:
+    """A broker that is ready. Raises BrokerFailed where it will not start.
+
+    A port that was free a moment ago may be taken when the broker wants it: then another broker is made, with other ports.
+    `taken` is what the broker says of a port that is.
+    """
+    tries = 0
+    while True:
+        broker, tries = make(), tries + 1
+        try:
+            broker.start_again()
+        except BrokerFailed as error:
+            broker.close()
+            if tries == MOST_TRIES or taken not in str(error):
+                raise
+        else:
+            return broker
+
+
+class Runner(Protocol):
+    """One broker's process, wherever it is. `host` is where its ports are reached."""
+
+    host: str
+
+    def start(self) -> None: ...
+    def end(self, *, gently: bool) -> None: ...
+    def is_running(self) -> bool: ...
+    def run(self, program: str, *words: str) -> str:
+        """Have a program that comes with the broker do something, and what it says. Raises BrokerFailed."""
+
+    def log(self) -> str: ...
+    def remove(self) -> None: ...
+
+
+class Process:
+    """A program of this machine, and all that it starts."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._command, self._log = list(command), log
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            # A session of its own: the program may be a script, and what is to be ended is all that it has started.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def end(self, *, gently: bool) -> None:
+        if (process := self._process) is None:
+            return
+        if process.poll() is None:
+            started = psutil.Process(process.pid).children(recursive=True)
+            os.killpg(process.pid, signal.SIGTERM if gently else signal.SIGKILL)
+            wait_until_sync(lambda: not any(_is_alive(each) for each in started), STOPPED_WITHIN)
+        process.wait(STOPPED_WITHIN)
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def run(self, program: str, *words: str) -> str:
+        told = subprocess.run(
+            [program, *words],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TOLD_WITHIN,
+            check=False,
+        )
+        if told.returncode:
+            raise BrokerFailed(f"{program} {' '.join(words)}: {told.stderr or told.stdout}")
+        return told.stdout
+
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+
+    def remove(self) -> None:
+        """Nothing of a process stays but its files, which are the caller's."""
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Container:
+    """A published image, with `folder` at the same place inside, so that one configuration serves both ways."""
+
+    def __init__(
+        self,
+        image: str,
+        command: str | None,
+        folder: Path,
+        ports: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+        **more: str,
+    ) -> None:
+        """`command`: None for the image's own. `more` is what Docker's client takes, such as `hostname`."""
+        from testcontainers.core.container import DockerContainer
+
+        self._container = DockerContainer(image).with_volume_mapping(str(folder), str(folder), "rw")
+        if command is not None:
+            # The image's own changes the user by itself.
+            self._container.with_command(command)
+            more = {"user": f"{os.geteuid()}:{os.getegid()}", **more}
+        self._container.with_kwargs(**more)
+        for name, value in (environment or {}).items():
+            self._container.with_env(name, value)
+        for port in ports:
+            # A fixed port outside too: with a chosen one, Docker would choose anew at each start.
+            self._container.with_bind_ports(port, port)
+        self.host = self._container.get_container_host_ip()
+        self._is_made = False
+
+    def start(self) -> None:
+        if self._is_made:
+            self._container.get_wrapped_container().start()
+        else:
+            self._container.start()
+            self._is_made = True
+
+    def end(self, *, gently: bool) -> None:
+        if not self.is_running():
+            return
+        container = self._container.get_wrapped_container()
+        if gently:
+            container.stop(timeout=int(STOPPED_WITHIN))
+        else:
+            container.kill()
+        container.wait()
+
+    def is_running(self) -> bool:
+        if not self._is_made:
+            return False
+        container = self._container.get_wrapped_container()
+        container.reload()
+        return bool(container.status == "running")
+
+    def run(self, program: str, *words: str) -> str:
+        code, said = self._container.exec([program, *words])
+        text = said.decode(errors="replace")
+        if code:
+            raise BrokerFailed(f"{program} {' '.join(words)}: {text}")
+        return str(text)
+
+    def log(self) -> str:
+        if not self._is_made:
+            return ""
+        return "".join(part.decode(errors="replace") for part in self._container.get_logs())
+
+    def remove(self) -> None:
+        if self._is_made:
+            self._container.stop()
+            self._is_made = False

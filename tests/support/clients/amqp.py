@@ -1,0 +1,161 @@
+"""A client of the service over AMQP 0.9.1. It outlives its broker: links are made again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import aio_pika
+import aiormq
+from aio_pika.abc import AbstractExchange, AbstractIncomingMessage, AbstractQueue
+
+from tests.support.clients.mqtt import PATIENCE, Party
+
+# A broker that is down is what this client is for.
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+
+PAUSE = 0.1
+T = TypeVar("T")
+GONE = (aiormq.AMQPError, aio_pika.exceptions.AMQPException, OSError, RuntimeError, TimeoutError)
+
+
+class AmqpClient(Party):
+    """Publishes to the queue `ask`, receives everything that comes into the queue `answers`; both are made, durable.
+
+    A message that the broker has not confirmed is sent again on the next link, under the same message id. An answer is
+    acknowledged when it is in `received`, so it may come twice.
+    """
+
+    def __init__(self, uri: str, *, ask: str, answers: str, says_where: bool = True, **arguments: Any) -> None:
+        """`says_where`: whether messages say in `reply-to` where answers go, unless told otherwise. `arguments`: of the
+        queue of answers, as `x-max-length`."""
+        super().__init__()
+        self.ask, self.answers = ask, answers
+        self.messages: list[AbstractIncomingMessage] = []
+        self._arguments = arguments or None
+        self._properties = {"reply_to": answers} if says_where else {}
+        self._uri = uri
+        self._loop = asyncio.new_event_loop()
+        self._exchange: asyncio.Future[AbstractExchange] = self._loop.create_future()
+        """That of the present link, once there is one."""
+        self._thread = threading.Thread(target=self._loop.run_forever, name="amqp client", daemon=True)
+        self._thread.start()
+        self._own: set[asyncio.Task[Any] | None] = set()
+        self._sending: set[asyncio.Task[None]] = set()
+        asyncio.run_coroutine_threadsafe(self._stay_linked(), self._loop)
+        self._call(self._has_link())
+
+    def send(
+        self,
+        document: Any,
+        *,
+        wait: bool = True,
+        headers: Mapping[str, Any] | None = None,
+        to: str | None = None,
+        **properties: Any,
+    ) -> None:
+        """`headers` go into the table as they are; `to` is another queue than `ask`."""
+        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
+        fields = {"message_id": uuid4().hex, **self._properties, **properties}
+        persistent = aio_pika.DeliveryMode.PERSISTENT
+        message = aio_pika.Message(payload, headers=dict(headers or {}), delivery_mode=persistent, **fields)
+        if wait:
+            self._call(self._publish(message, to or self.ask))
+        else:
+            self._loop.call_soon_threadsafe(self._publish_later, message, to or self.ask)
+
+    def waiting(self, queue: str | None = None) -> int:
+        """How many messages are ready in a queue (`ask`)."""
+        return self._call(self._counted(queue or self.ask))[0]
+
+    def consumers(self) -> int:
+        """How many consumers the queue `ask` has."""
+        return self._call(self._counted(self.ask))[1]
+
+    def close(self) -> None:
+        try:
+            self._call(self._end())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(PATIENCE)
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    # ── in the thread ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _has_link(self) -> None:
+        await asyncio.shield(self._exchange)
+
+    async def _stay_linked(self) -> None:
+        self._own.add(asyncio.current_task())
+        while True:
+            with contextlib.suppress(*GONE):
+                connection = await aio_pika.connect(self._uri, timeout=PATIENCE)
+                lost = asyncio.Event()
+                connection.close_callbacks.add(lambda *_, lost=lost: lost.set())
+                async with connection:
+                    channel = await connection.channel()
+                    await channel.declare_queue(self.ask, durable=True)
+                    answers = await channel.declare_queue(self.answers, durable=True, arguments=self._arguments)
+                    await self._prepare(answers)
+                    await answers.consume(self._hear)
+                    self._exchange.set_result(channel.default_exchange)
+                    await lost.wait()
+            if self._exchange.done():
+                self._exchange = self._loop.create_future()
+            await asyncio.sleep(PAUSE)
+
+    async def _prepare(self, answers: AbstractQueue) -> None:
+        """What else there has to be before answers come."""
+
+    async def _hear(self, message: AbstractIncomingMessage) -> None:
+        self.messages.append(message)
+        self.received.put(self.read(message.body))
+        with contextlib.suppress(*GONE):
+            await message.ack()
+
+    async def _counted(self, queue: str) -> tuple[int, int]:
+        exchange = await asyncio.shield(self._exchange)
+        found = (await exchange.channel.declare_queue(queue, passive=True)).declaration_result
+        return found.message_count or 0, found.consumer_count or 0
+
+    def _publish_later(self, message: aio_pika.Message, to: str) -> None:
+        task = self._loop.create_task(self._publish(message, to))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _publish(self, message: aio_pika.Message, to: str) -> None:
+        """Publish until the broker has confirmed."""
+        while True:
+            exchange = await asyncio.shield(self._exchange)
+            try:
+                await exchange.publish(message, to, timeout=PATIENCE)
+            except asyncio.CancelledError:
+                # The library cancels what waits for a dead link.
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+            except GONE:
+                pass
+            else:
+                return
+            await asyncio.sleep(PAUSE)
+
+    async def _end(self) -> None:
+        """Our own tasks first: leaving the broker in order needs those that the library has running."""
+        await self._cancel({*self._own, *self._sending})
+        await self._cancel(asyncio.all_tasks() - {asyncio.current_task()})
+
+    async def _cancel(self, tasks: Collection[asyncio.Task[Any] | None]) -> None:
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        if tasks:
+            await asyncio.wait([task for task in tasks if task is not None], timeout=PATIENCE / 3)

@@ -1,0 +1,71 @@
+"""A client of reactive-streams-io over any broker: an endpoint, the party that carries its messages, what it was told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Arrived, Event, Failed
+from tests.support.clients.mqtt import Party
+
+PATIENCE = 30.0
+
+
+class Client:
+    """One who speaks reactive-streams-io."""
+
+    def __init__(self, kind: str, party: Party) -> None:
+        self.kind, self._party = kind, party
+        party.read = bytes
+        self.told: list[Event] = []
+        self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
+
+    def say(self) -> None:
+        """Send what there is to say."""
+        while octets := self.endpoint.take():
+            self.send(octets)
+
+    def send(self, octets: bytes) -> None:
+        address = self._party.answers
+        around: dict[str, dict[str, Any]] = {
+            "mqtt-5": {"ResponseTopic": address},
+            "amqp-091": {"reply_to": address},
+            "kafka": {"headers": [("reply-to", address)]},
+        }
+        self._party.send(octets, **around.get(self.kind, {}))
+
+    def subscribe(self, publisher: str, demand: int) -> int:
+        """Ask for a stream; its number."""
+        stream = self.endpoint.subscribe(publisher, demand)
+        self.say()
+        return stream
+
+    def until(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+        """Hear and answer until this is true."""
+        while not condition():
+            self.told += self.endpoint.receive(self._party.next(patience), time.monotonic())
+            self.say()
+
+    def elements(self, stream: int) -> list[bytes]:
+        return [
+            element
+            for event in self.told
+            if isinstance(event, Arrived) and event.stream == stream
+            for element in event.elements
+        ]
+
+    def revisions(self, stream: int) -> list[int]:
+        return [json.loads(element)["revision"] for element in self.elements(stream)]
+
+    def failure(self, stream: int) -> str | None:
+        """Why a stream has failed; None while it has not."""
+        return next((event.reason for event in self.told if isinstance(event, Failed) and event.stream == stream), None)
+
+    def has(self, event: Event) -> bool:
+        return event in self.told
+
+    def close(self) -> None:
+        self._party.close()

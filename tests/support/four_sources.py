@@ -1,0 +1,325 @@
+"""The same connection on each broker, for what has to be so on all of them.
+
+A `Ground` is one broker with one connection document: four sources, a party that speaks through each, and an onlooker who
+hears whatever is published anywhere at that broker. What the sources do is the same; what their addresses look like and
+how a header travels is the broker's.
+
+| source | does |
+|---|---|
+| `fixed` | answers at an address of its own; the transport header `odd` becomes the header `custom` |
+| `chosen` | answers where the header `reply-to` says, of the message or around it |
+| `bound` | lets a sender speak for the one entity that the transport names (`device_id`, or a part of the MQTT topic) |
+| `subject` | lets a sender be whom the transport header `who` names (not over MQTT 3.1.1, which carries none) |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from typing import Any
+from uuid import uuid4
+
+from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from paho.mqtt.client import MQTTv5, MQTTv311
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.bare_mqtt import Bystander
+from tests.support.clients.kafka import KafkaClient
+from tests.support.clients.mqtt import MqttClient, Party
+
+OWNER = "acme:owner"
+SOURCES = ("fixed", "chosen", "bound", "subject")
+KINDS = ("mqtt", "mqtt-5", "amqp-091", "kafka")
+ANSWER_WITHIN = 20.0
+
+
+class Ground(ABC):
+    """One broker, and a connection with the id `name` on it."""
+
+    kind: str
+    separator = "."
+    has_headers = True
+
+    def __init__(self) -> None:
+        self.name = f"g{uuid4().hex[:12]}"
+        self.open = ExitStack()
+
+    def __repr__(self) -> str:
+        return f"<Ground {self.kind} {self.name}>"
+
+    def place(self, source: str, end: str) -> str:
+        """The name of a topic or queue."""
+        return self.separator.join((self.name, source, end))
+
+    @property
+    @abstractmethod
+    def uri(self) -> str: ...
+
+    def reply_address(self, place: str) -> str:
+        """What a document says to have answers published to this place; also for a template of one."""
+        return place
+
+    def document(self) -> dict[str, Any]:
+        """The connection with its four sources."""
+        return {
+            "id": self.name,
+            "connectionType": self.kind,
+            "connectionStatus": "open",
+            "uri": self.uri,
+            "sources": [self._source(name) for name in SOURCES if self.has_headers or name != "subject"],
+            **self.options(),
+        }
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def _source(self, name: str) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "addresses": [self.place(name, "ask")],
+            "qos": 1,
+            "authorizationContext": ["{{ header:who }}" if name == "subject" else OWNER],
+            "headerMapping": {},
+            "replyTarget": {"address": self.reply_address(self.place(name, "answers"))},
+        }
+        if self.has_headers:
+            made["headerMapping"] = {
+                "custom": "{{ header:odd }}",
+                "correlation-id": "{{ header:correlation-id }}",
+            }
+        if name == "chosen":
+            made["replyTarget"] = {"address": self.reply_address("{{ header:reply-to }}")}
+            if self.has_headers:
+                made["headerMapping"]["reply-to"] = "{{ header:reply-to }}"
+        if name == "bound":
+            self._bind(made)
+        return made
+
+    def _bind(self, source: dict[str, Any]) -> None:
+        source["enforcement"] = {"input": "{{ header:device_id }}", "filters": ["{{ thing:id }}", "{{ policy:id }}"]}
+
+    @abstractmethod
+    def party(self, source: str) -> Party:
+        """Somebody who speaks through a source."""
+
+    def carried(self, **headers: str) -> dict[str, Any]:
+        """How `Party.send` is told to put headers around a message; `_` in a name stands for `-`, except in `device_id`."""
+        return {"headers": self.table({name.replace("_", "-"): value for name, value in headers.items()})}
+
+    def table(self, headers: dict[str, str]) -> Any:
+        if "device-id" in headers:
+            headers["device_id"] = headers.pop("device-id")
+        return headers
+
+    def speak_for(self, party: Party, device: str) -> dict[str, Any]:
+        """How a party says, around the message, that it is the device `acme.site:<device>`."""
+        return self.carried(device_id=f"acme.site:{device}")
+
+    @abstractmethod
+    def look_on(self) -> None:
+        """Begin to hear everything that is published, or forget what was heard."""
+
+    @abstractmethod
+    def published(self) -> set[str]:
+        """Where messages were published to since then, without what was sent to the service."""
+
+    @abstractmethod
+    def left(self) -> int:
+        """How many messages the broker still has for the service, which is stopped."""
+
+    def close(self) -> None:
+        self.open.close()
+
+
+class MqttGround(Ground):
+    kind = "mqtt"
+    separator = "/"
+    has_headers = False
+    version = MQTTv311
+
+    def __init__(self, broker: Mosquitto) -> None:
+        """The broker should say nothing by itself (`sys_interval 0`)."""
+        super().__init__()
+        self.broker = broker
+        self._onlookers: list[Bystander] = []
+
+    @property
+    def uri(self) -> str:
+        return self.broker.uri()
+
+    def _bind(self, source: dict[str, Any]) -> None:
+        before = f"{self.name}/bound/"
+        source["addresses"] = [f"{before}+"]
+        source["enforcement"] = {
+            "input": "{{ source:address }}",
+            "filters": [f"{before}{{{{ entity:name }}}}"],
+        }
+        source["replyTarget"] = {"address": f"{self.name}/answers/bound"}
+
+    def place(self, source: str, end: str) -> str:
+        return f"{self.name}/answers/bound" if (source, end) == ("bound", "answers") else super().place(source, end)
+
+    def party(self, source: str) -> MqttClient:
+        ask, answers = self.place(source, "ask"), self.place(source, "answers")
+        return MqttClient(self.broker.host, self.broker.port, ask=ask, answers=answers, version=self.version)
+
+    def speak_for(self, party: Party, device: str) -> dict[str, Any]:
+        assert isinstance(party, MqttClient)
+        party.ask = f"{self.name}/bound/{device}"
+        return {}
+
+    def look_on(self) -> None:
+        if not self._onlookers:
+            made = [Bystander(self.broker.host, self.broker.port, topic) for topic in ("#", "$SYS/#")]
+            self._onlookers = [self.open.enter_context(each) for each in made]
+        for each in self._onlookers:
+            each.heard.clear()
+
+    def published(self) -> set[str]:
+        heard = {envelope.headers["mqtt.topic"] for each in self._onlookers for envelope in each.heard}
+        return {topic for topic in heard if not topic.endswith("/ask")}
+
+    def left(self) -> int:
+        return 0  # nobody can ask; what would come again at the next start is seen there
+
+
+class Mqtt5Ground(MqttGround):
+    """Here a header says who speaks, as on the brokers that have headers."""
+
+    kind = "mqtt-5"
+    has_headers = True
+    version = MQTTv5
+    place = Ground.place
+    speak_for = Ground.speak_for
+    _bind = Ground._bind
+
+    def carried(self, **headers: str) -> dict[str, Any]:
+        properties: dict[str, Any] = {}
+        for name, value in self.table({name.replace("_", "-"): value for name, value in headers.items()}).items():
+            match name:
+                case "reply-to":
+                    properties["ResponseTopic"] = value
+                case "correlation-id":
+                    properties["CorrelationData"] = value.encode()
+                case "content-type":
+                    properties["ContentType"] = value
+                case _:
+                    properties.setdefault("UserProperty", []).append((name, value))
+        return properties
+
+
+class AmqpGround(Ground):
+    """In a virtual host, all of whose publishing is traced to the onlooker."""
+
+    kind = "amqp-091"
+    vhost = "fleet"
+
+    def __init__(self, broker: RabbitMQ) -> None:
+        super().__init__()
+        self.broker = broker
+        self._onlooker: _Tracer | None = None
+        # The sources' queues have to be there before the service is.
+        for source in SOURCES:
+            self.party(source).close()
+
+    @property
+    def uri(self) -> str:
+        return self.broker.uri(vhost=self.vhost)
+
+    def reply_address(self, place: str) -> str:
+        return f"/{place}"
+
+    def party(self, source: str) -> AmqpClient:
+        ask, answers = self.place(source, "ask"), self.place(source, "answers")
+        return AmqpClient(self.uri, ask=ask, answers=answers, says_where=False)
+
+    def carried(self, **headers: str) -> dict[str, Any]:
+        given = self.table({name.replace("_", "-"): value for name, value in headers.items()})
+        names = {"reply-to": "reply_to", "correlation-id": "correlation_id", "content-type": "content_type"}
+        properties = {names[name]: given.pop(name) for name in names if name in given}
+        return {"headers": given, **properties}
+
+    def look_on(self) -> None:
+        if self._onlooker is None:
+            self.broker.tell("trace_on", "-p", self.vhost)
+            self.open.callback(self.broker.tell, "trace_off", "-p", self.vhost)
+            self._onlooker = self.open.enter_context(_Tracer(self.uri, ask=f"{self.name}.none", answers=self.name))
+        self._onlooker.addresses.clear()
+
+    def published(self) -> set[str]:
+        assert self._onlooker is not None
+        return {address for address in self._onlooker.addresses if not address.endswith(".ask")}
+
+    def left(self) -> int:
+        with AmqpClient(self.uri, ask=f"{self.name}.none", answers=f"{self.name}.nobody") as asking:
+            return sum(asking.waiting(self.place(source, "ask")) for source in SOURCES)
+
+
+class _Tracer(AmqpClient):
+    """Hears of every message that anybody publishes, also of those that no queue gets."""
+
+    def __init__(self, uri: str, *, ask: str, answers: str) -> None:
+        self.addresses: list[str] = []
+        super().__init__(uri, ask=ask, answers=answers)
+
+    async def _prepare(self, answers: AbstractQueue) -> None:
+        await answers.bind("amq.rabbitmq.trace", "publish.#")
+
+    async def _hear(self, message: AbstractIncomingMessage) -> None:
+        [key] = message.headers["routing_keys"]  # type: ignore[misc]
+        self.addresses.append(f"{message.headers['exchange_name']}/{key}")
+        await message.ack()
+
+
+class KafkaGround(Ground):
+    kind = "kafka"
+
+    def __init__(self, broker: Kafka) -> None:
+        super().__init__()
+        self.broker = broker
+        broker.create(*(self.place(source, end) for source in SOURCES for end in ("ask", "answers")))
+        self._ends: dict[tuple[str, int], int] = {}
+
+    @property
+    def uri(self) -> str:
+        return self.broker.uri()
+
+    def options(self) -> dict[str, Any]:
+        return {"specificConfig": {"bootstrapServers": self.broker.bootstrap, "consumerOffsetReset": "earliest"}}
+
+    def party(self, source: str) -> KafkaClient:
+        return KafkaClient(self.broker, ask=self.place(source, "ask"), answers=self.place(source, "answers"))
+
+    def table(self, headers: dict[str, str]) -> Any:
+        return list(super().table(headers).items())
+
+    def look_on(self) -> None:
+        self._ends = self._all_ends()
+
+    def published(self) -> set[str]:
+        grown = {topic for (topic, number), end in self._all_ends().items() if end > self._ends.get((topic, number), 0)}
+        return {topic for topic in grown if not topic.endswith(".ask")}
+
+    def _all_ends(self) -> dict[tuple[str, int], int]:
+        """The end of every partition that there is, but for the offsets of groups, which change by themselves."""
+        topics = self.broker.admin.list_topics(timeout=ANSWER_WITHIN).topics
+        places = [
+            TopicPartition(name, number)
+            for name, topic in topics.items()
+            for number in topic.partitions
+            if name != "__consumer_offsets"
+        ]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        found = self.broker.admin.list_offsets(dict.fromkeys(places, latest))
+        return {(place.topic, place.partition): each.result(ANSWER_WITHIN).offset for place, each in found.items()}
+
+    def left(self) -> int:
+        places = [TopicPartition(self.place(source, "ask"), 0) for source in SOURCES]
+        asked = self.broker.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name, places)])
+        committed = asked[self.name].result(ANSWER_WITHIN).topic_partitions
+        ends = self._all_ends()
+        return sum(ends[place.topic, 0] - max(0, place.offset) for place in committed)

@@ -1,0 +1,153 @@
+"""The same conversations on every broker: where sources listen and answer, and who talks to them.
+
+    ground = AmqpGround(rabbitmq)
+    document = ground.connection("site", ground.source("line-1", OWNER))
+    with ground.client("line-1") as party:
+        ...
+
+Names are made unique for each ground, since the brokers are shared by all tests.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from paho.mqtt.client import MQTTv5, MQTTv311
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.kafka import KafkaClient
+from tests.support.clients.mqtt import MqttClient, Party
+
+
+class Ground(ABC):
+    """One broker as tests of the whole service use it."""
+
+    kind: ClassVar[str]
+    separator: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._prefix = f"g{secrets.token_hex(4)}"
+        self.proxied: tuple[str, int] | None = None
+        """Host and port of a proxy that connections are to go through; clients go to the broker itself."""
+
+    def __repr__(self) -> str:
+        return self.kind
+
+    def ask(self, name: str) -> str:
+        return self.separator.join((self._prefix, name, "ask"))
+
+    def answers(self, name: str) -> str:
+        return self.separator.join((self._prefix, name, "answers"))
+
+    def source(self, name: str, *subjects: str, **more: Any) -> dict[str, Any]:
+        """A source that the client of this name talks to."""
+        return {
+            "addresses": [self.ask(name)],
+            "qos": 1,
+            "authorizationContext": list(subjects),
+            "replyTarget": {"address": self.reply_address(name)},
+            **more,
+        }
+
+    def connection(self, connection_id: str, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {
+            "id": f"{self._prefix}-{connection_id}",
+            "connectionType": self.kind,
+            "connectionStatus": "open",
+            "uri": self.uri(),
+            "sources": list(sources),
+            **more,
+        }
+
+    @abstractmethod
+    def reply_address(self, name: str) -> str: ...
+
+    @abstractmethod
+    def uri(self) -> str: ...
+
+    @abstractmethod
+    def client(self, name: str) -> Party:
+        """Makes the addresses where they have to be made: before the service connects."""
+
+
+class MqttGround(Ground):
+    kind = "mqtt"
+    separator = "/"
+
+    def __init__(self, broker: Mosquitto) -> None:
+        super().__init__()
+        self.broker = broker
+
+    def reply_address(self, name: str) -> str:
+        return self.answers(name)
+
+    def uri(self) -> str:
+        host, port = self.proxied or (self.broker.host, self.broker.port)
+        return f"tcp://{host}:{port}"
+
+    def client(self, name: str) -> Party:
+        version = MQTTv5 if self.kind == "mqtt-5" else MQTTv311
+        return MqttClient(
+            self.broker.host, self.broker.port, ask=self.ask(name), answers=self.answers(name), version=version
+        )
+
+
+class Mqtt5Ground(MqttGround):
+    kind = "mqtt-5"
+
+
+class AmqpGround(Ground):
+    kind = "amqp-091"
+    separator = "."
+
+    def __init__(self, broker: RabbitMQ) -> None:
+        super().__init__()
+        self.broker = broker
+
+    def reply_address(self, name: str) -> str:
+        return f"/{self.answers(name)}"
+
+    def uri(self) -> str:
+        host, port = self.proxied or (self.broker.host, self.broker.port)
+        return self.broker.uri(host=host, port=port)
+
+    def client(self, name: str) -> AmqpClient:
+        return AmqpClient(self.broker.uri(), ask=self.ask(name), answers=self.answers(name))
+
+
+class KafkaGround(Ground):
+    """Topics to ask at have four partitions; an entity's commands stay in one."""
+
+    kind = "kafka"
+    separator = "."
+
+    def __init__(self, broker: Kafka) -> None:
+        super().__init__()
+        self.broker = broker
+        self._made: set[str] = set()
+
+    def reply_address(self, name: str) -> str:
+        return self.answers(name)
+
+    def uri(self) -> str:
+        host, port = self.proxied or (self.broker.host, self.broker.port)
+        return f"tcp://{host}:{port}"
+
+    def connection(self, connection_id: str, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
+        options = {
+            "bootstrapServers": self.uri().removeprefix("tcp://"),
+            "consumerOffsetReset": "earliest",
+        }
+        return {**super().connection(connection_id, *sources, **more), "specificConfig": options}
+
+    def client(self, name: str) -> Party:
+        if name not in self._made:
+            self._made.add(name)
+            self.broker.create(self.ask(name), partitions=4)
+            self.broker.create(self.answers(name))
+        return KafkaClient(self.broker, ask=self.ask(name), answers=self.answers(name))

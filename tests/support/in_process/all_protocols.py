@@ -1,0 +1,147 @@
+"""A site whose sources speak every wire protocol: one lamp with a history, or many to be searched.
+
+pier = await Pier.filled(monkeypatch, revisions=10)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import Any, Self
+
+import pytest
+
+from mappings.streamr.access import fingerprint
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
+from tests.support.in_process.service import OWNER, HoldingLink, Site, command, policy, turn, until
+
+STRANGER = "acme:stranger"
+KEY, OTHER_KEY = "K", "O"
+"""The keys of one who may read the lamp by Streamr, and of one who may nothing."""
+
+
+class Gate:
+    """Where somebody waits until `opened` is set."""
+
+    def __init__(self) -> None:
+        self.is_reached = False
+        self.opened = asyncio.Event()
+
+
+class Pier(Site):
+    """A lamp, and sources at which its owner and a stranger speak each wire protocol."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, is_searched: bool = False) -> None:
+        streamr = {"streams": {}, "authKeys": {"pump": fingerprint(KEY), "nobody": fingerprint(OTHER_KEY)}}
+        super().__init__(
+            *(
+                {
+                    "addresses": [f"{protocol}/{subject}"],
+                    "authorizationContext": [subject],
+                    "payloadMapping": [protocol],
+                    "replyTarget": {"address": "{{ header:reply-to }}"},
+                }
+                for protocol in ("Ditto", "Streamr", "ReactiveStreamsIO")
+                for subject in (OWNER, STRANGER)
+            ),
+            {"addresses": ["owner"], "authorizationContext": [OWNER], "replyTarget": {"address": "owner"}},
+            id=f"pier-{secrets.token_hex(4)}",
+            mappingDefinitions={
+                "Streamr": {"mappingEngine": "Streamr", "options": streamr},
+                "ReactiveStreamsIO": {"mappingEngine": "ReactiveStreamsIO", "options": {}},
+            },
+        )
+        self.patch = patch
+        self.holding = self.link = HoldingLink()
+        self.outbox.attach(self.holding)
+        self._subscriptions = self._lamps = 0
+        self._is_searched = is_searched
+
+    @classmethod
+    async def filled(cls, patch: pytest.MonkeyPatch, revisions: int = 10, *, is_searched: bool = False) -> Self:
+        """With a lamp of so many revisions, or with so many lamps for searches."""
+        pier = cls(patch, is_searched=is_searched)
+        if is_searched:
+            await pier.grow(revisions)
+            return pier
+        terms = policy(OWNER)
+        terms["entries"]["PUMP"] = {
+            "subjects": {"streamr:pump": {"type": "test"}},
+            "resources": {"thing:/": {"grant": ["READ"], "revoke": []}},
+        }
+        await pier.change(command("create", value={"_policy": terms}))
+        await pier.grow(revisions - 1)
+        return pier
+
+    async def change(self, *commands: bytes) -> None:
+        """Commands of the owner, carried out."""
+        answers = self.holding.by_address["owner"]
+        before = len(answers)
+        self.deliver(*commands, source=-1)
+        await until(lambda: len(answers) == before + len(commands))
+        assert {json.loads(each.envelope.payload)["status"] // 100 for each in answers} == {2}
+
+    async def grow(self, number: int) -> None:
+        """So many further revisions, or lamps."""
+        if self._is_searched:
+            numbers = range(self._lamps + 1, self._lamps + number + 1)
+            self._lamps += number
+            lamps = [{"_policy": policy(OWNER), "attributes": {"n": each}} for each in numbers]
+            await self.change(*(command("create", value=lamp, name=f"n-{lamp['attributes']['n']}") for lamp in lamps))
+        elif number:
+            await self.change(*(turn(each) for each in range(number)))
+
+    def pass_time(self, seconds: int) -> None:
+        """Move the clock a second at a time, and do each second what the service does."""
+        for _ in range(seconds):
+            self.clock.advance(1)
+            self.streams.sweep()
+            self.dispatcher.sweep()
+
+    def fail_behind(self, revision: int) -> None:
+        """From now on, nothing behind this revision can be read."""
+        if self._is_searched:
+            self._fail_to_find_behind(revision)
+            return
+        pages = self.store.page
+
+        async def page(range: Any, position: int, limit: int, max_bytes: int) -> Any:
+            if position >= revision:
+                raise HistoryUnavailable("a file is gone")
+            return await pages(range, position, min(limit, revision - position), max_bytes)
+
+        self.patch.setattr(self.store, "page", page)
+
+    def _fail_to_find_behind(self, number: int) -> None:
+        pages = self.search.page
+
+        def page(question: Any, rights: Any, after: Any, limit: int, budget: Any, max_bytes: int) -> Any:
+            found = pages(question, rights, after, limit, budget, max_bytes)
+            left = sum(hit.thing["attributes"]["n"] <= number for hit in found.hits)
+            if not left:
+                raise StoreUnavailable("a file is gone")
+            return pages(question, rights, after, left, budget, max_bytes)._replace(is_last=False)
+
+        self.patch.setattr(self.search, "page", page)
+
+    def hold_next_page(self) -> Gate:
+        """Whoever reads next waits for the gate; everybody else does not."""
+        gate = Gate()
+        place: Any = self.searching if self._is_searched else self.store
+        name = "look" if self._is_searched else "page"
+        pages = getattr(place, name)
+
+        async def page(*wanted: Any) -> Any:
+            self.patch.setattr(place, name, pages)
+            gate.is_reached = True
+            await gate.opened.wait()
+            return await pages(*wanted)
+
+        self.patch.setattr(place, name, page)
+        return gate
+
+    def next_number(self) -> int:
+        """What the next subscription is called."""
+        self._subscriptions += 1
+        return self._subscriptions

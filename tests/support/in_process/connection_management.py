@@ -1,0 +1,180 @@
+"""Connections under management: a manager with a real journal, and brokers that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.definitions import Definitions
+from connectivity.errors import OperationRefused
+from connectivity.lifecycle import Status
+from connectivity.management import Definition, Judge
+from connectivity.managing import Manager
+from connectivity.model import Connection
+from connectivity.monitor import Monitor
+from connectivity.observing import MonitorObserver
+from connectivity.registry import Registry
+from connectivity.standings import logs_of, metrics_of
+from connectivity.store import Store, StoreOptions
+from connectivity.streams import Bounds, Streams
+from connectivity.subscriptions import SubscriptionTable
+from connectivity.vault import Vault
+from connectivity.watching import Watcher
+from mappings.errors import INTERNAL_ERROR, Fault
+from spark_store.journal import SqliteJournal
+from tests.support.failing_sqlite import Fragile
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+
+
+def agree(_revision: int | None) -> None:
+    """Whatever is there may be replaced."""
+
+
+def only(wanted: int | None) -> Judge:
+    """Replace this revision alone."""
+
+    def judge(found: int | None) -> None:
+        if found != wanted:
+            raise OperationRefused(Fault(412, "connectivity:precondition.failed", f"found {found}"))
+
+    return judge
+
+
+class FakeSupervisor:
+    """Notes what is done with a connection, and is open at once, unless the bench says otherwise."""
+
+    def __init__(self, connection: Connection, bench: Bench) -> None:
+        self.connection = connection
+        self.attempted = asyncio.Event()
+        self.status, self.status_details = Status.UNKNOWN, "connecting"
+        self.clients: list[Any] = []
+        self._bench = bench
+
+    def status_report(self, wanted: str) -> dict[str, Any]:
+        return {"connectionStatus": wanted, "liveStatus": self.status.value}
+
+    def metrics_report(self) -> dict[str, Any]:
+        return metrics_of(self._bench.monitor.known(self.connection.id), self.connection)
+
+    def logs_report(self) -> dict[str, Any]:
+        return logs_of(self._bench.monitor.known(self.connection.id))
+
+    def enable_logs(self) -> None:
+        self._bench.logs.append(f"enable {self.connection.id}")
+
+    def reset_logs(self) -> None:
+        self._bench.logs.append(f"reset {self.connection.id}")
+
+    def open(self) -> None:
+        self._bench.told.append(f"open {self.connection.id}")
+        self.answer()
+
+    def answer(self) -> None:
+        if self._bench.broker is not None:
+            self.status, self.status_details = self._bench.broker
+            self.attempted.set()
+
+    async def close(self, drain: float = 0.0) -> None:
+        self._bench.told.append(f"close {self.connection.id}")
+        await self._bench.may_close.wait()
+
+
+class Bench:
+    """A manager with a real journal, and brokers that do as they are told."""
+
+    def __init__(self, folder: Path, keys: tuple[bytes, ...]) -> None:
+        self.folder = folder / "connections"
+        self.folder.mkdir(exist_ok=True)
+        self.told: list[str] = []
+        self.monitor = Monitor()
+        self.logs: list[str] = []
+        """What was done with logs."""
+        self.broker: tuple[Status, str] | None = (Status.OPEN, "connected")
+        self.may_close = asyncio.Event()
+        self.may_close.set()
+        self.time = NOW
+        self.may_be_open: Callable[[str], bool] = lambda _id: True
+        """Whether a connection's targets keep their places."""
+        self.journal = SqliteJournal.open(folder / "journal.db", factory=Fragile)
+        self.store = Store(self.journal, StoreOptions(probe_min=0.001, probe_max=0.002))
+        self.definitions = definitions = Definitions(self.journal, self.store)
+        vault = Vault(keys)
+        self.streams = Streams(lambda _signal, _subjects: INTERNAL_ERROR, Bounds(), lambda: 0.0)
+        self.registry = Registry(
+            Watcher(self.folder, pause=lambda _seconds: None),
+            lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
+            lambda _id: None,
+            self._known,
+            shown=vault.masked,
+            now=self.now,
+            keep_notes=definitions.note_files,
+        )
+        self.manager = Manager(
+            self.registry,
+            definitions,
+            vault,
+            MonitorObserver(self.monitor),
+            SubscriptionTable(self.streams),
+            now=self.now,
+            patience=0.05,
+        )
+
+    def _known(self, may_be_open: Callable[[str], bool]) -> None:
+        self.may_be_open = may_be_open
+
+    def now(self) -> datetime:
+        return self.time
+
+    async def started(self) -> Bench:
+        await self.manager.load()
+        await self.registry.refresh()
+        return self
+
+    def write(self, name: str, content: object) -> None:
+        file = self.folder / name
+        file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        self.time += timedelta(seconds=1)
+        stamp = int(self.time.timestamp() * 1e9)
+        os.utime(file, ns=(stamp, stamp))
+
+    def done(self) -> list[str]:
+        told, self.told = self.told, []
+        return told
+
+    async def settled(self) -> list[str]:
+        """What was done when nothing is left to do."""
+        await self.registry.refresh()
+        return self.done()
+
+
+def document(topic: str = "in", **more: Any) -> dict[str, Any]:
+    return {
+        "connectionType": "mqtt",
+        "connectionStatus": "open",
+        "uri": "tcp://127.0.0.1:1883",
+        "sources": [{"addresses": [topic], "qos": 1, "authorizationContext": ["acme:x"]}],
+        **more,
+    }
+
+
+async def refused(asked: Any) -> Fault:
+    with pytest.raises(OperationRefused) as caught:
+        await asked
+    return caught.value.fault
+
+
+def said(fault: Fault) -> tuple[int, str]:
+    return fault.status, fault.error
+
+
+async def put(bench: Bench, connection_id: str, **more: Any) -> Definition:
+    found, _ = await bench.manager.put(connection_id, document(**more), "ada", agree)
+    return found

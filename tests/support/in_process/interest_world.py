@@ -1,0 +1,83 @@
+"""Things that change, and who hears of it: a world of decisions, and interests that judge each of its events.
+
+plant = Plant(world)
+plant.tell(action, path, value)         what happened, as an event on its way
+plant.heard(Interest([topic], [OWNER])) the events of all that has happened so far
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from connectivity.happening import TWIN_EVENTS, Happening, Kept
+from connectivity.interest import Interest
+from connectivity.twins.enforcer import Enforcer
+from mappings.ids import EntityId
+from mappings.signals import Event, TwinEvent
+from spark_store.records import Snapshot
+from tests.support.twin_world import OWNER, THING, TwinWorld, a_world
+
+CLOCK = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+
+
+def topic(filter: str | None = None, extra: str | None = None, namespaces: str | None = None) -> str:
+    """A topic of twin events with its parameters."""
+    parameters = {"namespaces": namespaces, "filter": filter, "extraFields": extra}
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items() if value is not None)
+    return f"{TWIN_EVENTS}?{query}" if query else TWIN_EVENTS
+
+
+def interest(
+    filter: str | None = None,
+    extra: str | None = None,
+    namespaces: str | None = None,
+    subjects: Sequence[str] = (OWNER,),
+) -> Interest:
+    return Interest([topic(filter, extra, namespaces)], subjects)
+
+
+@dataclass
+class Plant:
+    """A world of decisions as the present of events."""
+
+    world: TwinWorld = field(default_factory=a_world)
+    clock: datetime = CLOCK
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        return self.world.world.snapshot(entity)
+
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        return self.world.world.enforcer(policy_id)
+
+    def now(self) -> datetime:
+        return self.clock
+
+    def tell(self, action: str, path: str = "/", value: Any = ..., *, to: str = THING, **headers: Any) -> TwinEvent:
+        """Carry out a command, and tell its event."""
+        self.world.send(action, path, value, to=to, **headers)
+        return on_its_way(self.world.events[-1], {name.replace("_", "-"): header for name, header in headers.items()})
+
+    def heard(self, who: Interest, events: Sequence[TwinEvent]) -> list[TwinEvent]:
+        """Those of the events that the target is sent, judged now."""
+        answers = [who.judge_shared(Happening(event, self)) for event in events]
+        return [answer for answer in answers if not isinstance(answer, Kept)]
+
+
+def on_its_way(event: Event, headers: dict[str, Any] | None = None) -> TwinEvent:
+    """An entry as an event on its way."""
+    return TwinEvent(*event[:6], headers or {})
+
+
+def value_of(event: TwinEvent | Kept) -> Any:
+    assert isinstance(event, TwinEvent), event
+    return None if event.value is None else json.loads(event.value)
+
+
+def extra_of(event: TwinEvent | Kept) -> Any:
+    assert isinstance(event, TwinEvent), event
+    return None if event.extra is None else json.loads(event.extra)

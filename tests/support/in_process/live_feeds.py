@@ -1,0 +1,117 @@
+"""A store, those who follow what is stored there, and the engine that hands it to them; feeds drawn from as it draws."""
+
+from __future__ import annotations
+
+import asyncio
+
+from connectivity.feeds import Feed, Then
+from connectivity.following import Following, Leeway, LiveFeed
+from connectivity.store import Store, StoreOptions
+from connectivity.streams import Bounds, Peer, Streams
+from connectivity.subscription import UNBOUNDED
+from mappings.errors import Fault
+from mappings.ids import EntityId
+from mappings.signals import Cancel, Created, Event, FollowQuery, Kind, Request, Subscribe
+from tests.contract.journal import LAMP, history
+from tests.support.clock import Clock
+from tests.support.in_process.fakes import KeepingReply
+from tests.support.in_process.service import Disk, until
+
+MUCH = 1 << 20
+
+
+class Reads(Disk):
+    """Notes how often histories are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages = 0
+
+    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
+        self.pages += 1
+        return super().events(entity, first, last, limit, max_bytes)
+
+    def latest(self, entity: EntityId) -> int:
+        self._check_readable()
+        return super().latest(entity)
+
+
+class FollowedSite:
+    """A store, who follows what is stored there, and an engine over it."""
+
+    def __init__(self) -> None:
+        self.disk = Reads()
+        self.store = Store(self.disk, StoreOptions(probe_min=0.001, probe_max=0.01))
+        self.following = Following(self.store)
+        self.clock = Clock()
+        self.streams = Streams(self._open, Bounds(idle_timeout=60, after_life=1), self.clock.now)
+        self.hooks: list[tuple[str, EntityId, int]] = []
+        self.following.on_created = lambda entity, followers: self.hooks.append(("created", entity, followers))
+        self.following.on_deleted = lambda entity, followers: self.hooks.append(("deleted", entity, followers))
+
+    def _open(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        assert isinstance(subscribe.query, FollowQuery)
+        query = subscribe.query
+        return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
+
+    def follow_with(self, leeway: Leeway) -> None:
+        """Have followers leap when they are behind by more than this."""
+        self.following = Following(self.store, leeway=leeway, clock=self.clock.now)
+
+    async def store_up_to(self, last: int, entity: EntityId = LAMP) -> None:
+        newest = self.store.snapshot(entity)
+        first = 1 if newest is None else newest.revision + 1
+        await self.store.submit(history(entity, last, first))
+
+    async def close(self) -> None:
+        self.disk.full = self.disk.unreadable = False
+        self.disk.release()
+        await self.store.close()
+
+    async def told(self, entity: EntityId, revision: int) -> None:
+        """Wait until followers may have this."""
+        await until(lambda: self.following._lines[entity].newest >= revision)
+
+    def subscriber(
+        self, entity: EntityId = LAMP, after: int | None = None, demand: int = UNBOUNDED, *, may_leap: bool = False
+    ) -> Subscriber:
+        return Subscriber(self, FollowQuery(entity, after, may_leap), demand)
+
+
+class Subscriber:
+    """One session that is subscribed to one entity."""
+
+    def __init__(self, site: FollowedSite, query: FollowQuery, demand: int) -> None:
+        self.site = site
+        self.reply = KeepingReply(terminal_needs_request=False)
+        self.peer = Peer(self.reply, ("acme:reader",), object(), has_session=True)
+        site.streams.subscribe(Subscribe(Kind.LIVE, query, {}, "own key", demand), self.peer)
+        assert isinstance(self.reply.signals[0], Created)
+
+    def request(self, demand: int) -> None:
+        self.site.streams.request(Request(Kind.LIVE, "own key", demand, {}), self.peer)
+
+    def cancel(self) -> None:
+        self.site.streams.cancel(Cancel(Kind.LIVE, "own key", {}), self.peer)
+
+    @property
+    def revisions(self) -> list[int]:
+        return [element.revision for element in self.reply.elements]
+
+
+async def drawn(feed: LiveFeed, position: int = 0, limit: int = 500) -> tuple[list[int], int]:
+    """Everything that a feed has now, and where that ends."""
+    found: list[int] = []
+    while True:
+        page = await feed.page(position, limit, MUCH)
+        found += [event.revision for event in page.elements]
+        position = page.position
+        if page.then is Then.WAIT:
+            return found, position
+
+
+async def awaited(feed: LiveFeed) -> None:
+    """Wait until a feed wakes who waits."""
+    woken = asyncio.Event()
+    feed.wake(woken.set)
+    await asyncio.wait_for(woken.wait(), 30)

@@ -1,0 +1,155 @@
+"""A site whose sources speak reactive-streams-io: a lamp with a history, a stream, clients known by their addresses.
+
+quay = await Quay.filled(revisions=3)
+await quay.said("a", H, "11 0d …")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Self
+
+from connectivity.brokers.base import Outcome
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.frames import (
+    CORE,
+    Frame,
+    Goodbye,
+    OnNext,
+    ResumeGrant,
+    ServerHello,
+    Subscribe,
+    encode,
+)
+from mappings.reactive_streams_io.limits import Limits
+from tests.support.in_process.service import LAMP, OWNER, Site, creation, pause, turn, until
+
+H = "01 00 00"
+"""The hello of a client without extensions."""
+
+HELLO = ServerHello(0, (1, 2, 3))
+HISTORY = f"things/{LAMP}/history"
+
+
+def definition(**options: Any) -> dict[str, Any]:
+    return {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {"tck": True, **options}}}
+
+
+def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
+    """A source whose messages say where they are answered."""
+    return {
+        "addresses": [address],
+        "authorizationContext": list(subjects or (OWNER,)),
+        "payloadMapping": ["rsio"],
+        "replyTarget": {"address": "{{ header:reply-to }}"},
+        **more,
+    }
+
+
+OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OWNER], "replyTarget": {"address": "out"}}
+
+
+def octets(*said: str | bytes | Frame) -> bytes:
+    """Octets as hexadecimal digits, as they are, or as the frames that they are."""
+    return b"".join(
+        bytes.fromhex(each) if isinstance(each, str) else each if isinstance(each, bytes) else encode(each)
+        for each in said
+    )
+
+
+def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> Subscribe:
+    return Subscribe(publisher, subscriber, demand)
+
+
+def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
+    """What subscribes to a test publisher."""
+    return octets(subscribe(f"tck/{parameters}", subscriber, demand))
+
+
+class Quay(Site):
+    """A connection of clients, each of them known by the address at which it is answered."""
+
+    def __init__(self, *sources: dict[str, Any], **more: Any) -> None:
+        """`options` are those of the mapping."""
+        mapping = definition(**more.pop("options", {}))
+        super().__init__(*(sources or (source(),)), OWNER_SOURCE, mappingDefinitions=mapping, **more)
+
+    @classmethod
+    async def filled(cls, *sources: dict[str, Any], revisions: int = 0, **more: Any) -> Self:
+        """With a lamp of so many revisions: its creation, then `/attributes/on` is 2, 3, 4 …"""
+        quay = cls(*sources, **more)
+        if revisions:
+            assert (await quay.tell(creation()))["status"] == 201
+        for number in range(2, revisions + 1):
+            assert (await quay.tell(turn(number)))["status"] in (201, 204)
+        quay.forget()
+        return quay
+
+    async def tell(self, payload: bytes) -> dict[str, Any]:
+        """The answer to a command of the lamp's owner."""
+        before = len(self.answers_of("out"))
+        self.deliver(payload, source=len(self.readers) - 1)
+        await until(lambda: len(self.answers_of("out")) > before)
+        return self.answers_of("out")[before]
+
+    def answers_of(self, address: str) -> list[dict[str, Any]]:
+        return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
+
+    def say(self, address: str | None, *said: str | bytes | Frame, source: int = 0, **headers: str) -> None:
+        """One message of the client at this address; None: it says nowhere to answer."""
+        told = {} if address is None else {"reply_to": address}
+        self.deliver(octets(*said), source=source, **told, **headers)
+
+    def messages(self, address: str) -> list[bytes]:
+        """What was sent to an address so far, message by message."""
+        return [each.envelope.payload for each in self.link.published if each.address == address]
+
+    async def heard(self, address: str, expected: str | bytes) -> None:
+        """Wait for exactly these octets at an address."""
+        wanted = octets(expected)
+        await until(lambda: len(b"".join(self.messages(address))) >= len(wanted))
+        await pause()
+        found = b"".join(self.messages(address))
+        assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
+
+    def frames(self, address: str) -> list[Frame]:
+        """What was sent to an address so far, as frames."""
+        known = CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA4, 0xA8, 0xA9, 0xB0}
+        # A session that goes on has begun its streams elsewhere.
+        reader = Decoder(Limits(), known, 0x02, dict.fromkeys(range(100), 0))
+        return [frame for message in self.messages(address) for frame in reader.feed(message)]
+
+    async def framed(self, address: str, number: int) -> list[Frame]:
+        """Wait for so many frames at an address; there are no more."""
+        await until(lambda: len(self.frames(address)) >= number)
+        await pause()
+        found = self.frames(address)
+        assert len(found) == number, found
+        return found
+
+    def all_settled(self, number: int) -> bool:
+        return [outcome for _, outcome in self.outcomes] == [Outcome.SETTLED] * number
+
+
+def goodbye(frames: Sequence[Frame]) -> str:
+    """The reason that was said last."""
+    last = frames[-1]
+    assert isinstance(last, Goodbye), frames
+    return last.reason
+
+
+def elements(frames: Sequence[Frame]) -> list[bytes]:
+    """What came one by one."""
+    return [frame.element for frame in frames if isinstance(frame, OnNext)]
+
+
+def granted(frames: Sequence[Frame]) -> bytes:
+    """The token that was granted last."""
+    *_, grant = (frame for frame in frames if isinstance(frame, ResumeGrant))
+    return grant.token
+
+
+def revisions(elements: Sequence[bytes]) -> list[int]:
+    """The revisions of elements that are events."""
+    return [json.loads(element)["revision"] for element in elements]

@@ -1,0 +1,103 @@
+"""A connection that runs, to a broker of its own inside the process: what tests of the supervisor drive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import count
+from typing import Any, ClassVar
+
+import pytest
+
+from connectivity import carried
+from connectivity import client as module
+from connectivity.brokers.base import BrokerType
+from connectivity.brokers.memory import MemoryBroker
+from connectivity.client import Pauses
+from connectivity.lifecycle import Status
+from connectivity.supervisor import Supervisor
+from tests.support.in_process.service import NOW, Site, connection, creation, pause, turn, until
+
+AT_ONCE = Pauses(0.001, 0.002)
+_names = count()
+
+
+class Running:
+    """A connection to a broker of its own, not opened yet."""
+
+    made: ClassVar[list[Running]] = []
+    """Those that are to be ended."""
+
+    def __init__(self, *sources: dict[str, Any], pauses: Pauses = AT_ONCE, **more: Any) -> None:
+        name = f"broker-{next(_names)}"
+        self.broker = MemoryBroker.named(name)
+        self.site = Site(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
+        self.connection = connection(*sources, uri=f"memory://{name}:1", **more)
+        self.supervisor = Supervisor(
+            self.connection,
+            self.site.dispatcher,
+            self.site.store,
+            self.site.monitor,
+            pauses=pauses,
+            max_payload=1 << 20,
+            now=lambda: NOW,
+        )
+        Running.made.append(self)
+
+    @classmethod
+    async def opened(cls, *sources: dict[str, Any], **more: Any) -> Running:
+        """A connection that is open, with a lamp."""
+        running = cls(*sources, **more)
+        running.supervisor.open()
+        await running.open_again()
+        running.send(creation())
+        await until(lambda: running.answers())
+        await pause()
+        running.broker.taken.clear()
+        return running
+
+    async def open_again(self) -> None:
+        await until(lambda: self.supervisor.status is Status.OPEN)
+
+    async def end(self) -> None:
+        await asyncio.wait_for(self.supervisor.close(), 5)
+        await self.site.close()
+
+    async def linked_again(self) -> None:
+        """Cut the link, and wait for the next one."""
+        self.broker.cut("the cable was cut")
+        await until(lambda: self.broker.links)
+        await self.open_again()
+
+    def send(self, *payloads: bytes, to: str = "in", **headers: str) -> None:
+        for payload in payloads:
+            self.broker.send(to, payload, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def answers(self, address: str = "out") -> list[dict[str, Any]]:
+        return [json.loads(envelope.payload) for envelope in self.broker.sent_to(address)]
+
+    def correlations(self, address: str = "out") -> list[str]:
+        return [answer["headers"]["correlation-id"] for answer in self.answers(address)]
+
+    async def answered(self, number: int, address: str = "out") -> list[str]:
+        """Wait for so many answers; their correlation ids."""
+        await until(lambda: len(self.answers(address)) >= number)
+        await pause()
+        return self.correlations(address)
+
+    def unsettled(self, source: int = 0) -> int:
+        """What the broker still waits for."""
+        queue = self.broker._queues[self.connection.id, source]
+        return len(queue.waiting) + sum(map(len, queue.unsettled.values()))
+
+    def up(self) -> float | None:
+        return self.site.monitor.registry.get_sample_value("connectivity_connection_up", {"connection": "site"})
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [turn(number, correlation_id=str(number)) for number in numbers]
+
+
+def with_broker(monkeypatch: pytest.MonkeyPatch, made: BrokerType) -> None:
+    for place in (module, carried):
+        monkeypatch.setattr(place, "load_broker", lambda _name: made)

@@ -1,0 +1,96 @@
+"""A client of searches over a site without brokers: it subscribes, requests, and keeps what it is told.
+
+searcher = Searcher(site)
+key = await searcher.subscribe('eq(attributes/room,"hall")', "size(3)")
+await searcher.request(key, 5)
+searcher.pages(key)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.in_process.service import Site, command, policy, searching, until
+
+_ENDS = "complete", "failed"
+
+
+class Searcher:
+    """One client; what it says comes in by `source`."""
+
+    def __init__(self, site: Site, source: int = 0) -> None:
+        self.site = site
+        self._source = source
+        self._number = 0
+
+    async def subscribe(
+        self, filter: str | None = None, options: str | None = None, *, fields: str | None = None, **more: Any
+    ) -> str:
+        """Subscribe; the id that `created` names. Keywords are further members of the value."""
+        self._number += 1
+        value = {"filter": filter, "options": options, **more}
+        correlation = f"sub-{self._source}-{self._number}"
+        payload = searching("subscribe", value, correlation_id=correlation)
+        if fields is not None:
+            payload = payload[:-1] + f', "fields": "{fields}"}}'.encode()
+        self.site.deliver(payload, source=self._source)
+        await until(lambda: any(each["headers"]["correlation-id"] == correlation for each in self.site.answers()))
+        (created,) = [each for each in self.site.answers() if each["headers"]["correlation-id"] == correlation]
+        assert created["topic"] == "_/_/things/twin/search/created"
+        key: str = created["value"]["subscriptionId"]
+        return key
+
+    def ask(self, key: str, demand: Any = 1, *, correlation: str = "req") -> None:
+        """Request, and wait for nothing."""
+        value = {"subscriptionId": key, "demand": demand}
+        self.site.deliver(searching("request", value, correlation_id=correlation), source=self._source)
+
+    async def request(self, key: str, demand: Any = 1) -> list[Any]:
+        """Request, and wait for so many pages or an end; the pages so far."""
+        before = len(self.pages(key))
+        self.ask(key, demand)
+        await until(lambda: len(self.pages(key)) == before + demand or self.end(key) is not None)
+        return self.pages(key)
+
+    async def all(self, filter: str | None = None, options: str | None = "size(200)", **more: Any) -> list[str]:
+        """The ids of everything that is found, in order."""
+        key = await self.subscribe(filter, options, **more)
+        self.ask(key, 1000)
+        await until(lambda: self.end(key) is not None)
+        assert self.end(key) == "complete", self.failure(key)
+        return [thing["thingId"] for page in self.pages(key) for thing in page]
+
+    def cancel(self, key: str) -> None:
+        self.site.deliver(searching("cancel", {"subscriptionId": key}), source=self._source)
+
+    # what was said
+
+    def events(self, key: str) -> list[dict[str, Any]]:
+        """Everything about one subscription, oldest first."""
+        about = [each for each in self.site.answers() if "/search/" in each["topic"]]
+        return [each for each in about if each["value"]["subscriptionId"] == key]
+
+    def said(self, key: str) -> list[str]:
+        """The actions of its events."""
+        return [each["topic"].rpartition("/")[2] for each in self.events(key)]
+
+    def pages(self, key: str) -> list[list[dict[str, Any]]]:
+        return [each["value"]["items"] for each in self.events(key) if "items" in each["value"]]
+
+    def end(self, key: str) -> str | None:
+        """How it has ended."""
+        return next((action for action in self.said(key) if action in _ENDS), None)
+
+    def failure(self, key: str) -> dict[str, Any]:
+        """The error that it last ended with."""
+        return [each["value"]["error"] for each in self.events(key) if "error" in each["value"]][-1]
+
+
+async def has_thing(site: Site, name: str, document: dict[str, Any] | None = None, **policies: Any) -> None:
+    """Make a thing of the site; with `policy=` these entries instead of the owner's."""
+    entries = policies.get("policy") or policy("acme:owner")
+    value = {**(document or {}), "_policy": entries}
+    before = len(site.link.published)
+    site.deliver(command("create", value=value, name=name))
+    await until(lambda: len(site.link.published) > before)
+    assert site.answers()[before]["status"] == 201, site.answers()[before]

@@ -1,0 +1,446 @@
+"""The service's inside without brokers: a site of lamps, its policy, deliveries made by hand, a store whose disk obeys.
+
+site = Site()
+await site.has_lamp()
+delivery = site.deliver(command("modify", "/attributes/on", True))
+await site.settled(delivery)
+site.answers()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+from connectivity.aggregating import open_search
+from connectivity.arrivals import Arrival, read
+from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
+from connectivity.desks import Means, open_desks
+from connectivity.dispatch import Dispatcher
+from connectivity.errors import ConnectivityError
+from connectivity.feeds import Feed
+from connectivity.following import Following
+from connectivity.history import HistoryFeed
+from connectivity.inbound import Reader
+from connectivity.members import Member
+from connectivity.model import Connection
+from connectivity.monitor import Monitor
+from connectivity.outbound import routes_of
+from connectivity.outbox import Outbox
+from connectivity.scripts.host import ScriptHost
+from connectivity.searching import Reading, Searching
+from connectivity.store import Store, StoreOptions
+from connectivity.streams import Bounds, Streams
+from connectivity.targets import TargetRoute
+from connectivity.twins.decide import Decider
+from connectivity.twins.streaming import may_stream
+from mappings.envelope import Envelope
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.signals import DeskQuery, Event, FollowQuery, SearchQuery, Subscribe
+from spark_store.cold import Cold
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import Journal, SqliteJournal
+from spark_store.memory import MemoryJournal
+from spark_store.records import Change, DeliveryName, Snapshot
+from spark_store.search import SqliteSearch
+from tests.support.clock import Clock
+from tests.support.in_process.fakes import Link
+from tests.support.in_process.session_rows import KeptRows
+from tests.support.in_process.slow_search import SlowSearch
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from connectivity.tracing import Tracing
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+OWNER = "acme:owner"
+TWINS = (EntityType.THING, EntityType.POLICY)
+HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
+
+_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
+
+
+def policy(*owners: str) -> dict[str, Any]:
+    """A policy in which each of these may do everything."""
+    resources = {"thing:/": _ALL, "policy:/": _ALL, "message:/": _ALL}
+    return {"entries": {"OWNER": {"subjects": {owner: {"type": "test"} for owner in owners}, "resources": resources}}}
+
+
+def document(topic: str, path: str = "/", value: Any = ..., **headers: Any) -> bytes:
+    """A message of the Ditto protocol. Keywords are headers, with `_` for `-`."""
+    message: dict[str, Any] = {
+        "topic": topic,
+        "path": path,
+        "headers": {name.replace("_", "-"): header for name, header in headers.items()},
+    }
+    if value is not ...:
+        message["value"] = value
+    return json.dumps(message).encode()
+
+
+def command(action: str, path: str = "/", value: Any = ..., *, name: str = "lamp-7", **headers: Any) -> bytes:
+    """A command on a thing of the site."""
+    return document(f"acme.site/{name}/things/twin/commands/{action}", path, value, **headers)
+
+
+def creation(name: str = "lamp-7", *owners: str, **headers: Any) -> bytes:
+    return command("create", value={"_policy": policy(*(owners or (OWNER,)))}, name=name, **headers)
+
+
+def turn(on: Any, **headers: Any) -> bytes:
+    return command("modify", "/attributes/on", on, **headers)
+
+
+def streaming(action: str, value: Any = ..., *, name: str = "lamp-7", **headers: Any) -> bytes:
+    """A command of a streaming subscription."""
+    return document(f"acme.site/{name}/things/twin/streaming/{action}", value=value, **headers)
+
+
+def searching(action: str, value: Any = ..., **headers: Any) -> bytes:
+    """A command of a search subscription."""
+    return document(f"_/_/things/twin/search/{action}", value=value, **headers)
+
+
+def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
+    """A source that answers at `out`, unless `replyTarget` says otherwise."""
+    return {
+        "addresses": [address],
+        "authorizationContext": list(subjects or (OWNER,)),
+        "replyTarget": {"address": "out"},
+        **more,
+    }
+
+
+def target(*topics: str, **more: Any) -> dict[str, Any]:
+    """A target at `events` of one who may read everything."""
+    return {"address": "events", "topics": list(topics), "authorizationContext": [OWNER], **more}
+
+
+def connection(*sources: Mapping[str, Any], **more: Any) -> Connection:
+    """A connection to the broker inside the process."""
+    return Connection.model_validate(
+        {
+            "id": "site",
+            "connectionType": "memory",
+            "connectionStatus": "open",
+            "uri": "memory://site:1",
+            "sources": list(sources or (source(),)),
+            **more,
+        }
+    )
+
+
+class Disk(MemoryJournal):
+    """A journal whose commits wait while it `is_held`, fail while it is `full`, and whose reads fail while `unreadable`.
+
+    With `loses_answers` a commit is carried out and then fails. `rejected`: texts that no value may hold.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open_gate = threading.Event()
+        self._open_gate.set()
+        self.full = self.unreadable = self.loses_answers = False
+        self.rejected: set[bytes] = set()
+        self.commits = self.probes = 0
+
+    @property
+    def is_held(self) -> bool:
+        return not self._open_gate.is_set()
+
+    def hold(self) -> None:
+        self._open_gate.clear()
+
+    def release(self) -> None:
+        self._open_gate.set()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            for event in change.events:
+                if any(text in (event.value or b"") for text in self.rejected):
+                    raise ValueError(f"{event.value!r} cannot be stored")
+        super().write(changes)
+
+    def commit(self) -> None:
+        self.commits += 1
+        assert self._open_gate.wait(10)
+        if self.full:
+            self.rollback()
+            raise StoreUnavailable("the disk is full")
+        super().commit()
+        if self.loses_answers:
+            self.loses_answers = False
+            raise StoreUnavailable("the answer of the disk is lost")
+
+    def probe(self) -> None:
+        self.probes += 1
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+        super().probe()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        self._check_readable()
+        return super().snapshot(entity)
+
+    def newest_seq(self) -> int:
+        self._check_readable()
+        return super().newest_seq()
+
+    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
+        self._check_readable()
+        return super().answer(name, since)
+
+    def _check_readable(self) -> None:
+        if self.unreadable:
+            raise StoreUnavailable("a page cannot be read")
+
+
+class Site:
+    """One connection from reader to outbox, over a link that confirms by itself unless `confirms` is false."""
+
+    made: ClassVar[list[Site]] = []
+    """Those that are to be closed."""
+
+    def __init__(
+        self,
+        *sources: Mapping[str, Any],
+        journal: Journal | None = None,
+        decider: Callable[[Store], Decider] | None = None,
+        beside: Site | None = None,
+        cold: Callable[[], Cold] | None = None,
+        tracing: Tracing | None = None,
+        kept: KeptRows | None = None,
+        **more: Any,
+    ) -> None:
+        """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake.
+
+        `tracing` makes its spans. `kept`: what of sessions is kept already.
+        """
+        self.now = NOW
+        self.journal = beside.journal if beside is not None else journal or Disk()
+        if beside is not None:
+            self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
+            self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
+            self.searching, self.following, self.desks = beside.searching, beside.following, beside.desks
+            self.kept = beside.kept
+        else:
+            self.store = Store(self.journal, HASTY, cold=cold)
+            self.clock = Clock()
+            self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
+            self.search = SlowSearch(self.journal)
+            self.searching = Searching(self.store, self.decider.world, lambda: NOW, self._open_search)
+            self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
+            self.following = Following(self.store, clock=self.clock.now)
+            self.kept = kept or KeptRows()
+            self.kept.queue = lambda: self.store.take(lambda: None)
+            means = Means(self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of)
+            self.desks = open_desks(means)
+            self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.desks)
+            self.monitor = Monitor()
+            self.monitor.watch_subscriptions(lambda: self.streams)
+        self.outbox = Outbox()
+        self.link = ConfirmingLink()
+        self.outbox.attach(self.link)
+        self.connection = connection(*sources, **more)
+        meter = self.monitor.meter(self.connection.id)
+        self.host = host = ScriptHost()
+        tracer = tracing.of(self.connection) if tracing is not None else None
+        self.readers = [
+            Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer))
+            for index in range(len(self.connection.sources))
+        ]
+        self.targets = [
+            TargetRoute(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer)
+            for index in range(len(self.connection.targets))
+        ]
+        declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))
+        self.dispatcher.join(Member(self.connection, self.targets, declared))
+        self.routes = [route for reader in self.readers for route in reader.routes]
+        self.dispatcher.desks.opened(self.connection.id, self.routes)
+        self.postponed: list[Arrival] = []
+        self.outcomes: list[tuple[str | None, Outcome]] = []
+        self._number = 0
+        Site.made.append(self)
+
+    @property
+    def disk(self) -> Disk:
+        assert isinstance(self.journal, Disk)
+        return self.journal
+
+    def _open_search(self) -> Reading:
+        return SqliteSearch(self.journal.path) if isinstance(self.journal, SqliteJournal) else self.search
+
+    def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        if isinstance(signal.query, SearchQuery):
+            return open_search(self.searching, signal.query, signal.headers, subjects, 60.0)
+        query = signal.query
+        if isinstance(query, DeskQuery):
+            return cast("Feed | Fault", query.open())
+        fault = may_stream(query.entity, subjects, self.decider.world) if query.entity.type in TWINS else None
+        if fault is not None:
+            return fault
+        if isinstance(query, FollowQuery):
+            return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
+        return HistoryFeed.open(self.store, query, NOW)
+
+    async def follow(self) -> Self:
+        """Have the events of twins go to the targets of this connection, from now on or from where they were."""
+        await self.dispatcher.cursors.place(self.connection)
+        self.dispatcher.cursors.join(self.connection, self.targets)
+        return self
+
+    async def close(self) -> None:
+        """Let go of the disk and end the store's thread."""
+        if isinstance(self.journal, Disk):
+            self.journal.full = self.journal.unreadable = False
+            self.journal.release()
+        await self.host.close()
+        await self.searching.close()
+        await self.store.close()
+
+    # in
+
+    def delivery(self, payload: bytes, name: str | None = "", *, redelivered: bool = False, **headers: str) -> Delivery:
+        """A delivery with a name of its own, unless one is given; None for one that nothing names."""
+        self._number += 1
+        name = f"d{self._number}" if name == "" else name
+
+        def ended(_: Delivery, outcome: Outcome) -> None:
+            self.outcomes.append((name, outcome))
+
+        mapped = {key.replace("_", "-"): value for key, value in headers.items()}
+        return Delivery(Envelope(payload, mapped), "in", name, redelivered, ended)
+
+    def handle(self, *deliveries: Delivery, source: int = 0) -> None:
+        """Hand over one batch."""
+        self.dispatcher.handle(read(self.readers[source], deliveries), self.postponed.extend)
+
+    def deliver(self, *payloads: bytes, source: int = 0, **headers: str) -> list[Delivery]:
+        """Hand over one batch of these payloads."""
+        deliveries = [self.delivery(payload, **headers) for payload in payloads]
+        self.handle(*deliveries, source=source)
+        return deliveries
+
+    async def ask(self, payload: bytes, **options: Any) -> dict[str, Any]:
+        """The answer to one command."""
+        before = len(self.link.published)
+        self.deliver(payload, **options)
+        await until(lambda: len(self.link.published) > before)
+        return self.answers()[before]
+
+    async def redeliver(self, payload: bytes, name: str = "d2", **headers: str) -> dict[str, Any]:
+        """The answer to a marked redelivery."""
+        before = len(self.link.published)
+        self.handle(self.delivery(payload, name, redelivered=True, **headers))
+        await until(lambda: len(self.link.published) > before)
+        return self.answers()[before]
+
+    async def has_lamp(self, name: str = "lamp-7", *owners: str) -> None:
+        """Make a lamp, and forget that there was an answer."""
+        assert (await self.ask(creation(name, *owners)))["status"] == 201
+        await self.settled(1)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was published and settled so far."""
+        self.link.published.clear()
+        self.outcomes.clear()
+
+    # out
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Everything published, oldest first."""
+        return [json.loads(message.envelope.payload) for message in self.link.published]
+
+    def correlations(self) -> list[str]:
+        return [answer["headers"]["correlation-id"] for answer in self.answers()]
+
+    def statuses(self) -> list[int]:
+        return [answer["status"] for answer in self.answers()]
+
+    async def settled(self, number: int) -> list[str | None]:
+        """Wait until so many deliveries have ended, every one of them settled; their names."""
+        await until(lambda: len(self.outcomes) >= number)
+        assert {outcome for _, outcome in self.outcomes} == {Outcome.SETTLED}
+        return [name for name, _ in self.outcomes]
+
+    async def ended(self, number: int) -> list[Outcome]:
+        """Wait until so many deliveries have ended; what became of them."""
+        await until(lambda: len(self.outcomes) >= number)
+        return [outcome for _, outcome in self.outcomes]
+
+    def history(self, entity: EntityId = LAMP) -> list[Event]:
+        return self.journal.events(entity, 1, 2**62, 1000, 1 << 30)
+
+    def values(self, entity: EntityId = LAMP) -> list[Any]:
+        """The values that were written to a lamp, oldest first, without its creation."""
+        return [json.loads(event.value) for event in self.history(entity)[1:] if event.value is not None]
+
+    def count(self, direction: str, outcome: str) -> float:
+        """What `connectivity_deliveries_total` says."""
+        labels = {"connection": self.connection.id, "direction": direction, "outcome": outcome}
+        return self.monitor.registry.get_sample_value("connectivity_deliveries_total", labels) or 0.0
+
+
+class ConfirmingLink(Link):
+    """Confirms in the same turn, in order, unless told to wait, or refuses what it is given with `refuses`."""
+
+    def __init__(self, window: int = 100) -> None:
+        super().__init__(window)
+        self.confirms = True
+        self.refuses: ConnectivityError | None = None
+        self.lost: asyncio.Future[Any] | None = None
+
+    def publish(self, message: Any, done: Any) -> None:
+        super().publish(message, done)
+        if self.confirms:
+            self.confirm(error=self.refuses)
+
+
+class HoldingLink(ConfirmingLink):
+    """Confirms at once, except what goes to addresses in `held`. `heard`, by address, is called within `publish`."""
+
+    def __init__(self) -> None:
+        super().__init__(window=10_000)
+        self.by_address: defaultdict[str, list[Outgoing]] = defaultdict(list)
+        self.held: dict[str, list[Done]] = {}
+        self.heard: dict[str, Callable[[], None]] = {}
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        self.published.append(message)
+        self.by_address[message.address].append(message)
+        if (held := self.held.get(message.address)) is not None:
+            held.append(done)
+        else:
+            done(None)
+        if (heard := self.heard.get(message.address)) is not None:
+            heard()
+
+    def confirm_at(self, address: str) -> None:
+        """Confirm what is held back of an address, and is known to be so."""
+        ready, self.held[address] = self.held.get(address, []), []
+        for done in ready:
+            done(None)
+
+    def hold_no_more(self, address: str) -> None:
+        """Confirm what is held back of an address, and whatever follows at once."""
+        for done in self.held.pop(address, ()):
+            done(None)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what is a matter of milliseconds."""
+    await wait_until(condition, poll=0.0005)
+
+
+async def pause(turns: int = 50) -> None:
+    """Let everything run that can run without waiting for anybody."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

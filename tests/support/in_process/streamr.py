@@ -1,0 +1,181 @@
+"""A site whose sources speak the Streamr protocol: a stream `tank`, its policy, its clients.
+
+tank = await Tank.filled()
+tank.ask("a", subscribe())
+await tank.frames("a", 1)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Self
+
+from mappings.ids import EntityId
+from mappings.streamr.access import fingerprint
+from mappings.streamr.names import partition_of
+from tests.support.in_process.service import Site, command, pause, until
+
+KEY, WRITER, OTHER = "K", "W", "O"
+"""The keys of one who may read and write `tank`, of one who may only write it, and of one who may nothing."""
+
+OPERATOR = "acme:operator"
+PUBLIC = "commons"
+_READ_AND_WRITE = {"grant": ["READ", "WRITE"], "revoke": []}
+
+Frame = list[Any]
+
+
+def options(**more: Any) -> dict[str, Any]:
+    return {
+        "streams": {
+            "tank": {"policyId": "acme.site:tanks"},
+            "tanks": {"policyId": "acme.site:tanks", "partitions": 4},
+            "pair": {"policyId": "acme.site:tanks", "partitions": 2},
+            "many": {"policyId": "acme.site:tanks", "partitions": 10},
+            PUBLIC: {"policyId": "acme.site:tanks"},
+            **{f"tank-{kind}": {"policyId": "acme.site:tanks"} for kind in ("mqtt", "mqtt-5", "amqp-091", "kafka")},
+        },
+        "authKeys": {"pump": fingerprint(KEY), "gauge": fingerprint(WRITER), "nobody": fingerprint(OTHER)},
+        **more,
+    }
+
+
+def definition(**more: Any) -> dict[str, Any]:
+    return {"tanks": {"mappingEngine": "Streamr", "options": options(**more)}}
+
+
+def policy() -> dict[str, Any]:
+    """Who may what: the key's holder everything, the writer write, anybody read the public stream."""
+
+    def entry(subject: str, **resources: dict[str, Any]) -> dict[str, Any]:
+        return {"subjects": {subject: {"type": "test"}}, "resources": resources}
+
+    return {
+        "policyId": "acme.site:tanks",
+        "entries": {
+            "operator": entry(OPERATOR, **{"policy:/": _READ_AND_WRITE, "thing:/": _READ_AND_WRITE}),
+            "pump": entry("streamr:pump", **{"stream:/": _READ_AND_WRITE}),
+            "gauge": entry("streamr:gauge", **{"stream:/": {"grant": ["WRITE"], "revoke": []}}),
+            "public": entry("streamr:anonymous", **{f"stream:/{PUBLIC}": {"grant": ["READ"], "revoke": []}}),
+        },
+    }
+
+
+def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
+    """A source whose requests say where they are answered."""
+    return {
+        "addresses": [address],
+        "authorizationContext": list(subjects or (OPERATOR,)),
+        "payloadMapping": ["tanks"],
+        "replyTarget": {"address": "{{ header:reply-to }}"},
+        **more,
+    }
+
+
+OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OPERATOR], "replyTarget": {"address": "out"}}
+
+
+class Tank(Site):
+    """A connection of clients, each of them known by the address at which it is answered."""
+
+    def __init__(self, *sources: dict[str, Any], **more: Any) -> None:
+        """`options` are those of the mapping."""
+        mapping = definition(**more.pop("options", {}))
+        super().__init__(*(sources or (source(),)), OWNER_SOURCE, mappingDefinitions=mapping, **more)
+
+    @classmethod
+    async def filled(cls, *sources: dict[str, Any], messages: int = 0, **more: Any) -> Self:
+        """With its policy, and so many messages in `tank`: `{"n":1}`, `{"n":2}` …"""
+        tank = cls(*sources, **more)
+        made = await tank.ask_ditto(
+            command("create", value=policy(), name="tanks").replace(b"things/twin", b"policies")
+        )
+        assert made["status"] == 201, made
+        await tank.publish(messages)
+        tank.forget()
+        return tank
+
+    async def ask_ditto(self, payload: bytes) -> dict[str, Any]:
+        """The answer to a command of the operator, whoever else is sent something meanwhile."""
+        before = len(self.told())
+        self.deliver(payload, source=len(self.readers) - 1)
+        await until(lambda: len(self.told()) > before)
+        return self.told()[before]
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the operator was sent so far."""
+        return [json.loads(each.envelope.payload) for each in self.link.published if each.address == "out"]
+
+    async def publish(self, count: int, stream: str = "tank", first: int = 1) -> None:
+        """Publish messages, and wait until they are durable."""
+        before = len(self.outcomes)
+        requests = [publish(json.dumps({"n": number}), stream=stream) for number in range(first, first + count)]
+        self.say(None, *requests)
+        await until(lambda: len(self.outcomes) == before + count)
+
+    def say(self, address: str | None, *requests: dict[str, Any] | bytes, source: int = 0, **headers: str) -> None:
+        """Requests of the client at this address, in one batch; None: it says nowhere to answer."""
+        told = {} if address is None else {"reply_to": address}
+        payloads = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in requests]
+        self.deliver(*payloads, source=source, **told, **headers)
+
+    def heard(self, address: str) -> list[Frame]:
+        """What was sent to an address so far."""
+        return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
+
+    async def frames(self, address: str, number: int) -> list[Frame]:
+        """Wait for so many frames at an address; there are no more."""
+        await until(lambda: len(self.heard(address)) >= number)
+        await pause()
+        found = self.heard(address)
+        assert len(found) == number, found
+        return found
+
+    async def asked(self, address: str, request: dict[str, Any] | bytes, number: int = 1, **more: Any) -> list[Frame]:
+        """What a client is sent because of a request: so many frames."""
+        before = len(self.heard(address))
+        self.say(address, request, **more)
+        return (await self.frames(address, before + number))[before:]
+
+    def stored(self, stream: str = "tank", partition: int = 0) -> Sequence[str]:
+        """The contents of a partition, oldest first."""
+        entity: EntityId = partition_of(stream, partition)
+        return [json.loads(event.value or b"null") for event in self.history(entity)]
+
+
+def publish(content: Any = '{"v":1}', key: str | None = KEY, **more: Any) -> dict[str, Any]:
+    return {"type": "publish", "stream": "tank", "authKey": key, "msg": content, **more}
+
+
+def subscribe(key: str | None = KEY, **more: Any) -> dict[str, Any]:
+    return {"type": "subscribe", "stream": "tank", "authKey": key, **more}
+
+
+def unsubscribe(**more: Any) -> dict[str, Any]:
+    return {"type": "unsubscribe", "stream": "tank", **more}
+
+
+def resend(sub: Any = "a", key: str | None = KEY, **more: Any) -> dict[str, Any]:
+    return {"type": "resend", "stream": "tank", "authKey": key, "sub": sub, **more}
+
+
+def subscribed(stream: str = "tank", partition: int = 0) -> Frame:
+    return [0, 2, "", {"stream": stream, "partition": partition}]
+
+
+def unsubscribed(stream: str = "tank", partition: int = 0) -> Frame:
+    return [0, 3, "", {"stream": stream, "partition": partition}]
+
+
+def error(frame: Frame) -> dict[str, Any]:
+    """What an error frame says."""
+    layer, type, sub, said = frame
+    assert (layer, type, sub) == (0, 7, ""), frame
+    assert isinstance(said, dict)
+    return said
+
+
+def offsets(frames: Sequence[Frame], type: int = 0) -> list[int]:
+    """The offsets of the messages in frames of a type."""
+    return [frame[3][5] for frame in frames if frame[1] == type]

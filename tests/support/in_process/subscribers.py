@@ -1,0 +1,551 @@
+"""Subscribers of one lamp over each wire protocol, and on the engine itself: what they ask for, and what they are told.
+
+Those of a search want all lamps instead, one by one, and their `attributes/n` counts as a revision does.
+
+    pier = await Pier.filled(monkeypatch, revisions=10)
+    subscriber = await somebody(pier, "ReactiveStreamsIO").subscribe(demand=3)
+    await subscriber.request(2)
+    subscriber.elements
+
+They are alike, so that the rules of reactive streams are told once for all of them. A client of Streamr says no demand: what
+the broker has confirmed is asked for again, so the messages to it are held back until `request`, and its first demand is
+the window of its session.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Self
+
+from connectivity.feeds import NOTHING, Feed
+from connectivity.history import HistoryFeed
+from connectivity.lanes import Ended, Posting
+from connectivity.streamr import live, resending
+from connectivity.streams import Peer
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.frames import (
+    CORE,
+    Frame,
+    Goodbye,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnSubscribe,
+    ServerHello,
+    encode,
+)
+from mappings.reactive_streams_io.frames import Cancel as CancelFrame
+from mappings.reactive_streams_io.frames import Request as RequestFrame
+from mappings.reactive_streams_io.frames import Subscribe as SubscribeFrame
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.reasons import read
+from mappings.signals import (
+    Cancel,
+    Complete,
+    Created,
+    DeskQuery,
+    Ending,
+    Failed,
+    FollowQuery,
+    HistoryQuery,
+    Kind,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
+from mappings.streamr.frames import FrameType
+from tests.support.in_process.all_protocols import KEY, OTHER_KEY, Pier
+from tests.support.in_process.service import (
+    LAMP,
+    OWNER,
+    pause,
+    searching,
+    streaming,
+    until,
+)
+
+UNBOUNDED = 2**63 - 1
+_STATUSES = {Ending.NOT_FOUND: 404, Ending.IDLE: 408}
+
+
+class Wanted(NamedTuple):
+    """What somebody subscribes to: the history of a thing from a revision on, or what happens from now on."""
+
+    entity: EntityId
+    first: int | None
+    follow: bool
+
+
+class Sign(Enum):
+    BEGUN = "onSubscribe"
+    ELEMENT = "onNext"
+    COMPLETE = "onComplete"
+    FAILED = "onError"
+
+
+class Told(NamedTuple):
+    """What a subscriber was told: `number` is the revision of an element, the status of a failure."""
+
+    sign: Sign
+    number: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.sign.value} {self.number}"
+
+
+BEGUN, COMPLETE = Told(Sign.BEGUN), Told(Sign.COMPLETE)
+
+
+def elements(*revisions: int) -> list[Told]:
+    return [Told(Sign.ELEMENT, revision) for revision in revisions]
+
+
+class Subscriber(ABC):
+    """One subscription of one who speaks a wire protocol."""
+
+    protocol: ClassVar[str]
+    says_demand: ClassVar[bool] = True
+    """Whether a client of the protocol says how many elements it wants."""
+    needs_request: ClassVar[bool] = False
+    """Whether no end is told before the first request."""
+    knows_empty: ClassVar[bool] = True
+    """Whether it is known before anything is wanted that there is nothing."""
+    begins_refused: ClassVar[bool] = True
+    """Whether a subscription begins even where it fails at once, or is complete."""
+    answers_late: ClassVar[bool] = False
+    """Whether a request that comes too late is answered with a failure of its own."""
+
+    def __init__(self, pier: Pier, address: str, number: int, subject: str) -> None:
+        """`number` is what the subscription is called, on the wire too where its client has a name for it."""
+        self.pier = pier
+        self.address = address
+        self.number = number
+        self.subject = subject
+
+    def __repr__(self) -> str:
+        return f"<{self.protocol} subscriber at {self.address}, told {self.told[-5:]}>"
+
+    async def subscribe(
+        self, demand: int = 0, *, first: int | None = None, thing: str = "lamp-7", follow: bool = False
+    ) -> Self:
+        """To the history of a lamp, from this revision on, or to what happens from now on."""
+        self._subscribe(demand, Wanted(EntityId(EntityType.THING, "acme.site", thing), first, follow))
+        await pause()
+        return self
+
+    async def request(self, demand: int) -> None:
+        self.ask(demand)
+        await pause()
+
+    async def cancel(self) -> None:
+        self._cancel()
+        await pause()
+
+    async def confirmed(self) -> None:
+        """The broker confirms everything that is sent to it, from now on and of before."""
+        await pause()
+
+    async def exhausted(self) -> None:
+        """Ask until there is no more."""
+        while not self.is_over:
+            await self.request(3)
+
+    async def has(self, number: int) -> None:
+        """Wait for so many elements."""
+        await until(lambda: len(self.elements) >= number)
+
+    async def ended(self) -> None:
+        """Wait for the end."""
+        await until(lambda: self.is_over)
+        await pause()
+
+    async def heard(self, *told: Told) -> None:
+        """Wait for exactly this, from the beginning."""
+        await until(lambda: len(self.told) >= len(told))
+        await pause()
+        assert self.told == list(told), f"{self.told} is not {list(told)}"
+
+    def upon_each(self, heard: Callable[[], None]) -> None:
+        """Call this within the call that brings something, from now on, before whatever else is done then."""
+        former = self.pier.holding.heard.get(self.address)
+
+        def both() -> None:
+            heard()
+            if former is not None:
+                former()
+
+        self.pier.holding.heard[self.address] = both
+
+    def request_one_upon_each(self) -> None:
+        """From now on, ask for one element more as soon as one comes, within the very call that brings it."""
+        seen = 0
+
+        def heard() -> None:
+            nonlocal seen
+            new, seen = len(self.elements) - seen, len(self.elements)
+            for _ in range(new):
+                self.ask(1)
+
+        self.upon_each(heard)
+
+    async def refused(self, demand: int) -> Self:
+        """Subscribe to what a stranger cannot have."""
+        return await self.subscribe(demand)
+
+    @property
+    def is_over(self) -> bool:
+        return any(told.sign in (Sign.COMPLETE, Sign.FAILED) for told in self.told)
+
+    @property
+    def orders(self) -> set[str | None]:
+        """What keeps the order of its messages on the way, each of them."""
+        return {each.order for each in self.pier.holding.by_address[self.address]}
+
+    @property
+    @abstractmethod
+    def told(self) -> list[Told]:
+        """What it was told so far."""
+
+    @property
+    def elements(self) -> list[int]:
+        """The revisions that it was told of so far."""
+        return [told.number for told in self.told if told.sign is Sign.ELEMENT]
+
+    @property
+    def signs(self) -> list[Sign]:
+        """What it was told so far, each kind once in a row."""
+        signs = [told.sign for told in self.told]
+        return [sign for at, sign in enumerate(signs) if at == 0 or signs[at - 1] is not sign]
+
+    @abstractmethod
+    def _subscribe(self, demand: int, wanted: Wanted) -> None: ...
+
+    @abstractmethod
+    def ask(self, demand: int) -> None:
+        """Request, and wait for nothing."""
+
+    @abstractmethod
+    def _cancel(self) -> None: ...
+
+    @abstractmethod
+    def meddle(self, other: Subscriber) -> None:
+        """Request of another one's subscription, and cancel it, as if it were one's own."""
+
+    def _say(self, payload: bytes) -> None:
+        """One message of this client."""
+        source = next(
+            index
+            for index, source in enumerate(self.pier.connection.sources)
+            if source.addresses == (f"{self.protocol}/{self.subject}",)
+        )
+        self.pier.deliver(payload, source=source, reply_to=self.address)
+
+    @property
+    def _payloads(self) -> list[bytes]:
+        return [each.envelope.payload for each in self.pier.holding.by_address[self.address]]
+
+
+class Engine(Subscriber):
+    """The engine, asked by hand."""
+
+    protocol = "engine"
+    answers_late = True
+
+    def __init__(self, pier: Pier, address: str, number: int, subject: str) -> None:
+        super().__init__(pier, address, number, subject)
+        self.connection_id = pier.connection.id
+        self.terminal_needs_request = False
+        self._peer = Peer(self, (subject,), address, has_session=True)
+        self._kind = Kind.HISTORY
+        self._told: list[Told] = []
+
+    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting:
+        match signal:
+            case Created():
+                self._told.append(BEGUN)
+            case Next():
+                self._told += elements(*(event.revision for event in signal.elements))
+            case Complete():
+                self._told.append(COMPLETE)
+            case Failed(reason=Fault(status)):
+                self._told.append(Told(Sign.FAILED, status))
+            case Failed(reason=Ending() as ending):
+                self._told.append(Told(Sign.FAILED, _STATUSES.get(ending, 400)))
+        posting = Posting(1, ended)
+        posting.take()
+        posting.confirm(None)
+        if (heard := self.pier.holding.heard.get(self.address)) is not None:
+            heard()
+        return posting
+
+    @property
+    def told(self) -> list[Told]:
+        return list(self._told)
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        self._kind = Kind.LIVE if wanted.follow else Kind.HISTORY
+        query = FollowQuery(wanted.entity) if wanted.follow else HistoryQuery(wanted.entity, wanted.first or 0)
+
+        def found() -> Feed | Fault:
+            feed = self.pier.streams.open_feed(Subscribe(self._kind, query, {}), (self.subject,))
+            return NOTHING if isinstance(feed, HistoryFeed) and feed.is_empty else feed
+
+        asked = DeskQuery(found, wanted.entity)
+        self.pier.streams.subscribe(Subscribe(self._kind, asked, {}, str(self.number), demand), self._peer)
+
+    def ask(self, demand: int) -> None:
+        self.pier.streams.request(Request(self._kind, str(self.number), demand, {}), self._peer)
+
+    def _cancel(self) -> None:
+        self.pier.streams.cancel(Cancel(self._kind, str(self.number), {}), self._peer)
+
+    def meddle(self, other: Subscriber) -> None:
+        for peer in (self._peer, Peer(self, (self.subject,), other.address)):
+            self.pier.streams.request(Request(self._kind, str(other.number), 3, {}), peer)
+            self.pier.streams.cancel(Cancel(self._kind, str(other.number), {}), peer)
+
+
+class Ditto(Subscriber):
+    """Streaming subscriptions of the Ditto protocol. There are none to what happens from now on."""
+
+    protocol = "Ditto"
+    say = staticmethod(streaming)
+    needs_request = True
+    answers_late = True
+
+    @property
+    def told(self) -> list[Told]:
+        return [
+            self._read(message["topic"].rpartition("/")[2], message["value"])
+            for message in map(json.loads, self._payloads)
+            if message["headers"]["correlation-id"] == str(self.number)
+        ]
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        assert not wanted.follow
+        query = {"fromHistoricalRevision": wanted.first or 0}
+        name = wanted.entity.name
+        self._say(streaming("subscribeForPersistedEvents", query, name=name, **self._headers))
+        if demand:
+            self.ask(demand)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"reply_to": self.address, "correlation_id": str(self.number)}
+
+    def ask(self, demand: int) -> None:
+        self._ask(self.id, demand)
+
+    def _cancel(self) -> None:
+        self._leave(self.id)
+
+    def meddle(self, other: Subscriber) -> None:
+        assert isinstance(other, Ditto)
+        self._ask(other.id, 3)
+        self._leave(other.id)
+
+    def _ask(self, id: str, demand: int) -> None:
+        self._say(self.say("request", {"subscriptionId": id, "demand": demand}, **self._headers))
+
+    def _leave(self, id: str) -> None:
+        self._say(self.say("cancel", {"subscriptionId": id}, **self._headers))
+
+    @property
+    def id(self) -> str:
+        messages = map(json.loads, self._payloads)
+        (created,) = [
+            message
+            for message in messages
+            if message["topic"].endswith("/created") and message["headers"]["correlation-id"] == str(self.number)
+        ]
+        return str(created["value"]["subscriptionId"])
+
+    def _read(self, action: str, value: dict[str, Any]) -> Told:
+        match action:
+            case "created":
+                return BEGUN
+            case "next":
+                return Told(Sign.ELEMENT, self._position(value))
+            case "complete":
+                return COMPLETE
+            case _:
+                return Told(Sign.FAILED, (value.get("error") or value)["status"])
+
+    def _position(self, value: dict[str, Any]) -> int:
+        return int(value["item"]["revision"])
+
+
+class DittoSearch(Ditto):
+    """Search subscriptions of the Ditto protocol, with pages of one thing."""
+
+    say = staticmethod(searching)
+
+    async def refused(self, demand: int) -> Self:
+        """Nobody is refused a search, so it is one that cannot be understood."""
+        return await self.subscribe(demand, thing="nothing")
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        query = {"filter": _filter(wanted), "options": "size(1),sort(+attributes/n)"}
+        self._say(searching("subscribe", query, **self._headers))
+        if demand:
+            self.ask(demand)
+
+    def _position(self, value: dict[str, Any]) -> int:
+        (item,) = value["items"]
+        return int(item["attributes"]["n"])
+
+
+def _filter(wanted: Wanted) -> str:
+    return "eq(" if wanted.entity != LAMP else f"ge(attributes/n,{wanted.first or 0})"
+
+
+class Streamr(Subscriber):
+    """Resends and subscriptions of Streamr: the events of the lamp as messages of a stream."""
+
+    protocol = "Streamr"
+    says_demand = False
+    begins_refused = False
+
+    @property
+    def told(self) -> list[Told]:
+        frames = [frame for frame in map(json.loads, self._payloads) if self._is_ours(frame)]
+        return [each for frame in frames for each in _streamr(FrameType(frame[1]), frame[3])]
+
+    def _is_ours(self, frame: list[Any]) -> bool:
+        """A frame of a resend names its `sub`; what is followed belongs to the session."""
+        sub = frame[2] or frame[3].get("sub", "") if isinstance(frame[3], dict) else frame[2]
+        return sub in ("", str(self.number))
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        self.pier.holding.held.setdefault(self.address, [])
+        self.pier.patch.setattr(live if wanted.follow else resending, "WINDOW", demand)
+        key = KEY if self.subject == OWNER else OTHER_KEY
+        request: dict[str, Any] = {"type": "subscribe", "stream": f"things/{wanted.entity}", "authKey": key}
+        if not wanted.follow:
+            request |= {"type": "resend", "sub": str(self.number), "resend_from": wanted.first or 0}
+        self._leave = {"type": "unsubscribe", "stream": request["stream"]} if wanted.follow else {"type": "disconnect"}
+        self._say(json.dumps(request).encode())
+
+    def ask(self, demand: int) -> None:
+        self.pier.holding.confirm_at(self.address)
+
+    async def confirmed(self) -> None:
+        self.pier.holding.hold_no_more(self.address)
+        await super().confirmed()
+
+    async def ended(self) -> None:
+        await self.confirmed()
+        await super().ended()
+
+    def _cancel(self) -> None:
+        """Leave: a resend ends with its session alone."""
+        self._say(json.dumps(self._leave).encode())
+
+    def meddle(self, other: Subscriber) -> None:
+        """A session is known by its address, so there is no way to name another one's."""
+        self.pier.holding.held.setdefault(self.address, [])
+        for request in ({"type": "unsubscribe"}, {"type": "resend", "sub": str(other.number), "resend_all": True}):
+            self._say(json.dumps({"stream": f"things/{LAMP}", "authKey": OTHER_KEY, **request}).encode())
+        self._say(b'{"type":"disconnect"}')
+
+
+def _streamr(type: FrameType, payload: Any) -> list[Told]:
+    match type:
+        case FrameType.SUBSCRIBED | FrameType.RESENDING:
+            return [BEGUN]
+        case FrameType.BROADCAST | FrameType.UNICAST:
+            return elements(payload[5])
+        case FrameType.RESENT | FrameType.NO_RESEND:
+            return [COMPLETE]
+        case FrameType.UNSUBSCRIBED:
+            return []
+        case FrameType.ERROR:
+            return [Told(Sign.FAILED, payload["status"])]
+
+
+class Rsio(Subscriber):
+    """Streams of reactive-streams-io."""
+
+    protocol = "ReactiveStreamsIO"
+
+    @property
+    def told(self) -> list[Told]:
+        told: list[Told] = []
+        for frame in self._frames:
+            match frame:
+                case OnSubscribe(self.number):
+                    told.append(BEGUN)
+                case OnNext(self.number, element):
+                    told += elements(self._position(json.loads(element)))
+                case OnComplete(self.number):
+                    told.append(COMPLETE)
+                case OnError(self.number, error):
+                    told.append(Told(Sign.FAILED, read(error).status))
+                case Goodbye(reason):
+                    raise AssertionError(f"a goodbye: {reason}")
+        return told
+
+    @property
+    def _frames(self) -> list[Frame]:
+        decoder = Decoder(Limits(), CORE | {0x02}, 0x02, {})
+        return [frame for payload in self._payloads for frame in decoder.feed(payload)]
+
+    def _subscribe(self, demand: int, wanted: Wanted) -> None:
+        asked = encode(SubscribeFrame(self._publisher(wanted), self.number, demand))
+        is_greeted = any(isinstance(frame, ServerHello) for frame in self._frames)
+        self._say(asked if is_greeted else bytes.fromhex("01 00 00") + asked)
+
+    def ask(self, demand: int) -> None:
+        self._say(encode(RequestFrame(self.number, demand)))
+
+    def _cancel(self) -> None:
+        self._say(encode(CancelFrame(self.number)))
+
+    def meddle(self, other: Subscriber) -> None:
+        self._say(bytes.fromhex("01 00 00") + encode(RequestFrame(other.number, 3)) + encode(CancelFrame(other.number)))
+
+    def _publisher(self, wanted: Wanted) -> str:
+        query = "" if wanted.first is None else f"?from={wanted.first}"
+        return f"things/{wanted.entity}/{'events' if wanted.follow else 'history'}{query}"
+
+    def _position(self, element: dict[str, Any]) -> int:
+        return int(element["revision"])
+
+
+class RsioSearch(Rsio):
+    """Searches of reactive-streams-io whose elements are things, found two at a time, and not before they are wanted."""
+
+    knows_empty = False
+
+    async def refused(self, demand: int) -> Self:
+        """Nobody is refused a search, so it is one that cannot be understood."""
+        return await self.subscribe(demand, thing="nothing")
+
+    def _publisher(self, wanted: Wanted) -> str:
+        return f"things/search?filter={_filter(wanted)}&options=size(2),sort(%2Battributes/n)&unit=thing"
+
+    def _position(self, element: dict[str, Any]) -> int:
+        return int(element["attributes"]["n"])
+
+
+PROTOCOLS: dict[str, type[Subscriber]] = {
+    "engine": Engine,
+    "Ditto": Ditto,
+    "Ditto search": DittoSearch,
+    "Streamr": Streamr,
+    "ReactiveStreamsIO": Rsio,
+    "ReactiveStreamsIO search": RsioSearch,
+}
+
+
+def somebody(pier: Pier, protocol: str, beside: Subscriber | None = None, subject: str = OWNER) -> Subscriber:
+    """Somebody new, at an address of his own, or in the session of somebody else."""
+    number = pier.next_number()
+    address = beside.address if beside is not None else f"at-{number}"
+    return PROTOCOLS[protocol](pier, address, number, subject)

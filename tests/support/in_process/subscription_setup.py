@@ -1,0 +1,77 @@
+"""Streams with feeds to order, one subscriber, and a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from connectivity.feeds import Feed
+from connectivity.streams import Bounds, Peer, Streams
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.signals import (
+    Cancel,
+    Created,
+    Failed,
+    HistoryQuery,
+    Kind,
+    Request,
+    Subscribe,
+)
+from tests.support.clock import Clock
+from tests.support.in_process.fakes import KeepingReply, ListFeed
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+READER = ("acme:reader",)
+NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
+
+
+class Bench:
+    """Streams with feeds to order, one subscriber, and a clock."""
+
+    def __init__(self, feed: Callable[[], Feed | Fault] = lambda: ListFeed(range(1, 102)), **bounds: Any) -> None:
+        self.clock = Clock()
+        self.reply = KeepingReply()
+        self.peer = Peer(self.reply, READER, "c-1")
+        self.opened: list[Feed | Fault] = []
+        self._feed = feed
+        self.streams = Streams(self._open, Bounds(**bounds), self.clock.now)
+
+    def _open(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
+        self.opened.append(self._feed())
+        return self.opened[-1]
+
+    def subscribe(self, correlation: str = "sub", **options: Any) -> str:
+        headers = {"correlation-id": correlation}
+        self.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), headers, **options), self.peer)
+        created = self.reply.signals[-1]
+        assert isinstance(created, Created)
+        return created.key
+
+    async def request(self, key: str, demand: int, correlation: str = "req", peer: Peer | None = None) -> None:
+        headers = {"correlation-id": correlation}
+        self.streams.request(Request(Kind.HISTORY, key, demand, headers, LAMP), peer or self.peer)
+        await self.settle()
+
+    def cancel(self, key: str, peer: Peer | None = None) -> None:
+        self.streams.cancel(Cancel(Kind.HISTORY, key, {"correlation-id": "can"}, LAMP), peer or self.peer)
+
+    async def settle(self) -> None:
+        """Let every task run until it waits for something that only the test can bring."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock a second at a time, sweeping as the service does."""
+        for _ in range(int(seconds)):
+            self.clock.advance(1)
+            self.streams.sweep()
+
+    def jump(self, seconds: float) -> None:
+        """Move the clock on, then sweep once: the loop was busy."""
+        self.clock.advance(seconds)
+        self.streams.sweep()
+
+    def failures(self) -> list[Any]:
+        return [signal.reason for signal in self.reply.signals if isinstance(signal, Failed)]

@@ -1,0 +1,222 @@
+"""A service whose only way in is a TCP door: all of it in this process, the callers bare sockets that speak in octets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self, cast
+
+from connectivity.desks.reactive_streams_io import RsioDesk
+from connectivity.lifecycle import Status
+from connectivity.model import Connection
+from connectivity.reactive_streams_io.counterparts import Counterpart
+from connectivity.reactive_streams_io.rooms import Room
+from connectivity.supervisor import Supervisor
+from connectivity.tcp.link import TcpLink
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.frames import CORE, Frame
+from mappings.reactive_streams_io.limits import Limits
+from tests.support.brokers import free_port
+from tests.support.in_process.reactive_streams_io import Quay, definition, octets
+from tests.support.in_process.running_connection import AT_ONCE
+from tests.support.in_process.service import NOW, OWNER
+from tests.support.in_process.websocket_listener import PATIENCE
+from tests.support.wait import wait_until
+
+SERVER_HELLO = "02 00 03 01 02 03"
+MARK = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 30 7f 00"
+"""A subscribe to nothing at all, as number 127."""
+MARKED = "81 7f 00 86 7f"
+MOST_READ = 1 << 20
+
+
+def document(port: int, **more: Any) -> dict[str, Any]:
+    """A connection that listens at a port."""
+    return {
+        "id": "landing",
+        "connectionType": "tcp",
+        "connectionStatus": "open",
+        "uri": f"tcp://127.0.0.1:{port}",
+        "mappingDefinitions": definition(),
+        "sources": [{"addresses": ["rsio"], "authorizationContext": [OWNER], "payloadMapping": ["rsio"]}],
+        **more,
+    }
+
+
+class Caller:
+    """A client: what it sends and what it has heard, as octets."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sizes: dict[int, int] | None = None
+    ) -> None:
+        """`sizes`: of elements of streams that go on."""
+        self.reader, self.writer = reader, writer
+        self.heard: list[Frame] = []
+        """What was read as frames."""
+        # A session that goes on has begun its streams elsewhere.
+        self._decoder = Decoder(Limits(), CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA9}, 0x02, sizes or {})
+
+    @classmethod
+    async def at(cls, port: int, sizes: dict[int, int] | None = None, **options: Any) -> Self:
+        made = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, **options), PATIENCE)
+        return cls(*made, sizes)
+
+    def say(self, *said: str | bytes | Frame) -> None:
+        self.writer.write(octets(*said))
+
+    async def say_slowly(self, said: str | bytes) -> None:
+        """One octet at a time."""
+        for octet in octets(said):
+            self.writer.write(bytes([octet]))
+            await self.writer.drain()
+            await asyncio.sleep(0)
+
+    def keeps_little(self) -> None:
+        """Let the system keep little of what this client has not read."""
+        squeeze(self.writer.transport)
+
+    async def take(self, number: int) -> bytes:
+        return await asyncio.wait_for(self.reader.readexactly(number), PATIENCE)
+
+    async def take_some(self, most: int) -> bytes:
+        """What is there, or comes next; so many octets at most. Raises EOFError when the other side has ended it."""
+        found = await asyncio.wait_for(self.reader.read(most), PATIENCE)
+        if not found:
+            raise EOFError("the other side has hung up")
+        return found
+
+    async def hears(self, expected: str | bytes) -> None:
+        """The next octets are these."""
+        wanted = octets(expected)
+        found = await self.take(len(wanted))
+        assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
+
+    async def hears_nothing_more(self) -> None:
+        """Whatever was said before has led to nothing else: what is asked for now is answered next."""
+        self.say(MARK)
+        await self.hears(MARKED)
+
+    async def framed(self, is_enough: Callable[[list[Frame]], bool]) -> list[Frame]:
+        """The next frames, until there are enough of them."""
+        found: list[Frame] = []
+        while not is_enough(found):
+            found += self._decoder.feed(await asyncio.wait_for(self.reader.read(MOST_READ), PATIENCE))
+        self.heard += found
+        return found
+
+    async def rest(self) -> bytes:
+        """Everything until the other side ends it; then this side does."""
+        said = await asyncio.wait_for(self.reader.read(), PATIENCE)
+        if not self.writer.is_closing():
+            self.writer.close()
+        return said
+
+    async def goodbye(self, reason: str = "") -> str:
+        """The next octets are a goodbye with a reason that begins so, and then the other side ends it; the reason."""
+        said = await self.rest()
+        assert said[:1] == b"\x03", said.hex(" ")
+        position = 2 if said[1] < 0x80 else 3
+        found = said[position:].decode()
+        assert len(found.encode()) == (said[1] & 0x7F) + (said[2] << 7 if position == 3 else 0)
+        assert found.startswith(reason), found
+        return found
+
+    async def leave(self) -> None:
+        self.writer.transport.abort()
+        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
+
+
+def squeeze(transport: asyncio.BaseTransport) -> None:
+    """Let the system keep little of what goes through a socket."""
+    own = transport.get_extra_info("socket")
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
+class Landing:
+    """A service with one door for streams. The site's clock is that of the sessions."""
+
+    def __init__(self, quay: Quay, **more: Any) -> None:
+        self.quay = quay
+        self.connection = Connection.model_validate(document(free_port(), **more))
+        self.port = self.connection.broker_uri.port
+        self.supervisor = Supervisor(
+            self.connection,
+            quay.dispatcher,
+            quay.store,
+            quay.monitor,
+            pauses=AT_ONCE,
+            # A piece of a stream is no message: the bound on those does not count.
+            max_payload=1000,
+            now=lambda: NOW,
+        )
+        self._callers: list[Caller] = []
+
+    @property
+    def link(self) -> TcpLink:
+        found = self.supervisor.clients[0].link
+        assert isinstance(found, TcpLink)
+        return found
+
+    async def open(self) -> None:
+        self.supervisor.open()
+        await wait_until(lambda: self.supervisor.status is Status.OPEN, PATIENCE)
+
+    async def caller(self, **options: Any) -> Caller:
+        """Somebody who has connected, and has heard nothing yet."""
+        made = await Caller.at(self.port, **options)
+        self._callers.append(made)
+        return made
+
+    async def greeted(self, hello: str = "01 00 00", **options: Any) -> Caller:
+        """Somebody with whom the hellos are done."""
+        made = await self.caller(**options)
+        made.say(hello)
+        await made.hears(SERVER_HELLO)
+        return made
+
+    @property
+    def clients(self) -> list[Counterpart]:
+        """Those who have a connection now."""
+        return [each for room in self._rooms for each in room._counterparts.values()]
+
+    async def keeps_only(self, number: int) -> None:
+        """Wait until so many callers are there, and nothing of anybody else is kept."""
+        link = self.link
+        await wait_until(lambda: len(link.peers) == len(link._sockets) == number, PATIENCE)
+        await wait_until(lambda: len(self.clients) == sum(len(room._at) for room in self._rooms) == number, PATIENCE)
+        assert sum(len(room._offers) for room in self._rooms) == number
+
+    @property
+    def _rooms(self) -> list[Room]:
+        return list(cast(RsioDesk, self.quay.dispatcher.desks.of("reactive_streams_io"))._rooms.values())
+
+    def keeps_little(self) -> None:
+        """Let the system keep little of what those who are there have not read."""
+        for peer in self.link.peers.values():
+            assert peer._transport is not None
+            squeeze(peer._transport)
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock of the sessions, and do what is due then."""
+        self.quay.clock.advance(seconds)
+        self.quay.dispatcher.desks.sweep()
+
+    async def close(self) -> None:
+        # Who is still there would be waited for.
+        for caller in self._callers:
+            await caller.leave()
+        await self.supervisor.close()
+        await self.quay.close()
+
+
+@asynccontextmanager
+async def landing(quay: Quay | None = None, **more: Any) -> AsyncIterator[Landing]:
+    made = Landing(quay or Quay(), **more)
+    try:
+        await made.open()
+        yield made
+    finally:
+        await made.close()

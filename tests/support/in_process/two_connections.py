@@ -1,0 +1,52 @@
+"""Two connections of one service, side by side: `site` asks, `other` declares a label and answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.in_process.service import Site, document, source, turn
+
+SEEN = "other:seen"
+MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages", "commands", "events"))
+NACKS = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}}
+
+
+def beside(site: Site, *targets: dict[str, Any], **more: Any) -> Site:
+    """Another connection, which declares `other:seen`."""
+    return Site(
+        source("in", declaredAcks=["{{ connection:id }}:seen"]), beside=site, id="other", targets=targets, **more
+    )
+
+
+def acknowledgement(
+    label: str = SEEN, status: int = 200, value: Any = ..., channel: str = "twin", **headers: Any
+) -> bytes:
+    headers.setdefault("correlation_id", "c-1")
+    return with_status(document(f"acme.site/lamp-7/things/{channel}/acks/{label}", value=value, **headers), status)
+
+
+def with_status(payload: bytes, status: int) -> bytes:
+    return json.dumps({**json.loads(payload), "status": status}).encode()
+
+
+def message(
+    subject: str = "blink", value: Any = ..., box: str = "inbox", name: str = "lamp-7", **headers: Any
+) -> bytes:
+    headers.setdefault("correlation_id", "c-1")
+    return document(f"acme.site/{name}/things/live/messages/{subject}", f"/{box}/messages/{subject}", value, **headers)
+
+
+def live(action: str, path: str = "/", value: Any = ..., **headers: Any) -> bytes:
+    headers.setdefault("correlation_id", "c-1")
+    return document(f"acme.site/lamp-7/things/live/commands/{action}", path, value, **headers)
+
+
+async def collected(*sources: dict[str, Any]) -> Site:
+    made = Site(*(sources or (source(**NACKS),)))
+    await made.has_lamp()
+    return made
+
+
+def asking(*labels: str, **headers: Any) -> bytes:
+    return turn(True, correlation_id="c-1", requested_acks=list(labels), **headers)

@@ -1,0 +1,153 @@
+"""Doors for tests: a link on a free port, with real clients of the library `websockets`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trustme
+from cryptography.hazmat.primitives import serialization
+from websockets.asyncio.client import ClientConnection, connect
+
+from connectivity.brokers import load_broker
+from connectivity.brokers.base import Delivery, Outgoing
+from connectivity.doors.lifetime import Times
+from connectivity.doors.link import DoorLink
+from connectivity.errors import ConnectivityError
+from connectivity.model import Connection
+from connectivity.websocket.link import WebSocketLink
+from mappings.envelope import Envelope
+from tests.contract.link import Publishing, Taker
+from tests.support.brokers import free_port
+
+PATIENCE = 30.0
+
+
+def token_entry(name: str, token: str) -> str:
+    """An entry of the option `tokens`."""
+    return f"{name}={hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def key_of(certificate: trustme.LeafCert) -> str:
+    """A certificate's key in the only form that connection documents take."""
+    key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def own(certificate: trustme.LeafCert) -> dict[str, str]:
+    """The certificate that a door shows, as its document says it."""
+    return {"type": "client-cert", "cert": certificate.cert_chain_pems[0].bytes().decode(), "key": key_of(certificate)}
+
+
+def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ssl.SSLContext:
+    """A client's TLS that trusts an authority, and shows a certificate."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if shown is not None:
+        shown.configure_cert(context)
+    return context
+
+
+def let_pass(link: DoorLink[Any], seconds: float) -> None:
+    """Let so many seconds pass for what is known of all sockets, then look at them as the door does each second."""
+
+    def earlier(at: float | None) -> float | None:
+        return None if at is None else at - seconds
+
+    for peer in list(link._sockets):
+        times: Times = peer.times
+        times.made, times.heard, times.spoke = times.made - seconds, times.heard - seconds, times.spoke - seconds
+        times.pinged, times.closing, times.stuck = earlier(times.pinged), earlier(times.closing), earlier(times.stuck)
+    link._sweep.cancel()
+    link._look()
+
+
+def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: Any) -> Connection:
+    """A connection that listens at a port, with one source at these paths."""
+    document = {
+        "id": "door",
+        "connectionType": "websocket",
+        "connectionStatus": "open",
+        "uri": f"ws://127.0.0.1:{port}",
+        "sources": [{"addresses": list(paths or ("/twins",)), "authorizationContext": ["lab:all"]}],
+        "specificConfig": options or {},
+        **more,
+    }
+    return Connection.model_validate(document)
+
+
+class Doorway:
+    """An open door, who takes its deliveries, and the clients that were made."""
+
+    def __init__(self, link: WebSocketLink, connection: Connection) -> None:
+        self.link, self.connection = link, connection
+        self.takers = [Taker(link, index) for index in range(len(connection.sources))]
+        self._clients: list[ClientConnection] = []
+
+    @property
+    def taker(self) -> Taker:
+        return self.takers[0]
+
+    @property
+    def port(self) -> int:
+        return self.connection.broker_uri.port
+
+    async def client(self, target: str = "/twins", **options: Any) -> ClientConnection:
+        scheme = options.pop("scheme", self.connection.broker_uri.scheme)
+        options = {"compression": None, "proxy": None, "open_timeout": PATIENCE, **options}
+        made = await connect(f"{scheme}://localhost:{self.port}{target}", **options)
+        self._clients.append(made)
+        return made
+
+    async def met(self, target: str = "/twins", **options: Any) -> tuple[ClientConnection, str]:
+        """A client that has said hello, and the id of its peer."""
+        client = await self.client(target, **options)
+        await client.send("hello")
+        [hello] = await self.take(1)
+        hello.settle()
+        return client, peer_of(hello)
+
+    async def take(self, count: int) -> list[Delivery]:
+        return await self.taker.take(count, PATIENCE)
+
+    async def say(self, address: str, *payloads: bytes, **headers: str) -> list[ConnectivityError | None]:
+        """Publish, and what became of it. Keywords are headers, with `_` for `-`."""
+        publishing = Publishing(self.link)
+        mapped = {name.replace("_", "-"): value for name, value in headers.items()}
+        publishing.give(*(Outgoing(address, Envelope(payload, mapped)) for payload in payloads))
+        return await publishing.all_done(PATIENCE)
+
+    async def end(self) -> None:
+        await self.link.close()
+        for client in self._clients:
+            # It may not be reading.
+            client.transport.abort()
+            await client.wait_closed()
+        await asyncio.gather(*(taker.task for taker in self.takers))
+
+
+def peer_of(delivery: Delivery) -> str:
+    """The id of who has sent it."""
+    found = delivery.envelope.header("reply-to")
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def opened(*paths: str, options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Doorway]:
+    connection = door(free_port(), *paths, options=options, **more)
+    connect_link = load_broker("websocket").connect
+    assert connect_link is not None
+    link = await connect_link(connection)
+    assert isinstance(link, WebSocketLink)
+    way = Doorway(link, connection)
+    try:
+        yield way
+    finally:
+        await way.end()

@@ -1,0 +1,72 @@
+"""A service whose only way in is a WebSocket door: all of it in this process, the clients real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from connectivity.lifecycle import Status
+from connectivity.supervisor import Supervisor
+from tests.support.brokers import free_port
+from tests.support.in_process.running_connection import AT_ONCE
+from tests.support.in_process.service import NOW, Site
+from tests.support.in_process.websocket_listener import PATIENCE, door
+from tests.support.wait import wait_until
+
+
+class House:
+    """A service with one door. `site` has another connection, by which twins can be changed without it."""
+
+    def __init__(self, site: Site, **more: Any) -> None:
+        self.site = site
+        self.port = free_port()
+        self.connection = door(self.port, **more)
+        self.supervisor = Supervisor(
+            self.connection,
+            site.dispatcher,
+            site.store,
+            site.monitor,
+            pauses=AT_ONCE,
+            max_payload=1 << 16,
+            now=lambda: NOW,
+        )
+        self._clients: list[ClientConnection] = []
+
+    async def open(self) -> None:
+        self.supervisor.open()
+        await wait_until(lambda: self.supervisor.status is Status.OPEN, PATIENCE)
+
+    async def client(self, target: str = "/twins", token: str | None = None) -> ClientConnection:
+        made = await connect(
+            f"ws://127.0.0.1:{self.port}{target}",
+            additional_headers={"Authorization": f"Bearer {token}"} if token is not None else {},
+            proxy=None,
+            open_timeout=PATIENCE,
+        )
+        self.keep(made)
+        return made
+
+    def keep(self, client: ClientConnection) -> None:
+        """Close this client with the house."""
+        self._clients.append(client)
+
+    async def close(self) -> None:
+        await self.supervisor.close()
+        for client in self._clients:
+            await client.close()
+        await self.site.close()
+
+
+async def heard(client: ClientConnection) -> Any:
+    """The next message of a client, which is JSON."""
+    message = await asyncio.wait_for(client.recv(), PATIENCE)
+    assert isinstance(message, str), "JSON is sent as text"
+    return json.loads(message)
+
+
+async def asked(client: ClientConnection, message: bytes) -> Any:
+    await client.send(message.decode())
+    return await heard(client)

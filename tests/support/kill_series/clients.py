@@ -1,0 +1,26 @@
+"""Clients that outlive their broker, by the address of the broker: what load and checker speak through."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.kafka import KafkaClient
+from tests.support.clients.mqtt import MqttClient, Party
+
+
+class _Address(NamedTuple):
+    bootstrap: str
+
+
+def join(uri: str, ask: str, answers: str) -> Party:
+    """A client at `tcp://` (MQTT), `amqp://` or `kafka://`. Raises ValueError for another scheme."""
+    parts = urlsplit(uri)
+    if parts.scheme == "tcp":
+        return MqttClient(str(parts.hostname), parts.port or 1883, ask=ask, answers=answers, keeps_session=True)
+    if parts.scheme == "amqp":
+        return AmqpClient(uri, ask=ask, answers=answers)
+    if parts.scheme == "kafka":
+        return KafkaClient(_Address(parts.netloc), ask=ask, answers=answers)
+    raise ValueError(f"scheme {parts.scheme!r}, expected tcp, amqp or kafka")

@@ -1,0 +1,165 @@
+"""Operators at work: connections are added, changed, closed, opened and deleted, in files and through the API, by dice.
+
+    churn = Churn(service, grounds, random.Random(7))
+    churn.step()
+
+Each step is one thing that an operator does, and waits until it is done. The connections are others than those of a load,
+on the same brokers. What a step asks for is right, so an answer that refuses it is an AssertionError.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.kill_series.grounds import Ground
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+CONNECTIONS = "/api/2/connections"
+FEWEST, MOST = 2, 8
+"""How many of them the API, and the files, have at a time."""
+
+DONE_WITHIN = 60.0
+
+
+class Churn:
+    """`steps`: what was done, how often."""
+
+    def __init__(self, service: ServiceProcess, grounds: Sequence[Ground], dice: random.Random, trial: str) -> None:
+        self._service, self._grounds, self._dice, self._trial = service, grounds, dice, trial
+        self._made = 0
+        self._in_api: dict[str, dict[str, Any]] = {}
+        self._in_files: dict[str, dict[str, Any]] = {}
+        self.steps: Counter[str] = Counter()
+        for ground in grounds:
+            ground.prepare(trial, "churn")
+
+    def __repr__(self) -> str:
+        return f"<Churn, {dict(self.steps)}>"
+
+    def step(self) -> None:
+        """Do one thing and wait for it."""
+        step = self._dice.choice(self._possible())
+        step()
+        self.steps[step.__name__.lstrip("_")] += 1
+
+    def _possible(self) -> list[Callable[[], None]]:
+        steps: list[Callable[[], None]] = []
+        for owned, add, remove, others in (
+            (self._in_api, self._create, self._delete, (self._put, self._close, self._open)),
+            (self._in_files, self._write, self._remove, (self._rewrite, self._break)),
+        ):
+            steps += [add] if len(owned) < MOST else []
+            steps += [remove, *others] if len(owned) > FEWEST else []
+        return steps
+
+    def _document(self, status: str = "open") -> dict[str, Any]:
+        """A connection that nobody speaks to."""
+        self._made += 1
+        ground = self._dice.choice(list(self._grounds))
+        document = ground.connection(self._trial, "churn")
+        return {**document, "id": f"churn-{self._made}", "connectionStatus": status}
+
+    def _change(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The same connection with something that needs a link anew."""
+        (source,) = document["sources"]
+        return {**document, "sources": [{**source, "authorizationContext": [f"acme:churn-{self._dice.random()}"]}]}
+
+    def _ask(self, method: str, path: str, body: Any = None, *, expect: int) -> None:
+        kind = "text/plain" if isinstance(body, str) else "application/json"
+        status, answer = self._service.ask(method, path, body, content_type=kind)
+        assert status == expect, f"{method} {path}: {status} {answer!r}"
+
+    def _chosen(self, owned: dict[str, Any]) -> str:
+        return self._dice.choice(sorted(owned))
+
+    def _wait(self, connection_id: str, status: str | None) -> None:
+        """Wait until the connection has this status; None: until there is no such connection."""
+        wait_until_sync(lambda: self._status(connection_id) == status, DONE_WITHIN)
+
+    def _status(self, connection_id: str) -> str | None:
+        status, answer = self._service.ask("GET", f"{CONNECTIONS}/{connection_id}/status")
+        return str(json.loads(answer)["liveStatus"]) if status == 200 else None
+
+    # through the API
+
+    def _create(self) -> None:
+        document = self._document(self._dice.choice(["open", "open", "closed"]))
+        self._ask("PUT", f"{CONNECTIONS}/{document['id']}", document, expect=201)
+        self._in_api[document["id"]] = document
+        self._wait(document["id"], document["connectionStatus"])
+
+    def _put(self) -> None:
+        name = self._chosen(self._in_api)
+        self._in_api[name] = self._change(self._in_api[name])
+        self._ask("PUT", f"{CONNECTIONS}/{name}", self._in_api[name], expect=204)
+        self._wait(name, self._in_api[name]["connectionStatus"])
+
+    def _command(self, command: str, status: str) -> None:
+        name = self._chosen(self._in_api)
+        self._in_api[name]["connectionStatus"] = status
+        self._ask("POST", f"{CONNECTIONS}/{name}/command", f"connectivity.commands:{command}", expect=200)
+        self._wait(name, status)
+
+    def _close(self) -> None:
+        self._command("closeConnection", "closed")
+
+    def _open(self) -> None:
+        self._command("openConnection", "open")
+
+    def _delete(self) -> None:
+        name = self._chosen(self._in_api)
+        del self._in_api[name]
+        self._ask("DELETE", f"{CONNECTIONS}/{name}", expect=204)
+        self._wait(name, None)
+
+    # in files
+
+    def _file(self, name: str) -> Path:
+        return self._service.folder / "connections" / f"{name}.json"
+
+    def _save(self, name: str, text: str) -> None:
+        """As editors and git do it: a new file takes the place of the old one."""
+        fresh = self._file(name).with_suffix(".new")
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, self._file(name))
+
+    def _write(self) -> None:
+        document = self._document()
+        self._in_files[document["id"]] = document
+        self._save(document["id"], json.dumps(document))
+        self._wait(document["id"], "open")
+
+    def _rewrite(self) -> None:
+        name = self._chosen(self._in_files)
+        self._in_files[name] = {
+            **self._change(self._in_files[name]),
+            "connectionStatus": self._dice.choice(["open", "closed"]),
+        }
+        self._save(name, json.dumps(self._in_files[name]))
+        self._wait(name, self._in_files[name]["connectionStatus"])
+
+    def _break(self) -> None:
+        """What is no document changes nothing of what runs."""
+        name = self._chosen(self._in_files)
+        before = len(self._problems(name))
+        self._save(name, json.dumps(self._in_files[name])[: self._dice.randrange(1, 80)])
+        wait_until_sync(lambda: len(self._problems(name)) > before, DONE_WITHIN)
+        assert self._status(name) == self._in_files[name]["connectionStatus"]
+        self._save(name, json.dumps(self._in_files[name]))
+
+    def _problems(self, name: str) -> list[dict[str, Any]]:
+        told = [it for it in self._service.records() if it["event"] == "connection file has a problem"]
+        return [it for it in told if it["file"] == str(self._file(name))]
+
+    def _remove(self) -> None:
+        name = self._chosen(self._in_files)
+        del self._in_files[name]
+        self._file(name).unlink()
+        self._wait(name, None)

@@ -1,0 +1,196 @@
+"""What a trial stands on: a private broker of each kind, with a way to speak to it and a way to knock it down.
+
+RabbitMQ and Kafka are knocked down by SIGKILL. Mosquitto writes what it holds only when it is asked to end, so it is ended
+by SIGTERM: what it has confirmed and not written is lost by a SIGKILL, and nobody behind it could tell.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.proxy import ProxyThread
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.kill_series.clients import join
+
+SUBJECT = "acme:load"
+
+
+class Ground(ABC):
+    """A broker, and the names of one trial's addresses there."""
+
+    kind: str
+    broker: Mosquitto | RabbitMQ | Kafka
+    client_resends = True
+    """Whether a client sends again, unmarked, what was not confirmed when the broker was knocked down."""
+
+    options: dict[str, Any]
+    """What `specificConfig` says, so that a dead link is noticed soon."""
+
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """Where load and checker join; see `tests.support.kill_series.clients`."""
+
+    @abstractmethod
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        """Where the service connects to."""
+
+    def knock_down(self) -> None:
+        """End the broker in the roughest way that it promises to survive."""
+        self.broker.kill()
+
+    def start_again(self) -> None:
+        self.broker.start_again()
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def proxy(self) -> ProxyThread:
+        """A proxy in front of the broker, not started yet."""
+        return ProxyThread(self.broker.host, self.broker.port)
+
+    def addresses(self, trial: str, part: str) -> tuple[str, str]:
+        """Where the commands of one part of a trial go to, and where its answers come from."""
+        base = f"{trial}{self._separator}{part}"
+        return f"{base}{self._separator}ask", f"{base}{self._separator}answers"
+
+    def beside(self, *parts: str) -> str:
+        """An address of these parts."""
+        return self._separator.join(parts)
+
+    @abstractmethod
+    def prepare(self, trial: str, *parts: str) -> None:
+        """Make what the service expects to be there."""
+
+    def reply_address(self, answers: str) -> str:
+        return answers
+
+    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        """A connection with a source for each part."""
+        sources = []
+        for part in parts:
+            ask, answers = self.addresses(trial, part)
+            sources.append(
+                {
+                    "addresses": [ask],
+                    "qos": 1,
+                    "authorizationContext": [SUBJECT],
+                    "replyTarget": {"address": self.reply_address(answers)},
+                }
+            )
+        return {
+            "id": f"{trial}-{self.kind}",
+            "connectionType": self.kind,
+            "connectionStatus": "open",
+            "uri": self.service_uri(proxy),
+            "specificConfig": self.options,
+            "sources": sources,
+        }
+
+
+def hearing(ground: Ground, trial: str, address: str) -> dict[str, Any]:
+    """A connection with a target for everything, which says what its broker has confirmed."""
+    document = ground.connection(f"{trial}-heard")
+    target = {
+        "address": ground.reply_address(address),
+        "topics": ["_/_/things/twin/events"],
+        "authorizationContext": [SUBJECT],
+        "issuedAcknowledgementLabel": f"{document['id']}:sent",
+        "qos": 1,
+    }
+    return {**document, "targets": [target]}
+
+
+class MosquittoGround(Ground):
+    kind = "mqtt"
+
+    def __init__(self) -> None:
+        super().__init__("/")
+        self.broker: Mosquitto = Mosquitto.start()
+        self.options = {"keepAlive": "2s"}
+
+    @property
+    def uri(self) -> str:
+        return self.broker.uri()
+
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        return self.uri if proxy is None else f"tcp://{proxy.host}:{proxy.port}"
+
+    def prepare(self, trial: str, *parts: str) -> None:
+        """Topics of MQTT need no making."""
+
+    def knock_down(self) -> None:
+        self.broker.stop()
+
+
+class Mosquitto5Ground(MosquittoGround):
+    """The service speaks MQTT 5, the others MQTT 3.1.1."""
+
+    kind = "mqtt-5"
+
+
+class RabbitGround(Ground):
+    kind = "amqp-091"
+
+    def __init__(self) -> None:
+        super().__init__(".")
+        self.broker: RabbitMQ = RabbitMQ.start()
+        self.options = {"requestedHeartbeat": "2"}
+
+    @property
+    def uri(self) -> str:
+        return self.broker.uri()
+
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        return self.uri if proxy is None else self.broker.uri(host=proxy.host, port=proxy.port)
+
+    def prepare(self, trial: str, *parts: str) -> None:
+        for part in parts:
+            join(self.uri, *self.addresses(trial, part)).close()
+
+    def reply_address(self, answers: str) -> str:
+        return f"/{answers}"
+
+    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        document = super().connection(trial, *parts, proxy=proxy)
+        for source in document["sources"]:
+            del source["qos"]
+        return document
+
+
+class KafkaGround(Ground):
+    kind = "kafka"
+    client_resends = False
+
+    def __init__(self) -> None:
+        super().__init__(".")
+        self.broker: Kafka = Kafka.start()
+        self.options = {"bootstrapServers": self.broker.bootstrap, "consumerOffsetReset": "earliest"}
+
+    @property
+    def uri(self) -> str:
+        return f"kafka://{self.broker.bootstrap}"
+
+    def service_uri(self, proxy: ProxyThread | None) -> str:
+        return self.broker.uri() if proxy is None else f"tcp://{proxy.host}:{proxy.port}"
+
+    def prepare(self, trial: str, *parts: str) -> None:
+        self.broker.create(*(address for part in parts for address in self.addresses(trial, part)))
+
+    def reply_address(self, answers: str) -> str:
+        return f"{answers}/{{{{ thing:id }}}}"
+
+    def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
+        document = super().connection(trial, *parts, proxy=proxy)
+        if proxy is not None:
+            document["specificConfig"] = {**self.options, "bootstrapServers": f"{proxy.host}:{proxy.port}"}
+        return document
+
+    def proxy(self) -> ProxyThread:
+        return ProxyThread(self.broker.host, self.broker.proxied_port, at=self.broker.proxy_port)

@@ -1,0 +1,110 @@
+"""Compares what was published to a stream, what is stored of it, and what a reader received; `stream_load` logs.
+
+    python -m tests.support.kill_series.stream_checker PUBLISHED READ STORED
+
+Prints one finding a line and ends with 1, or prints counts and ends with 0.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Message(NamedTuple):
+    """A message of a partition, as it came."""
+
+    offset: int
+    previous: int | None
+    n: int
+    digest: str
+
+
+@dataclass(slots=True)
+class Known:
+    """What a log says: numbers that were published; by partition, what came, and what was handed on as (offset, n)."""
+
+    published: list[int] = field(default_factory=list)
+    got: dict[int, list[Message]] = field(default_factory=dict)
+    read: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    sessions: Counter[str] = field(default_factory=Counter)
+    """How often what became of a session; see `tests.support.kill_series.stream_frame_reader`."""
+
+    @classmethod
+    def of(cls, path: Path) -> Known:
+        """A last line that was cut off by a kill is no line."""
+        known = cls()
+        for text in path.read_text(encoding="utf-8").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            known.add(line)
+        return known
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        if "published" in line:
+            self.published.append(line["published"])
+        elif "got" in line:
+            message = Message(line["got"], line["previous"], line["n"], line["digest"])
+            self.got.setdefault(line["partition"], []).append(message)
+        elif "session" in line:
+            self.sessions[line["session"]] += 1
+        else:
+            self.read.setdefault(line["partition"], []).append((line["read"], line["n"]))
+
+
+def findings(published: Sequence[int], reader: Known, stored: Mapping[int, Sequence[Message]]) -> list[str]:
+    """Everything that breaks the promise: losses, repeats, gaps, another order, and messages that were never stored."""
+    times = Counter(message.n for messages in stored.values() for message in messages)
+    found = [f"{number} was published and is lost" for number in published if number not in times]
+    found += [f"{number} is stored {count} times" for number, count in times.items() if count > 1]
+    found += [f"{number} is stored and was never published" for number in sorted(times.keys() - set(published))]
+    for partition, messages in stored.items():
+        found += _in_store(partition, messages)
+    for partition in sorted(stored.keys() | reader.got.keys()):
+        found += _at_reader(partition, reader, stored.get(partition, ()))
+    return found
+
+
+def _in_store(partition: int, messages: Sequence[Message]) -> Iterator[str]:
+    before: int | None = None
+    for message in messages:
+        if message.previous != before:
+            yield f"{partition}: {message.offset} names {message.previous} as its predecessor, expected {before}"
+        if before is not None and message.offset <= before:
+            yield f"{partition}: {message.offset} came after {before}"
+        before = message.offset
+
+
+def _at_reader(partition: int, reader: Known, stored: Sequence[Message]) -> Iterator[str]:
+    """A reader hands on all that there is, in order; what comes again is the same in every byte."""
+    there = {message.offset: message for message in stored}
+    for message in reader.got.get(partition, ()):
+        if message.offset not in there:
+            yield f"{partition}: {message.offset} came and is not stored"
+        elif message.digest != there[message.offset].digest:
+            yield f"{partition}: {message.offset} came as another message than is stored"
+    expected = [(message.offset, message.n) for message in stored]
+    if (read := reader.read.get(partition, [])) != expected:
+        place = next((at for at, pair in enumerate(zip(read, expected, strict=False)) if pair[0] != pair[1]), len(read))
+        was = read[place] if place < len(read) else None
+        there_is = expected[place] if place < len(expected) else None
+        yield f"{partition}: as number {place + 1} the reader handed on {was}, stored is {there_is}"
+
+
+def main(published: Path, read: Path, stored: Path) -> int:
+    writer, reader, all_there_is = (Known.of(path) for path in (published, read, stored))
+    found = findings(writer.published, reader, all_there_is.got)
+    counts = sum(map(len, all_there_is.got.values())), sum(map(len, reader.got.values()))
+    print("\n".join(found) or f"{len(writer.published)} published, {counts[0]} stored, {counts[1]} came to the reader")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(Path, sys.argv[1:4])))

@@ -1,0 +1,326 @@
+"""A reader of a stream that speaks reactive-streams-io, a process of its own, which logs what it hands on, synced.
+
+    python -m tests.support.kill_series.stream_frame_reader URI ASK ANSWERS LOG
+
+It follows each partition of the stream that `stream_load` writes. Its way to the service leads over a broker or
+through a door (`rsio://host:port`, then ASK and ANSWERS mean nothing), behind a proxy of its own that it resets again and
+again; so links break at any octet, and over MQTT messages are lost meanwhile. It does what the protocol has for that: a
+session whose link is gone, or in which a message is missing, is resumed over another way; one that the service does not know
+any more is begun anew behind the last message that came. Every element is handed on as it comes: what must come once and in
+order is not mended here. SIGTERM ends it.
+
+Its log has the lines of `tests.support.kill_series.stream_load`, and beside them what became of sessions:
+
+    {"session": "begun"} or "cut", "interrupted", "resumed", "not resumed", "over", with a "reason"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import queue
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from paho.mqtt.client import MQTTv5
+
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import (
+    Arrived,
+    Closed,
+    Completed,
+    Event,
+    Failed,
+    Interrupted,
+    NotResumed,
+    Resumed,
+)
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.resumption import Ticket
+from tests.support.brokers.proxy import ProxyThread
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.kill_series.log import LogWriter
+from tests.support.kill_series.stream_load import PARTITIONS, STREAM, line_of
+
+LOOKS = 0.2
+PAUSE = 0.2
+PAGE = 16
+"""Elements that are asked for at a time."""
+
+LIMITS = Limits(hello_wait=5.0, silence_before_ping=1.0, silence_before_loss=6.0)
+"""It is sooner than usual to miss a service that has been killed."""
+
+LIVES = (0.2, 2.5)
+"""For how many seconds a link may live."""
+
+
+class Lost(Exception):
+    """The way is gone."""
+
+
+class Way(ABC):
+    """One way to the service, from its beginning to its end."""
+
+    has_messages: bool
+
+    @abstractmethod
+    def send(self, octets: bytes) -> None:
+        """Raises Lost."""
+
+    @abstractmethod
+    def receive(self) -> list[bytes]:
+        """What is there, or comes in a moment. Raises Lost."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class BrokerWay(Way):
+    """A client of the broker with an address for answers that nobody has had before. It outlives its links."""
+
+    has_messages = True
+
+    def __init__(self, uri: str, ask: str, answers: str) -> None:
+        """Raises Lost."""
+        parts = urlsplit(uri)
+        try:
+            self._party: Party = (
+                AmqpClient(uri, ask=ask, answers=answers)
+                if parts.scheme == "amqp"
+                else MqttClient(str(parts.hostname), int(parts.port or 0), ask=ask, answers=answers, version=MQTTv5)
+            )
+        except (OSError, TimeoutError, AssertionError) as error:
+            raise Lost(str(error)) from error
+        self._party.read = bytes
+        self._says = {} if parts.scheme == "amqp" else {"ResponseTopic": answers}
+
+    def send(self, octets: bytes) -> None:
+        # One by one, so that they keep their order over whatever links there are.
+        try:
+            self._party.send(octets, **self._says)
+        except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+            raise Lost(str(error)) from error
+
+    def receive(self) -> list[bytes]:
+        came: list[bytes] = []
+        with contextlib.suppress(queue.Empty):
+            came.append(self._party.received.get(timeout=LOOKS))
+            while True:
+                came.append(self._party.received.get_nowait())
+        return came
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, TimeoutError, RuntimeError):
+            self._party.close()
+
+
+class DoorWay(Way):
+    """A socket."""
+
+    has_messages = False
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises Lost."""
+        try:
+            self._socket = socket.create_connection((host, port), timeout=5)
+        except OSError as error:
+            raise Lost(str(error)) from error
+
+    def send(self, octets: bytes) -> None:
+        try:
+            self._socket.sendall(octets)
+        except OSError as error:
+            raise Lost(str(error)) from error
+
+    def receive(self) -> list[bytes]:
+        self._socket.settimeout(LOOKS)
+        try:
+            came = self._socket.recv(1 << 16)
+        except TimeoutError:
+            return []
+        except OSError as error:
+            raise Lost(str(error)) from error
+        if not came:
+            raise Lost("the other side has hung up")
+        return [came]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Ways:
+    """Ways through one proxy, which resets them."""
+
+    def __init__(self, uri: str, ask: str, answers: str) -> None:
+        self._uri, self._ask, self._answers = urlsplit(uri), ask, answers
+        self._numbers = itertools.count(1)
+        self.proxy = ProxyThread(str(self._uri.hostname), int(self._uri.port or 0))
+        self._next_cut = 0.0
+
+    def open(self) -> Way:
+        """Raises Lost."""
+        if self._uri.scheme == "rsio":
+            return DoorWay(self.proxy.host, self.proxy.port)
+        login, at, _ = self._uri.netloc.rpartition("@")
+        netloc = f"{login}{at}{self.proxy.host}:{self.proxy.port}"
+        separator = "/" if "/" in self._answers else "."
+        answers = f"{self._answers}{separator}{next(self._numbers)}"
+        return BrokerWay(urlunsplit(self._uri._replace(netloc=netloc)), self._ask, answers)
+
+    def cut(self, now: float) -> bool:
+        """Reset what there is, if it is time for it; whether it was."""
+        if now < self._next_cut:
+            return False
+        is_first = not self._next_cut
+        self._next_cut = now + random.uniform(*LIVES)
+        if not is_first:
+            self.proxy.cut()
+        return not is_first
+
+
+class Reader:
+    """Follows the stream from one session to the next."""
+
+    def __init__(self, ways: Ways, log: LogWriter) -> None:
+        self._ways, self._log = ways, log
+        self._lines: list[dict[str, Any]] = []
+        self._way: Way | None = None
+        self._endpoint: Endpoint | None = None
+        self._ticket: Ticket | None = None
+        self._last: dict[int, int] = {}
+        """By partition: the offset of the last message."""
+        self._partitions: dict[int, int] = {}
+        """By stream."""
+        self._wanted: dict[int, int] = {}
+        """By stream: what was asked for and has not come."""
+        self._again: dict[int, float] = {}
+        """By partition that nobody sends any more: when to ask for it."""
+
+    def run(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                self._turn(time.monotonic())
+            except Lost as error:
+                self._lose(str(error))
+                stopping.wait(PAUSE)
+            if self._lines:
+                self._log.write(*self._lines)
+                self._lines.clear()
+        self._leave()
+
+    def _turn(self, now: float) -> None:
+        """Say what there is to say, hear what has come."""
+        if self._ways.cut(now):
+            self._note("cut")
+        way, endpoint = self._linked(now)
+        for partition in [each for each, due in self._again.items() if now >= due]:
+            del self._again[partition]
+            self._subscribe(endpoint, partition)
+        while said := endpoint.take():
+            way.send(said)
+        events: list[Event] = []
+        for octets in way.receive():
+            events += endpoint.receive(octets, time.monotonic())
+        events += endpoint.tick(time.monotonic())
+        self._react(endpoint, events)
+
+    def _linked(self, now: float) -> tuple[Way, Endpoint]:
+        if self._way is None or self._endpoint is None:
+            self._way = self._ways.open()
+            has_messages = self._way.has_messages
+            self._endpoint = Endpoint(
+                Role.CLIENT, time.monotonic(), limits=LIMITS, has_messages=has_messages, ticket=self._ticket
+            )
+            if self._ticket is None:
+                self._note("begun")
+                self._begin_anew(now)
+        return self._way, self._endpoint
+
+    def _begin_anew(self, due: float) -> None:
+        self._partitions.clear()
+        self._wanted.clear()
+        self._again = dict.fromkeys(range(PARTITIONS), due)
+
+    def _subscribe(self, endpoint: Endpoint, partition: int) -> None:
+        start = self._last.get(partition)
+        where = "resend_all=true" if start is None else f"resend_from={start + 1}"
+        stream = endpoint.subscribe(f"streams/{STREAM}/{partition}?{where}&follow=true", PAGE)
+        self._partitions[stream], self._wanted[stream] = partition, PAGE
+
+    def _react(self, endpoint: Endpoint, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Arrived(stream, elements):
+                    self._came(endpoint, stream, elements)
+                case Failed(stream) | Completed(stream):
+                    partition = self._partitions.pop(stream)
+                    self._again[partition] = time.monotonic() + PAUSE
+                case Resumed():
+                    self._note("resumed")
+                case NotResumed(reason):
+                    self._note("not resumed", reason)
+                case Interrupted(reason):
+                    self._note("interrupted", reason)
+                    self._ticket = endpoint.ticket()
+                    self._leave()
+                case Closed(reason):
+                    self._note("over", reason)
+                    self._ticket = None
+                    self._leave()
+                case _:
+                    pass
+
+    def _came(self, endpoint: Endpoint, stream: int, elements: Any) -> None:
+        partition = self._partitions[stream]
+        for element in elements:
+            got = line_of(json.loads(element), partition)
+            self._last[partition] = got["got"]
+            self._lines += (got, {"read": got["got"], "partition": partition, "n": got["n"]})
+        self._wanted[stream] -= len(elements)
+        if self._wanted[stream] <= PAGE // 2 and endpoint.request(stream, PAGE):
+            self._wanted[stream] += PAGE
+
+    def _lose(self, reason: str) -> None:
+        if self._endpoint is not None:
+            self._react(self._endpoint, self._endpoint.lose(time.monotonic(), reason))
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._way is not None:
+            self._way.close()
+        self._way = self._endpoint = None
+
+    def _note(self, what: str, reason: str = "") -> None:
+        self._lines.append({"session": what, "reason": reason})
+
+
+@contextlib.contextmanager
+def through_a_proxy(uri: str, ask: str, answers: str) -> Iterator[Ways]:
+    ways = Ways(uri, ask, answers)
+    with ways.proxy:
+        yield ways
+
+
+def main(uri: str, ask: str, answers: str, log_path: Path) -> int:
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    log = LogWriter(log_path)
+    with through_a_proxy(uri, ask, answers) as ways:
+        Reader(ways, log).run(stopping)
+    log.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4], Path(sys.argv[4])))

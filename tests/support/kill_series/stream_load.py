@@ -1,0 +1,230 @@
+"""A writer and a reader of a stream, each a process of its own, which log what they know, synced.
+
+    python -m tests.support.kill_series.stream_load write|read|recall URI ASK ANSWERS LOG
+
+The writer publishes numbers, none of them twice, each under a key of its own (`Correlation Data`, `correlation-id`), so what
+the client's own library sends again is one message all the same. The reader follows the stream as the protocol's own clients
+do: it subscribes once, follows the predecessors that messages name, and asks for whatever lies between. `recall` asks for
+all there is, as somebody new, and ends when it has come. SIGUSR1 stops the publishing, SIGTERM ends writer and reader.
+Streamr protocol, client behaviour.
+
+One JSON object a line of the logs:
+
+    {"published": n}                                                      before it is sent
+    {"got": offset, "partition": …, "previous": …, "n": n, "digest": …}   a message, each time that it comes
+    {"read": offset, "partition": …, "n": n}                              what the client hands on, in its order
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from paho.mqtt.client import MQTTv5
+
+from tests.support.clients.amqp import AmqpClient
+from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.kill_series.clients import join
+from tests.support.kill_series.log import LogWriter
+
+STREAM = "acme.kill:tank"
+PARTITIONS = 2
+
+SPREAD = 7
+"""So many keys are published under; they come to both partitions."""
+
+PACE = 0.02
+"""Seconds between two messages."""
+
+LOOKS = 0.2
+AGAIN = 10.0
+"""Seconds after which a request that has no answer is made again."""
+
+ANSWERED_WITHIN = 90.0
+
+Send = Callable[[dict[str, Any]], None]
+Note = Callable[[dict[str, Any]], None]
+
+
+def line_of(message: list[Any], partition: int) -> dict[str, Any]:
+    """What is logged of a message that has come."""
+    _, _, _, _, _, offset, previous, _, content = message
+    digest = blake2b(json.dumps(message).encode(), digest_size=8).hexdigest()
+    number = json.loads(content)["n"]
+    return {"got": offset, "partition": partition, "previous": previous, "n": number, "digest": digest}
+
+
+class Partition:
+    """What a reader knows of one partition."""
+
+    def __init__(self, number: int, send: Send, note: Note, *, recalls: bool = False) -> None:
+        self.number = number
+        self.is_subscribed = self.is_recalled = False
+        self.last: int | None = None
+        self._ahead: dict[int, dict[str, Any]] = {}
+        """Messages behind a hole."""
+        self._send, self._note, self._recalls = send, note, recalls
+        self._asked: float | None = None
+        """When something was asked that has no answer yet."""
+        self._subs = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.number}: read {self.last}, {len(self._ahead)} behind a hole, asked at {self._asked}>"
+
+    def look(self, now: float) -> None:
+        """Ask for what is needed, once more if nothing has come of it."""
+        if self._asked is not None and now < self._asked + AGAIN:
+            return
+        wish = self._wish()
+        self._asked = now if wish is not None else None
+        if wish is not None:
+            self._send({**wish, "stream": STREAM, "partition": self.number})
+
+    def _wish(self) -> dict[str, Any] | None:
+        if self._recalls:
+            return None if self.is_recalled else {"type": "resend", "sub": self._sub(), "resend_all": True}
+        if not self.is_subscribed:
+            return {"type": "subscribe"}
+        if self._ahead:
+            first = self._ahead[min(self._ahead)]
+            start = 1 if self.last is None else self.last + 1
+            return {"type": "resend", "sub": self._sub(), "resend_from": start, "resend_to": first["previous"]}
+        return None
+
+    def _sub(self) -> str:
+        self._subs += 1
+        return f"{self.number}-{self._subs}"
+
+    def answered(self, kind: int, sub: str | None, now: float) -> None:
+        """Something that was asked has its answer."""
+        if kind == 2:
+            self.is_subscribed = True
+        elif sub != f"{self.number}-{self._subs}":
+            return
+        self.is_recalled = self.is_recalled or kind in (5, 6)
+        # What could not be had is asked for again a little later.
+        self._asked = now - AGAIN + 1.0 if kind == 7 else None
+        self.look(now)
+
+    def came(self, message: list[Any], now: float) -> None:
+        got = line_of(message, self.number)
+        self._note(got)
+        if self.last is None or got["got"] > self.last:
+            self._ahead[got["got"]] = got
+        while self._ahead and self._fits(first := self._ahead[min(self._ahead)]):
+            del self._ahead[first["got"]]
+            self.last = first["got"]
+            self._note({"read": self.last, "partition": self.number, "n": first["n"]})
+        self.look(now)
+
+    def _fits(self, message: dict[str, Any]) -> bool:
+        return message["previous"] is None or (self.last is not None and message["previous"] <= self.last)
+
+
+class Reader:
+    """Everything that one reader knows."""
+
+    def __init__(self, send: Send, note: Note, *, recalls: bool = False) -> None:
+        self.partitions = [Partition(number, send, note, recalls=recalls) for number in range(PARTITIONS)]
+
+    def __repr__(self) -> str:
+        return f"<Reader {self.partitions}>"
+
+    @property
+    def is_done(self) -> bool:
+        return all(partition.is_recalled for partition in self.partitions)
+
+    def look(self, now: float) -> None:
+        for partition in self.partitions:
+            partition.look(now)
+
+    def take(self, frame: list[Any], now: float) -> None:
+        _, kind, _, payload = frame
+        if kind in (0, 1):
+            self.partitions[payload[2]].came(payload, now)
+        elif kind in (2, 5, 6, 7):
+            self.partitions[payload.get("partition") or 0].answered(kind, payload.get("sub"), now)
+
+
+def frames_of(party: Party) -> list[list[Any]]:
+    """What is there already, or comes in a moment; often nothing."""
+    came: list[Any] = []
+    with contextlib.suppress(queue.Empty):
+        came.append(party.received.get(timeout=LOOKS))
+        while True:
+            came.append(party.received.get_nowait())
+    return came
+
+
+def read(party: Party, log_path: Path, stopping: threading.Event, *, recalls: bool) -> None:
+    """Raises AssertionError where what was asked for does not come."""
+    lines: list[dict[str, Any]] = []
+    reader = Reader(lambda request: party.send(request, wait=False), lines.append, recalls=recalls)
+    log = LogWriter(log_path)
+    end = time.monotonic() + ANSWERED_WITHIN
+    while not stopping.is_set() and not (recalls and reader.is_done):
+        now = time.monotonic()
+        assert not recalls or now < end, f"not everything came within {ANSWERED_WITHIN} s: {reader}"
+        reader.look(now)
+        for frame in frames_of(party):
+            reader.take(frame, time.monotonic())
+        if lines:
+            log.write(*lines)
+            lines.clear()
+    log.close()
+
+
+def write(party: Party, log_path: Path, stopping: threading.Event) -> None:
+    """Publish until told to stop. The client's library goes on until the broker has everything."""
+    enough = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: enough.set())
+    log = LogWriter(log_path)
+    number = 0
+    while not enough.wait(PACE):
+        number += 1
+        log.write({"published": number})
+        message = {"type": "publish", "stream": STREAM, "pkey": f"k{number % SPREAD}", "msg": json.dumps({"n": number})}
+        if isinstance(party, AmqpClient):
+            party.send(message, wait=False, correlation_id=f"key-{number}")
+        elif isinstance(party, MqttClient):
+            party.send(message, wait=False, CorrelationData=f"key-{number}".encode())
+        # What comes back is for the reader to judge.
+        with contextlib.suppress(queue.Empty):
+            while True:
+                party.received.get_nowait()
+    log.close()
+    stopping.wait()
+
+
+def writer(uri: str, ask: str, answers: str) -> Party:
+    """A client that can say which message is the same as another one."""
+    party = join(uri, ask, answers)
+    if not isinstance(party, MqttClient):
+        return party
+    party.close()
+    host, _, port = uri.removeprefix("tcp://").rpartition(":")
+    return MqttClient(host, int(port), ask=ask, answers=answers, version=MQTTv5)
+
+
+def main(what: str, uri: str, ask: str, answers: str, log_path: Path) -> int:
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    with writer(uri, ask, answers) if what == "write" else join(uri, ask, answers) as party:
+        if what == "write":
+            write(party, log_path, stopping)
+        else:
+            read(party, log_path, stopping, recalls=what == "recall")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:5], Path(sys.argv[5])))

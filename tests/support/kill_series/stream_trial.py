@@ -1,0 +1,211 @@
+"""A trial of a stream: one service, a writer and readers over one broker, things that go wrong meanwhile, and a verdict.
+
+with StreamTrial(tmp_path, ground, READ) as trial:
+    trial.kill_service_after(100)
+    trial.restart_broker_after(100)
+    print(trial.verdict())
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.brokers import free_port
+from tests.support.connection_documents import EVERYTHING
+from tests.support.kill_series.clients import join
+from tests.support.kill_series.grounds import SUBJECT, Ground
+from tests.support.kill_series.stream_checker import Known
+from tests.support.kill_series.stream_load import PARTITIONS, STREAM
+from tests.support.kill_series.trial import PATIENCE, PAUSES
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+MAKE, WRITE, RECALL = "make", "write", "recall"
+READ, FRAMES, OCTETS = "read", "frames", "octets"
+"""Those who read: as clients of Streamr, and in frames of reactive-streams-io, over the broker and through a door."""
+
+_STREAMS = {STREAM: {"partitions": PARTITIONS, "policyId": STREAM}}
+OPTIONS = {"streams": _STREAMS, "sessionCatchUpMax": 100}
+POLICY = {
+    "policyId": STREAM,
+    "entries": {
+        "OWNER": {
+            "subjects": {SUBJECT: {"type": "test"}},
+            "resources": {f"stream:/{STREAM}": EVERYTHING, "policy:/": EVERYTHING},
+        }
+    },
+}
+
+
+def connection(ground: Ground, name: str, *readers: str) -> dict[str, Any]:
+    """A source for each party of the stream that comes by this broker."""
+    parties = [WRITE, RECALL, *(reader for reader in readers if reader != OCTETS)]
+    document = ground.connection(name, *parties)
+    meant = ground.reply_address(ground.beside(ground.addresses(name, FRAMES)[1], "*"))
+    document["mappingDefinitions"] = {
+        "tanks": {"mappingEngine": "Streamr", "options": OPTIONS},
+        "frames": {
+            "mappingEngine": "ReactiveStreamsIO",
+            "options": {"streams": _STREAMS, "replyAddressPattern": meant},
+        },
+    }
+    for party, source in zip(parties, document["sources"], strict=True):
+        source["payloadMapping"] = ["tanks"]
+        if party == FRAMES:
+            # Each session has an address of its own.
+            source["payloadMapping"] = ["frames"]
+            source["replyTarget"] = {"address": ground.reply_address("{{ header:reply-to }}")}
+    return document
+
+
+def door(name: str, port: int) -> dict[str, Any]:
+    """A connection that frames come through without a broker."""
+    return {
+        "id": f"{name}-door",
+        "connectionType": "tcp",
+        "connectionStatus": "open",
+        "uri": f"tcp://127.0.0.1:{port}",
+        "mappingDefinitions": {"frames": {"mappingEngine": "ReactiveStreamsIO", "options": {"streams": _STREAMS}}},
+        "sources": [{"addresses": ["frames"], "authorizationContext": [SUBJECT], "payloadMapping": ["frames"]}],
+    }
+
+
+class StreamTrial:
+    """Where things are killed while a stream is written and read."""
+
+    def __init__(self, folder: Path, ground: Ground, *readers: str) -> None:
+        """`readers`: READ, FRAMES, OCTETS."""
+        self.ground = ground
+        self.readers = readers
+        self._port = free_port()
+        self._name = f"trial-{secrets.token_hex(4)}"
+        self._logs = {part: folder / f"{part}.log" for part in (WRITE, *readers, RECALL)}
+        self._words = folder / "parties.txt"
+        self._parties: dict[str, subprocess.Popen[bytes]] = {}
+        ground.prepare(self._name, MAKE, *self._logs)
+        # For the commands of the Ditto protocol there is a connection beside that of the stream.
+        maker = {**ground.connection(self._name, MAKE), "id": f"{self._name}-{MAKE}"}
+        documents = [maker, connection(ground, self._name, *readers), door(self._name, self._port)]
+        self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        namespace, _, name = STREAM.partition(":")
+        with join(self.ground.uri, *self.ground.addresses(self._name, MAKE)) as maker:
+            made = maker.ask_for(f"{namespace}/{name}/policies/commands/create", value=POLICY)
+            assert made["status"] == 201, made
+        for reader in self.readers:
+            self._start(reader)
+        self._start(WRITE)
+        self.wait_for(20)
+
+    def _start(self, part: str) -> subprocess.Popen[bytes]:
+        uri = f"rsio://127.0.0.1:{self._port}" if part == OCTETS else self.ground.uri
+        command = [uri, *self.ground.addresses(self._name, part), str(self._logs[part])]
+        module = (
+            ["tests.support.kill_series.stream_frame_reader"]
+            if part in (FRAMES, OCTETS)
+            else ["tests.support.kill_series.stream_load", part]
+        )
+        with self._words.open("ab") as words:
+            process = subprocess.Popen([sys.executable, "-m", *module, *command], stderr=words)
+        self._parties[part] = process
+        return process
+
+    def count(self) -> int:
+        """How many messages have been handed on by the reader that is behind all others."""
+        logs = [self._logs[reader] for reader in self.readers]
+        return min(log.read_bytes().count(b'"read"') if log.exists() else 0 for log in logs)
+
+    def wait_for(self, more: int) -> None:
+        """Wait until each reader has handed on so many more."""
+        target = self.count() + more
+        try:
+            wait_until_sync(lambda: self.count() >= target, PATIENCE)
+        except BaseException as error:
+            raise AssertionError(f"a reader is stuck at {self.count()}: {self._story()}") from error
+
+    def wait_for_sessions(self, reader: str, what: str, number: int) -> None:
+        """Wait until this has become of so many sessions of a reader."""
+        try:
+            wait_until_sync(lambda: self.sessions(reader)[what] >= number, PATIENCE)
+        except BaseException as error:
+            raise AssertionError(f"{reader}: {self.sessions(reader)}, {self._story()}") from error
+
+    def sessions(self, reader: str) -> Counter[str]:
+        """What became of a reader's sessions so far."""
+        log = self._logs[reader]
+        return Known.of(log).sessions if log.exists() else Counter()
+
+    def kill_service_after(self, more: int) -> None:
+        """SIGKILL as soon as the reader has handed on so many more; then start again."""
+        self.wait_for(more)
+        self.service.kill()
+        self.service.start_again(ready=False)
+
+    def restart_broker_after(self, more: int) -> None:
+        """Knock the broker down as soon as the reader has handed on so many more; then start it again."""
+        self.wait_for(more)
+        self.ground.knock_down()
+        self.ground.start_again()
+
+    def verdict(self) -> str:
+        """The checker's counts, when the readers have all that was published. Raises AssertionError with its findings."""
+        self._parties[WRITE].send_signal(signal.SIGUSR1)
+        try:
+            wait_until_sync(self._has_read_everything, PATIENCE)
+        except BaseException as error:
+            raise AssertionError(f"a reader does not come to the end: {self._story()}") from error
+        assert self._start(RECALL).wait(PATIENCE) == 0, self._story()
+        for part in (WRITE, *self.readers):
+            self._parties[part].send_signal(signal.SIGTERM)
+            assert self._parties[part].wait(PATIENCE) == 0, self._story()
+        said = []
+        for reader in self.readers:
+            checked = self.check(self._logs[reader])
+            assert checked.returncode == 0, f"{reader}: {checked.stdout[-8000:]}{checked.stderr}{self._story()}"
+            said.append(f"{reader}: {checked.stdout.strip()}")
+        return "\n".join(said)
+
+    def check(self, log: Path) -> subprocess.CompletedProcess[str]:
+        """What the checker, a process of its own, says of a reader's log."""
+        logs = [str(self._logs[WRITE]), str(log), str(self._logs[RECALL])]
+        command = [sys.executable, "-m", "tests.support.kill_series.stream_checker", *logs]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    def log_of(self, reader: str) -> Path:
+        return self._logs[reader]
+
+    def _has_read_everything(self) -> bool:
+        published = Known.of(self._logs[WRITE]).published
+        known = (Known.of(self._logs[reader]) for reader in self.readers)
+        return all({n for read in each.read.values() for _, n in read}.issuperset(published) for each in known)
+
+    def _story(self) -> str:
+        return self._words.read_text(encoding="utf-8")[-4000:] + self.service.log()[-8000:]
+
+    def close(self) -> None:
+        for process in self._parties.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.service.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

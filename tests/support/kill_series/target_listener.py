@@ -1,0 +1,45 @@
+"""The listener: hears what comes at a target, and logs it, synced.
+
+    python -m tests.support.kill_series.target_listener URI ADDRESS LOG
+
+SIGTERM ends it. What it has not logged when it is killed was never heard.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.support.clients.mqtt import Party
+from tests.support.kill_series.clients import join
+from tests.support.kill_series.load import what_came
+from tests.support.kill_series.log import LogWriter
+
+
+def line_of(event: dict[str, Any]) -> dict[str, Any]:
+    """What is logged of an event."""
+    return {"heard": event["topic"].split("/")[1], "revision": event["revision"], "n": event.get("value")}
+
+
+def listen(party: Party, log: LogWriter, stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        if came := what_came(party.received):
+            log.write(*map(line_of, came))
+
+
+def main(uri: str, address: str, log_path: Path) -> int:
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    with join(uri, f"{address}-none", address) as party:
+        # Whoever sees the log knows that somebody listens.
+        log = LogWriter(log_path)
+        listen(party, log, stopping)
+        log.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3], Path(sys.argv[3])))

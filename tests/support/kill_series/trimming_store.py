@@ -1,0 +1,54 @@
+"""A store that trims its journal and takes changes meanwhile, until it is killed.
+
+    python -m tests.support.kill_series.trimming_store FOLDER
+
+In a process of its own. Prints `trimmed N` after each step that took events away, and `durable R` when the revision R of
+`LATE` is durable. When nothing is left to trim it prints `done` and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from connectivity.store import Store
+from connectivity.trimming import Trimmer
+from mappings.ids import EntityId, EntityType
+from spark_store.cold import Cold
+from spark_store.journal import SqliteJournal
+from spark_store.tables import Lake
+from tests.contract.journal import change
+
+LATE = EntityId(EntityType.THING, "acme.site", "late")
+
+
+async def write(store: Store) -> None:
+    revision = store.newest_durable(LATE)
+    while True:
+        revision += 1
+        await store.submit([change(LATE, revision)])
+        print(f"durable {revision}", flush=True)
+
+
+async def main(folder: Path) -> None:
+    lake = Lake(folder)
+    cold = Cold(lake)
+    store = Store(SqliteJournal.open(lake.journal), cold=lambda: cold)
+    trimmer = Trimmer(
+        store,
+        lake,
+        timedelta(0),
+        lambda: datetime(2040, 1, 1, tzinfo=UTC),
+        on_trim=lambda events: print(f"trimmed {events}", flush=True),
+    )
+    writing = asyncio.create_task(write(store))
+    await trimmer.round()
+    writing.cancel()
+    await store.close()
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

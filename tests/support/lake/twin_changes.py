@@ -1,0 +1,101 @@
+"""Changes as the service makes them: each state is what its events fold to."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Event
+from spark_store import erasure
+from spark_store.follower import Follower
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change, Snapshot
+from spark_store.replay import evolve, fold
+from tests.contract.journal import TANK, timestamp
+from tests.support.lake.pipeline_process import Site, lamp
+
+
+class Past:
+    """What happens to some entities, one second after the other."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._states: dict[EntityId, Snapshot] = {}
+        self._seconds = 0
+        self._changes: list[Change] = []
+
+    def happens(
+        self, entity: EntityId, action: str, path: str = "/", value: Any = None, headers: bytes = b"{}"
+    ) -> None:
+        before = self._states.get(entity)
+        self._seconds += 1
+        raw = None if action == "deleted" else msgspec.json.encode(value)
+        revision = 1 if before is None else before.revision + 1
+        event = Event(entity, revision, timestamp(self._seconds), action, path, raw, headers)
+        self._states[entity] = evolve(before, event)
+        self._changes.append(Change((event,), (self._states[entity],)))
+
+    def store(self) -> None:
+        """Into the journal."""
+        self._site.append(self._changes)
+        self._changes.clear()
+
+
+def eventful(site: Site, entities: int = 8) -> Past:
+    """Things that come, change, lose parts, have something said about them, go and come again, a policy, and a stream with
+    messages that are no JSON: stored."""
+    past = Past(site)
+    policy = EntityId(EntityType.POLICY, "acme.site", "owner")
+    past.happens(policy, "created", "/", {"entries": {"DEFAULT": {"subjects": {}, "resources": {}}}})
+    for number in range(entities):
+        thing = lamp(number)
+        past.happens(thing, "created", "/", {"policyId": str(policy), "attributes": {"größe": 1.50, "n": number}})
+        past.happens(thing, "modified", "/features/lamp/properties/big", 9007199254740993)
+        past.happens(thing, "merged", "/attributes", {"n": None, "note": "ü" * 40})
+        past.happens(thing, "deleted", "/features/lamp")
+        said = b'{"_metadata":[["/attributes/n/unit","W"]]}'
+        past.happens(thing, "modified", "/attributes/n", [True, 1, 1.0, None], said)
+    past.happens(lamp(0), "deleted")
+    past.happens(lamp(1), "deleted")
+    past.happens(lamp(1), "created", "/", {"policyId": "acme.site:other"})
+    past.happens(policy, "modified", "/entries/DEFAULT/subjects/a:b/c", {"type": "x"})
+    for content in ('{"v":1}', "ü" * 40, "{nope"):
+        past.happens(TANK, "published", "/", content, b'{"ts":1700000000123}')
+    past.store()
+    return past
+
+
+def made_anew(site: Site, thing: EntityId) -> None:
+    """Erased, but not to the end, so that the lake does not begin with its part; and created again with what it had."""
+    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+        erase_events(journal, thing)
+        anew = Event(thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}")
+        journal.append([Change((anew,), (fold([anew]),))])
+
+
+def erase_events(journal: SqliteJournal, thing: EntityId) -> None:
+    """The journal's part of an erasure: the record of it, and the events."""
+    begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
+    journal.within(lambda it: erasure.take_entries(it, begun))
+    journal.commit()
+
+
+def trim(site: Site, seq: int) -> None:
+    """Take the events up to this number away from the journal."""
+    tamper(site, "DELETE FROM entries WHERE seq <= ?", seq)
+
+
+def tamper(site: Site, statement: str, *parameters: object) -> Any:
+    """Change the journal's file behind everybody's back; the first row of what it says."""
+    with contextlib.closing(sqlite3.connect(site.lake.journal, isolation_level=None)) as journal:
+        return journal.execute(statement, parameters).fetchone()
+
+
+def states(site: Site) -> list[tuple[object, ...]]:
+    """The journal's current states."""
+    with Follower.open(site.lake.journal) as follower:
+        return sorted(follower.states(1, 0), key=str)

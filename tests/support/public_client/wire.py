@@ -1,0 +1,141 @@
+"""The wire between a client and a door, for tests: every frame is kept, some can be lost, and the sockets can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from tests.support.wait import wait_until
+
+PATIENCE = 60.0
+
+Frame = list[Any]
+
+
+def nothing(_frame: Frame) -> bool:
+    return False
+
+
+class Wire:
+    """A proxy of WebSockets. `requests` go to the door, `frames` come from it, those that were lost are not among them."""
+
+    def __init__(self, door: str) -> None:
+        self.url = ""
+        self.requests: list[dict[str, Any]] = []
+        self.frames: list[Frame] = []
+        self.lost: list[Frame] = []
+        self.loses: Callable[[Frame], bool] = nothing
+        self.flows = asyncio.Event()
+        """While it is not set, frames from the door wait, in order."""
+        self.flows.set()
+        self._door = door
+        self._near: set[ServerConnection] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, door: str) -> AsyncIterator[Self]:
+        """A wire to the door at this address."""
+        wire = cls(door)
+        async with serve(wire._carry, "127.0.0.1", 0, compression=None) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            wire.url = f"ws://127.0.0.1:{port}/api/v1/ws"
+            yield wire
+
+    def asked(self, kind: str) -> list[dict[str, Any]]:
+        """The requests of one type."""
+        return [each for each in self.requests if each["type"] == kind]
+
+    def cut(self) -> None:
+        """All sockets are gone, without a word."""
+        for near in tuple(self._near):
+            near.transport.abort()
+
+    async def _carry(self, near: ServerConnection) -> None:
+        _, _, query = (near.request.path if near.request else "").partition("?")
+        self._near.add(near)
+        try:
+            async with connect(f"{self._door}{'?' if query else ''}{query}", compression=None) as far:
+                there, back = asyncio.create_task(self._there(near, far)), asyncio.create_task(self._back(far, near))
+                await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
+                for each in (there, back):
+                    each.cancel()
+                await asyncio.gather(there, back, return_exceptions=True)
+        except OSError:
+            # Nobody is at the door: whoever has come is sent away again.
+            await near.close()
+        finally:
+            self._near.discard(near)
+
+    async def _there(self, near: ServerConnection, far: ClientConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            async for text in near:
+                self.requests.append(json.loads(text))
+                await far.send(text)
+
+    async def _back(self, far: ClientConnection, near: ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            async for text in far:
+                frame = json.loads(text)
+                if self.loses(frame):
+                    self.lost.append(frame)
+                else:
+                    await self.flows.wait()
+                    self.frames.append(frame)
+                    await near.send(text)
+
+
+class Peer:
+    """Somebody at a door who writes the frames himself. `frames` grows by itself."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.frames: list[Frame] = []
+        self._socket = socket
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, door: str) -> AsyncIterator[Self]:
+        async with connect(door, compression=None) as socket:
+            peer = cls(socket)
+            listening = asyncio.create_task(peer._listen())
+            try:
+                yield peer
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        async for text in self._socket:
+            self.frames.append(json.loads(text))
+
+    async def ask(self, kind: str, **fields: Any) -> None:
+        await self._socket.send(json.dumps({"type": kind, **fields}))
+
+    async def until(self, condition: Callable[[], object], within: float = PATIENCE) -> None:
+        await wait_until(condition, within)
+
+    async def publish(self, stream: str, *contents: Any, partition: int = 0, **fields: Any) -> list[int]:
+        """Publish, one after the other; their offsets, as soon as each can be resent."""
+        wanted = {"stream": stream, "partition": partition, **fields}
+        await self.ask("subscribe", **wanted)
+        heard = len(self._broadcasts(stream))
+        for content in contents:
+            await self.ask("publish", stream=stream, msg=json.dumps(content), **fields)
+        await self.until(lambda: len(self._broadcasts(stream)) >= heard + len(contents))
+        ended = len(self._of_type(3))
+        await self.ask("unsubscribe", stream=stream, partition=partition)
+        await self.until(lambda: len(self._of_type(3)) > ended)
+        return [each[3][5] for each in self._broadcasts(stream)[heard:]]
+
+    def _of_type(self, code: int) -> list[Frame]:
+        return [each for each in self.frames if each[1] == code]
+
+    def _broadcasts(self, stream: str) -> list[Frame]:
+        return [each for each in self._of_type(0) if each[3][1] == stream]

@@ -1,0 +1,187 @@
+"""One end of a connection with what uses it: the test publishers behind it, its events, and a clock that moves when told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from mappings.errors import DecodeError, EncodeError
+from mappings.reactive_streams_io import reasons, trials
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Arrived, Cancelled, Event, Failed, Requested, Subscribed
+from mappings.reactive_streams_io.frames import Goodbye
+from mappings.reactive_streams_io.names import Trial, parse
+from tests.support.clock import Clock
+from tests.support.reactive_streams_io.examples import decoder, octets
+
+H = "01 00 00"
+"""The hello of a client without extensions."""
+
+PAGE = 500
+
+
+class Feed:
+    """The elements of a test publisher, one ahead, so that its end is known with its last element."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self._elements: Iterator[bytes] = (
+            trials.elements(trial)
+            if trial.kind != "fixed"
+            else (element for number in range(trial.count) for element in trials.numbers(number + 1, 1, trial.size))
+        )
+        self._ahead = list(islice(self._elements, 1))
+
+    @property
+    def is_over(self) -> bool:
+        return not self._ahead and self.trial.kind != "never"
+
+    def page(self, most: int) -> list[bytes]:
+        page = [*self._ahead, *islice(self._elements, most)]
+        self._ahead = page[most:]
+        return page[:most]
+
+
+class Party:
+    """An endpoint and its application. `hears` gives it octets and returns what it says because of them.
+
+    `pages` bounds what the test publishers offer in all, whatever is asked for.
+    """
+
+    def __init__(
+        self, role: Role = Role.SERVER, clock: Clock | None = None, pages: int = 1 << 30, **options: Any
+    ) -> None:
+        self.clock = clock or Clock()
+        self.pages = pages
+        self.endpoint = Endpoint(role, self.clock.now(), **options)
+        self.feeds: dict[int, Feed] = {}
+        self.events: list[Event] = []
+        self.cancelled: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<Party {self.endpoint}, {self.events[-5:]}>"
+
+    def hears(self, text: str | bytes) -> bytes:
+        """What it says after these octets, given as hex or as they are."""
+        heard = octets(text) if isinstance(text, str) else text
+        self.react(self.endpoint.receive(heard, self.clock.now()))
+        return self.says()
+
+    def says(self) -> bytes:
+        return b"".join(self.messages())
+
+    def messages(self) -> list[bytes]:
+        said = []
+        while octets := self.endpoint.take():
+            said.append(octets)
+        return said
+
+    def waits(self, seconds: float) -> bytes:
+        """What it says after so long, if `tick` is called whenever it is due."""
+        end = self.clock.now() + seconds
+        while (due := self.endpoint.due) is not None and due <= end:
+            self.clock.advance(max(0.0, due - self.clock.now()))
+            self.react(self.endpoint.tick(self.clock.now()))
+        self.clock.advance(end - self.clock.now())
+        return self.says()
+
+    def react(self, events: list[Event]) -> None:
+        self.events += events
+        for event in events:
+            if isinstance(event, Subscribed):
+                self._open(event)
+            elif isinstance(event, Requested):
+                self.pump(event.stream)
+            elif isinstance(event, Cancelled):
+                self.cancelled.append(event.stream)
+                self.feeds.pop(event.stream, None)
+
+    def _open(self, event: Subscribed) -> None:
+        try:
+            name = parse(event.publisher, with_trials=True)
+        except DecodeError as error:
+            self.endpoint.refuse(event.stream, reasons.write(error.fault))
+            return
+        if not isinstance(name, Trial):
+            self.endpoint.refuse(event.stream, "404 rsio:publisher.notfound There is nothing but test publishers.")
+            return
+        if self.endpoint.accept(event.stream, trials.element_size(name)):
+            self.feeds[event.stream] = Feed(name)
+            self.pump(event.stream)
+
+    def pump(self, stream: int) -> None:
+        """Offer what is wanted, and the end behind the last element."""
+        feed = self.feeds.get(stream)
+        if feed is None:
+            return
+        while self.pages and (wanted := self.endpoint.wanted(stream)) and (page := feed.page(min(wanted, PAGE))):
+            self.pages -= 1
+            try:
+                self.endpoint.offer(stream, page)
+            except EncodeError as error:
+                self.endpoint.fail(stream, reasons.write(error.fault))
+                del self.feeds[stream]
+                return
+        if feed.is_over:
+            del self.feeds[stream]
+            fault = trials.ending(feed.trial)
+            if fault is None:
+                self.endpoint.complete(stream)
+            else:
+                self.endpoint.fail(stream, reasons.write(fault))
+
+    # What a subscriber was told.
+
+    def elements(self, stream: int) -> list[bytes]:
+        told = (event for event in self.events if isinstance(event, Arrived) and event.stream == stream)
+        return [bytes(element) for event in told for element in event.elements]
+
+    def failure(self, stream: int) -> str | None:
+        return next(
+            (event.reason for event in self.events if isinstance(event, Failed) and event.stream == stream), None
+        )
+
+    def told(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def greeted(**options: Any) -> Party:
+    """A server after a handshake without extensions."""
+    party = Party(**options)
+    party.hears(H)
+    return party
+
+
+def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[Party, list[int]]:
+    """A client after a handshake without extensions, which has asked for these, with ids from 1."""
+    party = Party(Role.CLIENT, **{"extensions": (), **options})
+    party.hears("02 00 00")
+    streams = [party.endpoint.subscribe(publisher, demand) for publisher in publishers]
+    party.says()
+    return party, streams
+
+
+def is_goodbye(said: bytes, reason: str = "protocol error") -> bool:
+    """Whether these octets end with a goodbye whose reason begins so."""
+    return any(said[at] == 3 and _is_one(said[at:], reason) for at in range(len(said)))
+
+
+def _is_one(said: bytes, reason: str) -> bool:
+    try:
+        frames = list(decoder().feed(said))
+    except DecodeError:
+        return False
+    return len(frames) == 1 and isinstance(frames[0], Goodbye) and frames[0].reason.startswith(reason)
+
+
+def pipe(one: Party, other: Party, *, piece: int = 1 << 20) -> None:
+    """Carry octets between two until both are silent."""
+    while True:
+        forth, back = one.says(), other.says()
+        if not forth and not back:
+            return
+        for place in range(0, len(forth), piece):
+            other.react(other.endpoint.receive(forth[place : place + piece], other.clock.now()))
+        for place in range(0, len(back), piece):
+            one.react(one.endpoint.receive(back[place : place + piece], one.clock.now()))

@@ -1,0 +1,175 @@
+"""A wire that makes mistakes: what two ends say is changed, lost and doubled, comes twice, late, or in other pieces.
+
+What an end says is right, so a conversation over such a wire gets far before it goes wrong, and it goes wrong in the middle
+of what both ends believe: tokens are real, streams are open, parts are waiting to be joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from mappings.reactive_streams_io.frames import (
+    Cancel,
+    ClientHello,
+    Goodbye,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnNextLastPart,
+    OnNextPart,
+    OnSubscribe,
+    Ping,
+    Pong,
+    Request,
+    Resume,
+    ResumeAck,
+    ResumeFail,
+    ResumeGrant,
+    ResumeOk,
+    Seq,
+    ServerHello,
+    Subscribe,
+    encode,
+)
+from mappings.reactive_streams_io.limits import UNBOUNDED
+from tests.support.reactive_streams_io.examples import octets
+
+OF_OCTETS = ("set", "cut", "double", "insert")
+OF_PIECES = ("lost", "twice", "late", "put in")
+
+OF_EITHER = [
+    Goodbye(""),
+    Ping(b"\x01"),
+    Pong(b""),
+    ResumeAck(1),
+    ResumeAck(300),
+    ResumeGrant(bytes(16), 1, 2),
+    Resume(bytes(16), 0, 1),
+    ResumeOk(0),
+    ResumeFail("no"),
+    Seq(1),
+    Seq(2),
+    Seq(3),
+    ClientHello(0),
+    ServerHello(0, (1, 2)),
+]
+OF_STREAMS = [
+    Subscribe("tck/never", 1, 9),
+    Subscribe("tck/range?n=1", 300, 1),
+    Subscribe("tck/range?n=3", 2, UNBOUNDED),
+    Request(1, 0),
+    Request(1, 1),
+    Request(2, UNBOUNDED),
+    Cancel(1),
+    Cancel(300),
+    OnSubscribe(1, 0),
+    OnSubscribe(2, 2),
+    OnNext(1, b"ab"),
+    OnNext(2, b""),
+    OnNextPart(1, 0, bytes(2000)),
+    OnNextPart(1, 1, b""),
+    OnNextPart(2, 0, b"a"),
+    OnNextLastPart(1, 0, b"ab"),
+    OnNextLastPart(2, 0, b"ab"),
+    OnComplete(1),
+    OnComplete(2),
+    OnError(1, "500 x"),
+]
+STRAY = [
+    *(encode(frame) for frame in (*OF_EITHER, *OF_STREAMS)),
+    octets("83 01 02 61 62 63 64"),
+    octets("83 02 00"),
+    octets("55"),
+    b"",
+]
+"""What neither end has said, and what may yet come: right in some places, wrong in others."""
+
+
+class Slip(NamedTuple):
+    """A mistake of the wire with the piece that it carries as the `number`-th, counted from 0."""
+
+    number: int
+    kind: str
+    place: int
+    value: int
+
+
+slips = st.lists(
+    st.builds(
+        Slip, st.integers(0, 40), st.sampled_from(OF_OCTETS + OF_PIECES), st.integers(0, 1 << 16), st.integers(0, 255)
+    ),
+    max_size=3,
+)
+sizes = st.lists(st.sampled_from([1, 2, 7, 40, 5000]), min_size=1, max_size=4)
+"""In what pieces a stream of octets comes, over and over."""
+
+
+def changed(said: bytes, changes: Iterable[tuple[str, int, int]]) -> bytes:
+    """Octets of which some were changed, lost, doubled or inserted: in what way, where, and with what."""
+    found = bytearray(said)
+    for kind, place, value in changes:
+        at = place % (len(found) + 1)
+        match kind:
+            case "set":
+                found[at : at + 1] = bytes([value])
+            case "cut":
+                del found[at : at + value % 16]
+            case "double":
+                found[at:at] = found[at : at + value % 32]
+            case "insert":
+                found[at:at] = bytes([value])
+    return bytes(found)
+
+
+def pieces(said: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """The octets in pieces of these sizes, over and over."""
+    found, at, turn = [], 0, 0
+    while at < len(said):
+        size = sizes[turn % len(sizes)]
+        found.append(said[at : at + size])
+        at += size
+        turn += 1
+    return found
+
+
+class Wire:
+    """One direction. `sizes` cuts what it carries up; without them it carries messages as they are."""
+
+    def __init__(self, slips: Iterable[Slip], sizes: Sequence[int] = ()) -> None:
+        self._slips = sorted(slips, key=lambda slip: slip.number)
+        self._sizes = sizes
+        self._carried = 0
+        self._late: list[bytes] = []
+
+    def __repr__(self) -> str:
+        return f"<Wire, {self._carried} carried, {self._slips} to come>"
+
+    def carry(self, said: Iterable[bytes]) -> list[bytes]:
+        """What comes out of it."""
+        arrived: list[bytes] = []
+        for message in said:
+            for piece in pieces(message, self._sizes) if self._sizes else [message]:
+                arrived += self._one(piece)
+        return arrived
+
+    def _one(self, piece: bytes) -> list[bytes]:
+        before, self._late = self._late, []
+        found = [piece]
+        while self._slips and self._slips[0].number <= self._carried:
+            _, kind, place, value = self._slips.pop(0)
+            match kind:
+                case "lost":
+                    found = []
+                case "twice":
+                    found = [*found, *found]
+                case "late":
+                    self._late, found = found, []
+                case "put in":
+                    found.insert(place % (len(found) + 1), STRAY[value % len(STRAY)])
+                case _:
+                    found = [changed(each, [(kind, place, value)]) for each in found]
+        self._carried += 1
+        return [*found, *before]

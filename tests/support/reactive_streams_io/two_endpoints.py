@@ -1,0 +1,335 @@
+"""Two endpoints over wires that make mistakes, and what must be true of both however the talk goes.
+
+Each of the two subscribes at the other one, asks for more, cancels, waits, loses its transport and comes back with its
+ticket. What it says must be frames that a strict reader understands, it parts with a documented goodbye and says nothing
+behind it, every stream ends once, what is kept stays below the limits, and in the end nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+
+from mappings.errors import EncodeError
+from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io.endpoint import Role, State
+from mappings.reactive_streams_io.events import (
+    Accepted,
+    Arrived,
+    Cancelled,
+    Closed,
+    Completed,
+    Event,
+    Failed,
+    Interrupted,
+    Resumed,
+)
+from mappings.reactive_streams_io.frames import Extension, Frame, Goodbye
+from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from mappings.reactive_streams_io.resumption import Resumables
+from tests.support.clock import Clock
+from tests.support.reactive_streams_io.conversation import Feed, Party
+from tests.support.reactive_streams_io.examples import decoder
+from tests.support.reactive_streams_io.faulty_wire import Slip, Wire, sizes, slips
+
+LIMITS = Limits(
+    frame=4096,
+    element=8192,
+    joining=16_384,
+    backlog=4096,
+    copies=4096,
+    window=16,
+    subscriptions=4,
+    split_above=300,
+    part=200,
+    batch=700,
+)
+"""Small ones, so that conversations of some dozen frames meet them."""
+
+BOUND = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.joining
+"""What may be kept for a peer besides the elements that it has asked for."""
+
+NAMES = [
+    *["tck/range?n=5", "tck/never", "tck/fail?after=2", "tck/fixed?n=30&size=2"] * 2,
+    "tck/fixed?n=30&size=2",
+    "tck/big?bytes=1500",
+    "tck/big?bytes=9000",
+    "tck/range?n=0",
+    "tck/x",
+    "a//b",
+    "",
+]
+DEMANDS = (1, 2, 3, 7, 40, 0, UNBOUNDED)
+WAITS = (1.0, 6.0, 11.0, 31.0, 61.0, 95.0)
+PAGES = 30
+ROUNDS = 400
+
+
+class Step(NamedTuple):
+    """What one side does next: `which` of its streams or names, and how much. Then they speak, `rounds` times at most."""
+
+    role: Role
+    what: str
+    which: int = 0
+    much: int = 0
+    rounds: int = ROUNDS
+
+
+class Plan(NamedTuple):
+    """A whole conversation: what the client offers, the steps, the slips of the wire each way, and the pieces."""
+
+    extensions: frozenset[Extension]
+    steps: list[Step]
+    forth: list[Slip]
+    back: list[Slip]
+    sizes: list[int]
+    """Empty where the transport has messages."""
+
+
+ACTS = (*("subscribe", "request") * 5, "cancel", "cancel", "wait", "wait", "lose", "lose", "part")
+steps = st.builds(
+    Step,
+    st.sampled_from(Role),
+    st.sampled_from(ACTS),
+    st.integers(0, 15),
+    st.integers(0, 6),
+    st.sampled_from((ROUNDS, 0, 1, 2)),
+)
+plans = st.builds(
+    Plan,
+    st.frozensets(st.sampled_from(Extension)),
+    st.lists(steps, min_size=5, max_size=18),
+    slips,
+    slips,
+    st.one_of(st.just([]), sizes),
+)
+
+
+class Side(Party):
+    """One end of one transport. `feeds_of` has the feeds of all sessions of its role, `ledger` what was asked for."""
+
+    def __init__(
+        self, role: Role, clock: Clock, feeds_of: dict[int, dict[int, Feed]], ledger: Ledger, **options: object
+    ) -> None:
+        super().__init__(role, clock, PAGES, **options)
+        self.feeds_of = feeds_of
+        self.ledger = ledger
+        self.key = self.endpoint.session.key
+        self.feeds = feeds_of.setdefault(self.key, {})
+        self.said: list[bytes] = []
+        self.is_cut = False
+
+    def messages(self) -> list[bytes]:
+        said = super().messages()
+        self.said += said
+        return said
+
+    def react(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Resumed):
+                self.key = event.session
+                self.feeds = self.feeds_of[self.key]
+            super().react([event])
+            self.ledger.note(self.key, event)
+            if isinstance(event, Cancelled):
+                assert event.stream not in self.endpoint.session.by_stream
+        self.key = self.endpoint.session.key
+        self.feeds = self.feeds_of.setdefault(self.key, self.feeds)
+
+    def lose(self) -> None:
+        self.is_cut = True
+        self.react(self.endpoint.lose(self.clock.now()))
+
+    def ask(self, name: str, demand: int) -> None:
+        session = self.endpoint.session
+        is_over = self.endpoint.state in (State.CLOSING, State.CLOSED)
+        if is_over or len(session.subscribing.streams) == LIMITS.subscriptions:
+            with pytest.raises(EncodeError, match="found"):
+                self.endpoint.subscribe(name, demand)
+        else:
+            self.ledger.asked(session.key, self.endpoint.subscribe(name, demand))
+
+    def streams(self) -> list[int]:
+        return self.endpoint.session.subscribing.streams
+
+    def check(self, sizes: dict[int, int]) -> None:
+        """What this end has said on its transport is whole frames, and ends in the documented goodbye if it has ended."""
+        reader = decoder(sizes, Limits())
+        found: list[Frame] = list(reader.feed(b"".join(self.said)))
+        assert not reader.waiting
+        goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
+        assert len(goodbyes) <= 1
+        assert found[len(found) - len(goodbyes) :] == goodbyes
+        for goodbye in goodbyes:
+            assert goodbye.reason.startswith(reasons.GOODBYES), goodbye
+        assert len(self.told(Closed)) + len(self.told(Interrupted)) <= 1
+        if self.endpoint.is_closed and not self.is_cut and not self.told(Interrupted):
+            assert goodbyes
+
+    def is_bounded(self) -> bool:
+        session = self.endpoint.session
+        kept = session.octets - sum(each.octets for each in session.publishing.values())
+        return kept <= BOUND and len(session.publishing) <= LIMITS.subscriptions
+
+
+class Ledger:
+    """The streams that one role has asked for in all its sessions: each begins before it has elements and ends once."""
+
+    def __init__(self) -> None:
+        self.open: set[tuple[int, int]] = set()
+        self.begun: set[tuple[int, int]] = set()
+
+    def asked(self, session: int, stream: int) -> None:
+        self.open.add((session, stream))
+
+    def note(self, session: int, event: Event) -> None:
+        match event:
+            case Accepted(stream):
+                assert (session, stream) in self.open
+                assert (session, stream) not in self.begun
+                self.begun.add((session, stream))
+            case Arrived(stream):
+                assert (session, stream) in self.open & self.begun
+            case Completed(stream) | Failed(stream):
+                self.over(session, stream)
+
+    def over(self, session: int, stream: int) -> None:
+        assert (session, stream) in self.open
+        self.open.discard((session, stream))
+
+
+class Talk:
+    """A client and a server, with all their transports."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.clock = Clock()
+        self.resumables = Resumables(LIMITS)
+        self.wires = {Role.CLIENT: Wire(plan.forth, plan.sizes), Role.SERVER: Wire(plan.back, plan.sizes)}
+        self.feeds_of: dict[Role, dict[int, dict[int, Feed]]] = {role: {} for role in Role}
+        self.ledgers = {role: Ledger() for role in Role}
+        self.sides: list[Side] = []
+        self.connect()
+
+    def connect(self) -> None:
+        """A new transport. A client that has a ticket goes on with its session."""
+        client = self.sides and self.side(Role.CLIENT)
+        ticket = client.endpoint.ticket() if client and client.told(Interrupted) else None
+        options = {"limits": LIMITS, "has_messages": not self.plan.sizes}
+        wanted = {"extensions": self.plan.extensions, "ticket": ticket}
+        for role, more in ((Role.CLIENT, wanted), (Role.SERVER, {"resumables": self.resumables})):
+            side = Side(role, self.clock, self.feeds_of[role], self.ledgers[role], **options, **more)
+            self.sides.append(side)
+
+    def side(self, role: Role) -> Side:
+        """The newest one."""
+        return next(side for side in reversed(self.sides) if side.endpoint.role is role)
+
+    def do(self, step: Step) -> None:
+        side = self.side(step.role)
+        now = self.clock.now()
+        demand = DEMANDS[step.much % len(DEMANDS)]
+        streams = side.streams()
+        match step.what:
+            case "subscribe":
+                side.ask(NAMES[step.which % len(NAMES)], demand)
+            case "request" if streams and demand:
+                side.endpoint.request(streams[step.which % len(streams)], demand)
+            case "cancel" if streams:
+                stream = streams[step.which % len(streams)]
+                key = side.endpoint.session.key
+                if side.endpoint.cancel(stream):
+                    side.ledger.over(key, stream)
+            case "wait":
+                self.wait(WAITS[step.much % len(WAITS)])
+            case "lose":
+                self.side(Role.CLIENT).lose()
+                if step.which % 3:
+                    self.side(Role.SERVER).lose()
+                self.connect()
+            case "part":
+                side.react(side.endpoint.close(now))
+
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        for side in self.sides:
+            side.react(side.endpoint.tick(self.clock.now()))
+        self.expire()
+
+    def expire(self) -> None:
+        for session, events in self.resumables.expire(self.clock.now()):
+            feeds = self.feeds_of[Role.SERVER][session.key]
+            for event in events:
+                self.ledgers[Role.SERVER].note(session.key, event)
+                feeds.pop(event.stream, None)
+
+    def exchange(self, rounds: int = ROUNDS) -> None:
+        """Carry what both say until both are silent, which they are soon, or for so many rounds."""
+        for _ in range(rounds):
+            said = {role: self.side(role).messages() for role in Role}
+            if not any(said.values()):
+                return
+            for role, other in ((Role.CLIENT, Role.SERVER), (Role.SERVER, Role.CLIENT)):
+                for piece in self.wires[role].carry(said[role]):
+                    self.hear(self.side(other), piece)
+        assert rounds < ROUNDS, f"they do not come to an end: {self.sides}"
+
+    def hear(self, side: Side, piece: bytes) -> None:
+        was_closed = side.endpoint.is_closed
+        side.react(side.endpoint.receive(piece, self.clock.now()))
+        assert side.is_bounded()
+        assert not was_closed or side.endpoint.is_closed
+
+    def finish(self) -> None:
+        """Everybody leaves and nobody comes back."""
+        for side in self.sides:
+            side.messages()
+            side.lose()
+            side.react(side.endpoint.close(self.clock.now()))
+            assert side.endpoint.is_closed
+        client = self.side(Role.CLIENT)
+        if (ticket := client.endpoint.ticket()) is not None:
+            client.react(ticket.give_up())
+        self.clock.advance(10_000)
+        self.expire()
+
+    def check(self) -> None:
+        """Hold what was said and what is left against the promises."""
+        for role in Role:
+            sizes: dict[int, int] = {}
+            for side in self.sides:
+                if side.endpoint.role is role:
+                    side.check(sizes)
+            assert self.ledgers[role].open == set()
+            assert not any(self.feeds_of[role].values()), self.feeds_of
+        assert not self.resumables._by_token
+        assert not self.resumables._lost
+        for side in self.sides:
+            session = side.endpoint.session
+            assert (session.octets, session.by_stream, session.publishing, session.subscribing.streams) == (
+                0,
+                {},
+                {},
+                [],
+            )
+
+
+def held(plan: Plan) -> Talk:
+    """Carry a plan out, and hold everything against the promises."""
+    talk = Talk(plan)
+    talk.exchange()
+    for step in plan.steps:
+        talk.do(step)
+        talk.exchange(step.rounds)
+    talk.exchange()
+    talk.finish()
+    talk.check()
+    return talk
+
+
+def plan(*steps: Step, forth: Iterable[Slip] = (), back: Iterable[Slip] = (), sizes: Sequence[int] = ()) -> Plan:
+    """A plan by hand, with all extensions."""
+    return Plan(frozenset(Extension), list(steps), list(forth), list(back), list(sizes))

@@ -1,0 +1,59 @@
+"""The vector files of the Streamr protocol: messages, and what they mean.
+
+`requests.json` pairs a request with what it is read as, `refused.json` with the error that it ends in; `frames.json` pairs a
+frame with its wire form, for a peer of a certain style. A row begins with the case of the specification that it is, where
+it is one. What a JSON object cannot hold stands as `text`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mappings.streamr import frames, requests
+from mappings.streamr.faults import About
+from mappings.streamr.messages import StreamMessage, content_of
+from tests.support.paths import VECTORS
+
+FOLDER = VECTORS / "streamr"
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def case(row: dict[str, Any]) -> str:
+    return str(row["case"])
+
+
+def payload(row: dict[str, Any]) -> bytes:
+    return (row["text"] if "text" in row else json.dumps(row["message"])).encode()
+
+
+def request(row: dict[str, Any]) -> requests.Request:
+    """The request that a row's message is read as."""
+    members = dict(row["members"])
+    if "selection" in members:
+        ((kind, options),) = members["selection"].items()
+        members["selection"] = getattr(requests, kind)(**options)
+    built: requests.Request = getattr(requests, row["request"])(**members)
+    return built
+
+
+def frame(row: dict[str, Any]) -> frames.Frame:
+    members = dict(row["members"])
+    if "message" in members:
+        written = members["message"]
+        members["message"] = StreamMessage(**{**written, "content": content_of(written["content"])})
+    if "about" in members:
+        members["about"] = About(**members["about"])
+    built: frames.Frame = getattr(frames, row["frame"])(**members)
+    return built
+
+
+def style(row: dict[str, Any]) -> frames.Style:
+    options = dict(row.get("style", {}))
+    if "errors" in options:
+        options["errors"] = frames.ErrorPayload(options["errors"])
+    return frames.Style(**options)

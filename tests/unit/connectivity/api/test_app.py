@@ -1,0 +1,123 @@
+"""The application as a whole: paths, methods, parameters."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+import pytest
+
+from connectivity.api.app import application
+from connectivity.monitor import Monitor
+from tests.support.api.fake_management import DOCUMENT, Desk, ask, client_of, furnished
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/",
+            "/nowhere",
+            "/api",
+            "/api/2",
+            "/api/2/connections/",
+            "/api/1/connections",
+            "/docs",
+            "/redoc",
+            "/metrics/",
+        ),
+        *("/api/2/connections/site/nothing", "/api/2/connections/a/b/status", "/api/2/connections//status", "/%00"),
+    ],
+)
+async def test_a_path_that_is_none_is_not_found(path: str) -> None:
+    answer = await ask(furnished(), "GET", path)
+    assert (answer.status_code, answer.json()["error"]) == (404, "api:path.notfound")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/api/2/connections", "GET, HEAD, POST"),
+        ("/api/2/connections/site", "DELETE, GET, HEAD, PUT"),
+        ("/api/2/connections/site/command", "POST"),
+        ("/api/2/connections/site/status", "GET, HEAD"),
+        ("/api/2/erasures", "GET, HEAD, POST"),
+        ("/health/live", "GET, HEAD"),
+    ],
+)
+@pytest.mark.parametrize("method", ["PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"])
+async def test_a_method_that_a_path_does_not_have_is_told_which_it_has(path: str, allowed: str, method: str) -> None:
+    answer = await ask(furnished(), method, path)
+    if method == "get":
+        # Whatever sends it makes capitals of it.
+        assert answer.status_code in (200, 405)
+        return
+    assert (answer.status_code, answer.json()["error"]) == (405, "api:method.notallowed")
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    "path", ["/health/live", "/metrics", "/api/2/connections", "/api/2/connections/site", "/openapi.json"]
+)
+async def test_head_is_get_without_the_body(path: str) -> None:
+    desk = furnished()
+    got, head = await ask(desk, "GET", path), await ask(desk, "HEAD", path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+    assert head.headers.get("etag") == got.headers.get("etag")
+    assert (await ask(desk, "HEAD", "/api/2/connections/site/command")).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/health/live?a=b", "/api/2/connections/site?field=id", "/api/2/connections/site/status?x"]
+)
+async def test_an_unknown_parameter_is_refused(path: str) -> None:
+    answer = await ask(furnished(), "GET", path)
+    assert (answer.status_code, answer.json()["error"]) == (400, "api:parameter.invalid")
+
+
+async def test_a_parameter_that_comes_twice_is_refused_whatever_it_says() -> None:
+    desk = furnished()
+    new = {**DOCUMENT, "id": "new"}
+    answer = await ask(desk, "POST", "/api/2/connections?dry-run=true&dry-run=false", json=new)
+    assert (answer.status_code, answer.json()["error"], desk.asked) == (400, "api:parameter.invalid", [])
+
+
+@pytest.mark.parametrize("path", ["/api/2/connections/site", "/api/2/connections/nobody", "/metrics", "/health/live"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_no_answer_is_for_caches(method: str, path: str) -> None:
+    answer = await ask(furnished(), method, path)
+    assert answer.headers.get_list("cache-control") == ["no-store"]
+
+
+async def test_what_there_is_nobody_for_is_not_there() -> None:
+    async with client_of(application(Monitor(), lambda: (True, {"status": "ready"}))) as client:
+        assert (await client.get("/health/ready")).status_code == 200
+        assert (await client.get("/api/2/connections")).status_code == 404
+        assert (await client.get("/api/2/erasures")).status_code == 404
+
+
+async def test_a_desk_is_a_management() -> None:
+    """The stand-in of these tests does what the real one does: this line is for the type checker."""
+    application(Monitor(), lambda: (True, {}), management=Desk())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/health/live"),
+        ("GET", "/api/2/connections"),
+        ("GET", "/api/2/connections/site/status"),
+        ("PUT", "/api/2/connections/site"),
+        ("GET", "/api/2/audit"),
+        ("GET", "/api/2/connectivity/subscriptions"),
+        ("GET", "/api/2/erasures"),
+    ],
+)
+async def test_no_request_waits_for_a_thread_to_have_its_turn(
+    method: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(call: object, *_: object, **__: object) -> None:
+        raise AssertionError(f"{call} goes to a thread")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
+    answer = await ask(furnished(), method, path, json=dict(DOCUMENT) if method == "PUT" else None)
+    assert answer.status_code < 300

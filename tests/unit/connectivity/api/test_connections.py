@@ -1,0 +1,335 @@
+"""Connections over HTTP: what is asked of `Management`, and how its answers are told."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from connectivity.errors import OperationRefused
+from connectivity.management import Moment, Sample
+from mappings.errors import Fault
+from tests.support.api.fake_management import DOCUMENT, START, Desk, ask, furnished
+
+ALL = "/api/2/connections"
+ONE = f"{ALL}/site"
+TRIAL = "application/vnd.connectivity.trial+json"
+SHOWN = {**DOCUMENT, "uri": "tcp://fleet:*****@broker.acme.example:1883"}
+NEW = {name: value for name, value in DOCUMENT.items() if name != "id"}
+
+
+async def sends(desk: Desk | None, method: str, path: str, body: Any, **headers: str) -> Any:
+    """A request with this body as JSON."""
+    given = {"content-type": "application/json", **headers}
+    return await ask(desk, method, path, content=json.dumps(body), headers=given)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", [SHOWN]),
+        ("?ids-only=true", ["site"]),
+        ("?ids-only=false", [SHOWN]),
+        ("?fields=id", ["site"]),
+        ("?fields=id,connectionType", [{"id": "site", "connectionType": "mqtt-5"}]),
+        (
+            "?fields=_revision,_owner,_file,_override",
+            [{"_revision": 1, "_owner": "api", "_file": None, "_override": None}],
+        ),
+        ("?fields=nothing", [{}]),
+    ],
+)
+async def test_connections_are_listed_as_asked(query: str, expected: list[Any]) -> None:
+    answer = await ask(furnished(), "GET", ALL + query)
+    assert (answer.status_code, answer.json()) == (200, expected)
+    assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("?fields=", "json.fieldselector.invalid"),
+        ("?fields=id(", "json.fieldselector.invalid"),
+        ("?ids-only=yes", "api:parameter.invalid"),
+        ("?idsonly=true", "api:parameter.invalid"),
+    ],
+)
+async def test_a_list_that_is_asked_for_in_unknown_words_is_refused(query: str, error: str) -> None:
+    answer = await ask(furnished(), "GET", ALL + query)
+    assert (answer.status_code, answer.json()["error"]) == (400, error)
+
+
+async def test_a_connection_is_created_and_told_where_it_is() -> None:
+    desk = Desk()
+    answer = await sends(desk, "POST", ALL, NEW)
+    assert answer.status_code == 201
+    assert (answer.headers["location"], answer.headers["etag"]) == (f"{ALL}/made-1", '"rev:1"')
+    assert answer.json() == {**SHOWN, "id": "made-1"}
+    assert desk.asked == [("create", NEW, "api")]
+
+
+async def test_an_id_that_is_taken_is_a_conflict() -> None:
+    answer = await sends(furnished(), "POST", ALL, DOCUMENT)
+    assert (answer.status_code, answer.json()["error"]) == (409, "connectivity:connection.conflict")
+
+
+async def test_every_problem_of_a_document_is_told_at_once() -> None:
+    answer = await sends(Desk(), "POST", ALL, {**NEW, "uri": "nowhere", "clientCount": 0})
+    told = answer.json()
+    assert (answer.status_code, told["status"]) == (400, 400)
+    assert {it["path"] for it in told["problems"]} == {"uri", "clientCount"}
+    assert all(it.keys() == {"path", "found", "expected", "hint"} for it in told["problems"])
+
+
+async def test_case_46_a_connection_is_created_by_put_on_a_fresh_id() -> None:
+    desk = Desk()
+    answer = await sends(desk, "PUT", ONE, NEW)
+    assert (answer.status_code, answer.headers["location"], answer.headers["etag"]) == (201, ONE, '"rev:1"')
+    assert answer.json() == SHOWN
+    assert desk.asked == [("put", "site", NEW, "api")]
+
+
+async def test_a_connection_is_changed_by_put() -> None:
+    answer = await sends(furnished(), "PUT", ONE, {**DOCUMENT, "name": "Depot"})
+    assert (answer.status_code, answer.content, answer.headers["etag"]) == (204, b"", '"rev:2"')
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"connectionStatus": None}, "connectivity:connection.configuration.invalid"),
+        ({"uri": 7}, "connectivity:connection.uri.invalid"),
+    ],
+)
+async def test_a_put_that_does_not_say_what_it_must_is_refused(change: dict[str, Any], error: str) -> None:
+    answer = await sends(furnished(), "PUT", ONE, {**DOCUMENT, **change})
+    assert (answer.status_code, answer.json()["error"]) == (400, error)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_what_a_file_owns_the_api_does_not_change(method: str) -> None:
+    answer = await sends(furnished(by_file=True), method, ONE, DOCUMENT)
+    assert (answer.status_code, answer.json()["error"]) == (409, "connectivity:connection.conflict")
+    assert "site.yaml" in answer.json()["message"]
+
+
+async def test_that_it_is_stored_and_could_not_be_opened_is_told_so() -> None:
+    desk = furnished()
+    desk.refuses["put"] = OperationRefused(Fault(504, "connectivity:connection.failed", "bad credentials", "Retried."))
+    answer = await sends(desk, "PUT", ONE, DOCUMENT)
+    assert (answer.status_code, answer.json()) == (
+        504,
+        {
+            "status": 504,
+            "error": "connectivity:connection.failed",
+            "message": "bad credentials",
+            "description": "Retried.",
+        },
+    )
+
+
+async def test_a_connection_is_retrieved_with_its_revision() -> None:
+    answer = await ask(furnished(), "GET", ONE)
+    assert (answer.status_code, answer.json(), answer.headers["etag"]) == (200, SHOWN, '"rev:1"')
+    answer = await ask(furnished(), "GET", ONE + "?fields=sources,_revision,_modified")
+    assert answer.json() == {"sources": DOCUMENT["sources"], "_revision": 1, "_modified": "2026-02-03T09:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "moment", "revision"),
+    [
+        ({"at-historical-revision": "1"}, Moment(revision=1), 1),
+        ({"at-historical-timestamp": "2026-02-03T10:30:00+01:00"}, Moment(time=START.replace(minute=30)), 1),
+        ({}, None, 2),
+    ],
+)
+async def test_an_earlier_revision_is_retrieved(headers: dict[str, str], moment: Moment | None, revision: int) -> None:
+    desk = furnished()
+    await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
+    answer = await ask(desk, "GET", ONE, headers=headers)
+    assert (answer.status_code, answer.headers["etag"]) == (200, f'"rev:{revision}"')
+    assert desk.asked[-1] == ("definition", "site", moment)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "error"),
+    [
+        ({"at-historical-revision": "9"}, 404, "connectivity:connection.history.notfound"),
+        ({"at-historical-timestamp": "2020-01-01T00:00:00Z"}, 404, "connectivity:connection.history.notfound"),
+        ({"at-historical-revision": "0"}, 400, "header.invalid"),
+        ({"at-historical-revision": "-1"}, 400, "header.invalid"),
+        ({"at-historical-revision": "9223372036854775808"}, 400, "header.invalid"),
+        ({"at-historical-revision": "one"}, 400, "header.invalid"),
+        ({"at-historical-timestamp": "yesterday"}, 400, "header.invalid"),
+        ({"at-historical-timestamp": "2020-01-01"}, 400, "header.invalid"),
+        ({"at-historical-timestamp": "0001-01-01T00:00:00+18:00"}, 400, "header.invalid"),
+        ({"at-historical-timestamp": "2020-01-01T00:00:00Z", "at-historical-revision": "1"}, 400, "header.invalid"),
+    ],
+)
+async def test_a_past_that_is_not_known_or_none_is_refused(headers: dict[str, str], status: int, error: str) -> None:
+    answer = await ask(furnished(), "GET", ONE, headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+
+
+async def test_the_revisions_are_listed() -> None:
+    desk = furnished()
+    await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
+    assert [it["revision"] for it in (await ask(desk, "GET", f"{ONE}/revisions")).json()] == [2, 1]
+
+
+async def test_a_connection_is_deleted() -> None:
+    desk = furnished()
+    answer = await ask(desk, "DELETE", ONE)
+    assert (answer.status_code, answer.content, desk.kept) == (204, b"", {})
+    assert (await ask(desk, "DELETE", ONE)).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_what_is_not_there_is_not_found(method: str) -> None:
+    answer = await ask(Desk(), method, f"{ALL}/none")
+    assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:connection.notfound")
+
+
+@pytest.mark.parametrize("below", ["status", "metrics", "logs", "revisions"])
+async def test_what_a_connection_does_is_shown_by_its_id(below: str) -> None:
+    answer = await ask(furnished(), "GET", f"{ONE}/{below}")
+    assert answer.status_code == 200
+    assert below == "revisions" or answer.json()["connectionId"] == "site"
+    answer = await ask(Desk(), "GET", f"{ALL}/none/{below}")
+    assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:connection.notfound")
+
+
+@pytest.mark.parametrize("connection_id", ["ä", "a b", "a" * 101, "a%0a", "%00"])
+@pytest.mark.parametrize(("method", "below"), [("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/status")])
+async def test_an_id_that_none_can_have_is_refused(connection_id: str, method: str, below: str) -> None:
+    answer = await sends(Desk(), method, f"{ALL}/{connection_id}{below}", NEW)
+    assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:connection.id.invalid")
+
+
+# --- commands ---
+
+
+@pytest.mark.parametrize(
+    ("command", "method"),
+    [
+        ("openConnection", "open"),
+        ("closeConnection", "close"),
+        ("resetConnectionMetrics", "reset_metrics"),
+        ("enableConnectionLogs", "enable_logs"),
+        ("resetConnectionLogs", "reset_logs"),
+    ],
+)
+async def test_each_of_the_five_commands_is_carried_out(command: str, method: str) -> None:
+    desk = furnished()
+    content, headers = f"connectivity.commands:{command}", {"content-type": "text/plain; charset=utf-8"}
+    answer = await ask(desk, "POST", f"{ONE}/command", content=content, headers=headers)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert desk.asked == [(method, "site", "api")]
+    assert (await ask(desk, "POST", f"{ALL}/none/command", content=content, headers=headers)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("", "open", "connectivity.commands:openconnection", " connectivity.commands:openConnection"),
+        *("connectivity.commands:openConnection\n", '"connectivity.commands:openConnection"', "\ufffe\x00"),
+    ],
+)
+async def test_any_other_command_is_invalid(command: str) -> None:
+    desk = furnished()
+    answer = await ask(desk, "POST", f"{ONE}/command", content=command, headers={"content-type": "text/plain"})
+    assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:command.invalid")
+    assert desk.asked == []
+
+
+async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
+    answer = await sends(furnished(), "POST", f"{ONE}/command", "connectivity.commands:openConnection")
+    assert (answer.status_code, answer.json()["error"]) == (415, "api:contenttype.unsupported")
+
+
+# --- dry run ---
+
+
+async def test_case_48_what_a_dry_run_met_is_told_and_nothing_is_stored() -> None:
+    desk = Desk()
+    desk.refuses["test"] = OperationRefused(
+        Fault(504, "connectivity:connection.failed", "connection refused"), report={"sources": []}
+    )
+    answer = await sends(desk, "POST", ALL + "?dry-run=true", NEW)
+    assert (answer.status_code, answer.json()["error"]) == (504, "connectivity:connection.failed")
+    assert answer.json()["report"] == {"sources": []}
+    assert desk.kept == {}
+
+
+async def test_a_connection_is_tried_as_it_is() -> None:
+    desk = Desk()
+    answer = await sends(desk, "POST", ALL + "?dry-run=true", DOCUMENT)
+    assert (answer.status_code, answer.json()) == (200, {"status": "open"})
+    assert (desk.asked, desk.kept) == ([("test", DOCUMENT, None)], {})
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        (None, None),
+        ({"payload": "ü"}, Sample("ü".encode())),
+        (
+            {"payload": "{}", "headers": {"a": "b"}, "source": 1, "address": "cmd/1"},
+            Sample(b"{}", {"a": "b"}, 1, "cmd/1"),
+        ),
+        ({"payload": base64.b64encode(b"\xff\x00").decode(), "encoding": "base64"}, Sample(b"\xff\x00")),
+    ],
+)
+async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample | None) -> None:
+    desk = Desk()
+    trial = {"connection": DOCUMENT, "sample": sample}
+    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
+    assert (answer.status_code, desk.asked) == (200, [("test", DOCUMENT, expected)])
+
+
+@pytest.mark.parametrize(
+    ("trial", "path"),
+    [
+        (DOCUMENT, "$"),
+        ({"connection": []}, "$"),
+        ({"connection": DOCUMENT, "samples": {}}, "$"),
+        ({"connection": DOCUMENT, "sample": "{}"}, "sample"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "payloads": 1}}, "sample"),
+        ({"connection": DOCUMENT, "sample": {}}, "sample.payload"),
+        ({"connection": DOCUMENT, "sample": {"payload": {}}}, "sample.payload"),
+        ({"connection": DOCUMENT, "sample": {"payload": "ä", "encoding": "base64"}}, "sample.payload"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "encoding": "hex"}}, "sample.encoding"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "headers": {"a": 1}}}, "sample.headers"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "source": True}}, "sample.source"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "source": -1}}, "sample.source"),
+        ({"connection": DOCUMENT, "sample": {"payload": "", "address": 1}}, "sample.address"),
+    ],
+)
+async def test_a_trial_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
+    desk = Desk()
+    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
+    assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
+    assert desk.asked == []
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", ONE), ("POST", ALL + "?dry-run=true")], ids=["PUT", "dry run"])
+async def test_what_is_missing_is_named_all_at_once(method: str, path: str) -> None:
+    """Only where POST makes a connection may it be left open whether it is to be open."""
+    answer = await sends(Desk(), method, path, {"sources": []})
+    assert answer.status_code == 400
+    assert {it["path"] for it in answer.json()["problems"]} >= {"connectionType", "connectionStatus", "uri"}
+
+
+async def test_a_sample_without_a_dry_run_creates_nothing() -> None:
+    desk = Desk()
+    answer = await sends(desk, "POST", ALL, {"connection": DOCUMENT}, **{"content-type": TRIAL})
+    assert (answer.status_code, desk.asked) == (415, [])
+
+
+async def test_a_misspelt_dry_run_creates_nothing() -> None:
+    desk = Desk()
+    answer = await sends(desk, "POST", ALL + "?dryrun=true", NEW)
+    assert (answer.status_code, desk.asked) == (400, [])
+    assert "did you mean dry-run?" in answer.json()["description"]

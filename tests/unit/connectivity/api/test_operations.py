@@ -1,0 +1,168 @@
+"""Subscriptions, the audit log and erasures over HTTP."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from tests.support.api.fake_erasures import Erasures
+from tests.support.api.fake_management import Desk, app_of, ask, client_of
+
+SUBSCRIPTIONS = "/api/2/connectivity/subscriptions"
+
+
+async def test_open_subscriptions_are_listed() -> None:
+    answer = await ask(Desk(), "GET", SUBSCRIPTIONS)
+    assert (answer.status_code, [it["id"] for it in answer.json()]) == (200, ["abcd"])
+
+
+@pytest.mark.parametrize(("query", "limit"), [("", 1_000), ("?limit=7", 7), ("?limit=10000", 10_000)])
+async def test_as_many_subscriptions_are_listed_as_are_wanted_and_the_number_of_all_is_told(
+    query: str, limit: int
+) -> None:
+    desk = Desk()
+    answer = await ask(desk, "GET", f"{SUBSCRIPTIONS}{query}")
+    assert (answer.headers["x-total-count"], desk.asked) == ("5", [("subscriptions", limit)])
+    assert (await ask(desk, "GET", f"{SUBSCRIPTIONS}?limit=0")).status_code == 400
+
+
+async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> None:
+    desk = Desk()
+    answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/ab")
+    assert (answer.status_code, desk.asked) == (204, [("cancel", "ab", "api")])
+    answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/x")
+    assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:subscription.notfound")
+
+
+@pytest.mark.parametrize("prefix", ["x" * 201, "%00", "a%20b", "ä"])
+async def test_what_begins_no_id_is_not_looked_for(prefix: str) -> None:
+    desk = Desk()
+    assert (await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/{prefix}")).status_code == 400
+    assert desk.asked == []
+
+
+@pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=7", 7), ("?limit=10000", 10_000)])
+async def test_the_audit_log_is_shown_up_to_a_limit(query: str, limit: int) -> None:
+    desk = Desk()
+    answer = await ask(desk, "GET", f"/api/2/audit{query}")
+    assert (answer.status_code, answer.json()[0]["by"], desk.asked) == (200, "anna", [("audit", limit)])
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "10001", "9" * 40, "x", ""])
+async def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+    answer = await ask(Desk(), "GET", f"/api/2/audit?limit={limit}")
+    assert (answer.status_code, answer.json()["error"]) == (400, "api:parameter.invalid")
+    assert answer.json()["problems"][0]["path"] == "limit"
+
+
+async def erase(content: bytes | None, token: str | None = None, **headers: str) -> tuple[httpx.Response, Erasures]:
+    """POST `content`, or GET."""
+    kept = Erasures()
+    async with client_of(app_of(erasures=kept, token=token)) as client:
+        given = {"content-type": "application/json", **headers}
+        if content is None:
+            return await client.get("/api/2/erasures", headers=given), kept
+        return await client.post("/api/2/erasures", content=content, headers=given), kept
+
+
+async def test_an_erasure_is_begun_and_listed() -> None:
+    answer, kept = await erase(b'{"entity": "acme:lamp", "by": "anna"}')
+    assert (answer.status_code, answer.json()) == (202, {"id": 1, "entity": "acme:lamp"})
+    assert kept.asked == [(EntityId(EntityType.THING, "acme", "lamp"), "anna")]
+    _, kept = await erase(b'{"entity": "acme:lamp", "type": "policy"}')
+    assert kept.asked == [(EntityId(EntityType.POLICY, "acme", "lamp"), "api")]
+    assert (await erase(None))[0].json() == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "error"),
+    [
+        (b"", 400, "json.invalid"),
+        (b"[1]", 400, "api:body.invalid"),
+        (b"{}", 400, "api:body.invalid"),
+        (b'{"entity": 7}', 400, "api:body.invalid"),
+        (b'{"entity": "acme:lamp", "by": ["x"]}', 400, "api:body.invalid"),
+        (b'{"entity": "lamp"}', 404, "api:entity.notfound"),
+        (b'{"entity": "acme:lamp", "type": "lamp"}', 404, "api:entity.notfound"),
+        (b'{"entity": "acme:none"}', 404, "api:entity.notfound"),
+        (b'{"entity": "acme:full"}', 503, "api:store.unavailable"),
+    ],
+)
+async def test_an_erasure_that_cannot_be_begun_says_why(content: bytes, status: int, error: str) -> None:
+    answer, kept = await erase(content)
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    assert kept.asked == []
+
+
+async def test_a_page_in_a_browser_cannot_erase_anything() -> None:
+    answer, kept = await erase(b'{"entity": "acme:lamp"}', **{"content-type": "text/plain"})
+    assert (answer.status_code, kept.asked) == (415, [])
+
+
+@pytest.mark.parametrize("content", [None, b'{"entity": "acme:lamp"}'])
+@pytest.mark.parametrize(
+    ("host", "is_foreign"),
+    [
+        ("localhost", False),
+        ("LOCALHOST:8080", False),
+        ("127.0.0.1:8080", False),
+        ("127.1.2.3", False),
+        ("[::1]:8080", False),
+        ("[::1]", False),
+        ("evil.example:8080", True),
+        ("127.0.0.1.evil.example", True),
+        ("localhost.evil.example:8080", True),
+        ("192.0.2.7:8080", True),
+        ("", True),
+    ],
+)
+async def test_a_name_that_somebody_made_resolve_to_this_machine_gets_at_nothing(
+    content: bytes | None, host: str, is_foreign: bool
+) -> None:
+    answer, kept = await erase(content, host=host)
+    assert (answer.status_code == 403) == is_foreign
+    assert not (is_foreign and kept.asked)
+    if is_foreign:
+        assert answer.json()["error"] == "api:host.foreign"
+    allowed, _ = await erase(content, token="secret", authorization="Bearer secret", host=host)
+    assert allowed.status_code != 403, "no page has the token"
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_foreign"),
+    [
+        ("http://localhost:8080", False),
+        ("http://localhost:3000", True),
+        ("https://evil.example", True),
+        ("null", True),
+        ("", True),
+    ],
+)
+async def test_a_page_of_another_origin_changes_nothing(origin: str, is_foreign: bool) -> None:
+    answer, kept = await erase(b'{"entity": "acme:lamp"}', origin=origin)
+    assert answer.status_code == (403 if is_foreign else 202)
+    assert is_foreign != bool(kept.asked)
+    if is_foreign:
+        assert answer.json()["error"] == "api:origin.foreign"
+    assert (await erase(None, origin=origin))[0].status_code == 200, "what it may read a browser decides"
+
+
+@pytest.mark.parametrize("content", [None, b'{"entity": "acme:lamp"}'])
+async def test_with_a_token_erasures_want_it(content: bytes | None) -> None:
+    answer, kept = await erase(content, token="secret")
+    assert (answer.status_code, answer.json()["error"], kept.asked) == (401, "api:unauthorized", [])
+    answer, _ = await erase(content, token="secret", authorization="Bearer secret")
+    assert answer.status_code in (200, 202)
+
+
+async def test_the_name_of_a_token_is_who_erases_whatever_the_body_says() -> None:
+    kept = Erasures()
+    tokens = [{"name": "anna", "token": "a" * 16, "role": "admin"}]
+    async with client_of(app_of(erasures=kept, tokens=tokens)) as client:
+        answer = await client.post(
+            "/api/2/erasures",
+            json={"entity": "acme:lamp", "by": "bert"},
+            headers={"authorization": "Bearer " + "a" * 16},
+        )
+    assert (answer.status_code, [by for _, by in kept.asked]) == (202, ["anna"])

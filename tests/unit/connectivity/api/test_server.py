@@ -1,0 +1,151 @@
+"""The server around the application: what comes slowly, in masses, or is no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from connectivity.api.server import server_of
+from connectivity.settings import ApiSettings
+from tests.support.api.fake_management import app_of, furnished
+
+DEADLINE = 60.0
+GET = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[int]:
+    """The port of a server that runs meanwhile."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        server = server_of(app_of(furnished(), **settings), ApiSettings(**settings))
+        running = asyncio.create_task(server.serve([listening]))
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await running
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def told(reader: asyncio.StreamReader) -> bytes:
+    """Everything until the other side closes."""
+    async with asyncio.timeout(DEADLINE):
+        return await reader.read()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    """The next answer of a connection that stays open."""
+    async with asyncio.timeout(DEADLINE):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
+        return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
+
+
+async def test_several_requests_come_over_one_connection_and_nobody_is_told_what_serves_them() -> None:
+    async with served() as port, connected(port) as (reader, writer):
+        for _ in range(3):
+            writer.write(GET)
+            status, headers, body = await answer(reader)
+            assert (status, json.loads(body)) == (200, {"status": "live"})
+            assert "server" not in headers
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health/live HT", b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"])
+async def test_a_head_that_does_not_arrive_is_not_waited_for(begun: bytes) -> None:
+    async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
+        writer.write(begun)
+        assert await told(reader) == b""
+
+
+async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
+    async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
+        writer.write(GET)
+        assert (await answer(reader))[0] == 200
+        reading = asyncio.create_task(told(reader))
+        for byte in b"GET /health/live HTTP/1.1\r\nx: " + b"y" * 10_000:
+            writer.write(bytes([byte]))
+            done, _ = await asyncio.wait([reading], timeout=0.02)
+            if done:
+                break
+        with contextlib.suppress(ConnectionResetError):
+            # So the system calls a connection that was closed while more was on its way.
+            assert await reading == b""
+        assert reading.done(), "it was closed"
+
+
+async def test_what_follows_a_body_with_two_lengths_is_nobodys_request() -> None:
+    head = b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(head + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + GET)
+        said = await told(reader)
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"api:request.invalid" in said
+    assert said.count(b"HTTP/1.1 ") == 1
+
+
+async def test_a_body_that_trickles_is_answered_with_408() -> None:
+    head = b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    async with served(read_timeout="200ms") as port, connected(port) as (reader, writer):
+        writer.write(head + b"content-length: 99\r\n\r\n{")
+        status, _, body = await answer(reader)
+        assert (status, json.loads(body)["error"]) == (408, "api:body.timeout")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        *(b"\x16\x03\x01\x02\x00", b"hello\r\n\r\n", b"GET /a b HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"),
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_answered_like_every_error(garbage: bytes) -> None:
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(garbage + b"\r\n\r\n")
+        head, _, body = (await told(reader)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"application/json" in head
+        assert json.loads(body)["error"] == "api:request.invalid"
+
+
+async def test_garbage_after_a_request_ends_the_connection() -> None:
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(GET + b"\x00\x01\x02\r\n\r\n")
+        assert (await told(reader)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_connections_beyond_the_bound_are_closed_and_the_others_go_on() -> None:
+    async with served(max_clients=2) as port, connected(port) as first, connected(port) as second:
+        for reader, writer in (first, second):
+            writer.write(GET)
+            assert (await answer(reader))[0] == 200
+        async with connected(port) as (reader, _):
+            assert await told(reader) == b""
+        first[1].write(GET)
+        assert (await answer(first[0]))[0] == 200
+
+
+async def test_an_upgrade_to_a_websocket_is_no_more_than_a_request() -> None:
+    head = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    async with served() as port, connected(port) as (reader, writer):
+        writer.write(head)
+        assert (await answer(reader))[0] == 200

@@ -1,0 +1,133 @@
+"""Sockets that break at any octet: a client that resumes has every element once and in order (reactive-streams-io, resume).
+
+The service is in this process, the door and its sockets are real. The client reads and writes so many octets, and resets its
+socket: amid a hello, a resume, an element. Streams are of a fixed size and not, whole and split; one is the history of a
+thing, read from the store.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Failed, NotResumed, Resumed
+from tests.support.in_process.reactive_streams_io import HISTORY, Quay, definition
+from tests.support.in_process.tcp_service import Caller, Landing, landing
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+REVISIONS = 80
+STREAMS = {
+    "tck/range?n=300": [str(number).encode() for number in range(1, 301)],
+    "tck/fixed?n=900&size=5": [number.to_bytes(5, "big") for number in range(1, 901)],
+    "tck/big?bytes=150000": [b"x" * 150_000],
+}
+PAGE = 11
+"""What is asked for at a time."""
+
+PART = 2000
+"""Octets of one part of what is split: most links live long enough for some of them."""
+
+SEEDS_IN_SOAK = 30
+
+
+class Wanderer:
+    """A client that loses its socket again and again."""
+
+    def __init__(self, there: Landing, dice: random.Random) -> None:
+        self.there, self.dice = there, dice
+        self.cuts = self.resumed = 0
+        self.names: dict[int, str] = {}
+        self.got: dict[str, list[bytes]] = {}
+        self.over: set[str] = set()
+        self.faults: list[Event] = []
+        self.endpoint = Endpoint(Role.CLIENT, time.monotonic())
+        for name in (HISTORY, *STREAMS):
+            self.names[self.endpoint.subscribe(name, PAGE)] = name
+            self.got[name] = []
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.over) == len(self.names)
+
+    async def wander(self) -> None:
+        """Until everything has come."""
+        while True:
+            caller = await self.there.caller()
+            if await self._talk(caller):
+                return
+            await caller.leave()
+            self.tell(self.endpoint.lose(time.monotonic()))
+            ticket = self.endpoint.ticket()
+            assert ticket is not None, self.faults
+            self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), ticket=ticket)
+
+    async def _talk(self, caller: Caller) -> bool:
+        """Whether all has come; False where the socket is to break."""
+        # Short links break amid what goes over, long ones amid elements.
+        inward, outward = (self.dice.randint(1, self.dice.choice((5, 60, 400, 9000))) for _ in range(2))
+        while True:
+            is_lasting = self.endpoint.ticket() is None
+            while said := self.endpoint.take():
+                caller.writer.write(said if is_lasting else said[:outward])
+                outward -= 0 if is_lasting else len(said)
+                if outward <= 0:
+                    await caller.writer.drain()
+                    return self._cut()
+            if self.is_done:
+                return True
+            heard = await caller.take_some(1 << 16 if is_lasting else inward)
+            inward -= 0 if is_lasting else len(heard)
+            self.tell(self.endpoint.receive(heard, time.monotonic()))
+            if inward <= 0:
+                return self._cut()
+
+    def _cut(self) -> bool:
+        self.cuts += 1
+        return False
+
+    def tell(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Arrived(stream, elements):
+                    got = self.got[self.names[stream]]
+                    before = len(got)
+                    got += map(bytes, elements)
+                    if before // PAGE != len(got) // PAGE:
+                        self.endpoint.request(stream, PAGE)
+                case Completed(stream):
+                    self.over.add(self.names[stream])
+                case Resumed():
+                    self.resumed += 1
+                case Failed() | NotResumed() | Closed():
+                    self.faults.append(event)
+                case _:
+                    pass
+
+
+async def wander(seed: int) -> None:
+    quay = await Quay.filled(revisions=REVISIONS)
+    async with landing(quay, mappingDefinitions=definition(partLimit=PART)) as there:
+        wanderer = Wanderer(there, random.Random(seed))
+        await wanderer.wander()
+    assert wanderer.faults == []
+    history = wanderer.got.pop(HISTORY)
+    assert [json.loads(element)["revision"] for element in history] == list(range(1, REVISIONS + 1))
+    assert wanderer.got == STREAMS
+    assert list(quay.streams) == []
+    assert wanderer.cuts >= 50
+    assert wanderer.resumed >= 20
+
+
+async def test_every_element_comes_once_and_in_order_over_sockets_that_break() -> None:
+    await wander(random.randrange(1 << 32))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEEDS_IN_SOAK))
+async def test_every_element_comes_once_and_in_order_over_thousands_of_sockets_that_break(seed: int) -> None:
+    await wander(seed)

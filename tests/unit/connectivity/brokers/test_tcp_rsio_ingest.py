@@ -1,0 +1,84 @@
+"""Commands in streams through a TCP door: however its octets are cut, each is carried out once and in order.
+
+Case numbers are those of the cases for reactive-streams-io. Hexadecimal digits are octets as they travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mappings.reactive_streams_io.frames import OnNext, OnSubscribe, Resume
+from tests.support.in_process.reactive_streams_io import Quay, definition, octets
+from tests.support.in_process.service import turn
+from tests.support.in_process.tcp_service import Landing, landing
+from tests.support.in_process.websocket_listener import PATIENCE
+from tests.support.wait import wait_until
+
+WANTED = "11 10 69 6e 67 65 73 74 2f 74 65 6c 65 6d 65 74 72 79 01 80 02"
+"""The subscribe of `ingest/telemetry` as number 1, with a demand of 256."""
+AGAIN = "12 01 80 01"
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[Landing]:
+    quay = await Quay.filled(revisions=1)
+    async with landing(quay, mappingDefinitions=definition(ingest=["telemetry"])) as made:
+        yield made
+
+
+def turns(first: int, last: int) -> bytes:
+    """Frames that set the lamp to these numbers."""
+    return octets(*(OnNext(1, turn(number)) for number in range(first, last + 1)))
+
+
+async def has(there: Landing, last: int) -> None:
+    """The lamp was set to all numbers up to the last one, in order."""
+    await wait_until(lambda: len(there.quay.values()) >= last, PATIENCE)
+    assert there.quay.values() == list(range(1, last + 1))
+
+
+async def test_cases_w01_to_w04_over_a_socket_in_chunks_of_any_size(there: Landing) -> None:
+    caller = await there.greeted()
+    await caller.hears(WANTED)
+    caller.say(OnSubscribe(1, 0), "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
+    await caller.hears("81 01 00 82 01 01 31 86 01")
+    await caller.say_slowly(turns(1, 3))
+    said = turns(4, 256)
+    for start in range(0, len(said), 1009):
+        caller.writer.write(said[start : start + 1009])
+        await caller.writer.drain()
+    await has(there, 256)
+    await caller.hears(f"{AGAIN} {AGAIN}")
+
+
+async def test_what_came_before_a_socket_broke_is_carried_out_and_half_of_a_frame_is_not(there: Landing) -> None:
+    caller = await there.greeted()
+    await caller.hears(WANTED)
+    caller.say(OnSubscribe(1, 0), turns(1, 50), turns(51, 51)[:20])
+    await caller.writer.drain()
+    await has(there, 50)
+    await caller.leave()
+    await wait_until(lambda: not there.link.peers, PATIENCE)
+    await has(there, 50)
+
+
+async def test_a_session_that_is_resumed_goes_on_with_the_commands_that_did_not_come(there: Landing) -> None:
+    caller = await there.greeted("01 00 01 01")
+    grant = await caller.take(2 + 16 + 5)
+    await caller.hears(WANTED)
+    caller.say(OnSubscribe(1, 0), turns(1, 100), turns(101, 101)[:30])
+    await caller.writer.drain()
+    await has(there, 100)
+    await caller.leave()
+    await wait_until(lambda: not there.link.peers, PATIENCE)
+    again = await there.greeted("01 00 01 01")
+    await again.take(2 + 16 + 5)
+    await again.hears(WANTED)
+    again.say(Resume(grant[2:18], 1, 1))
+    await again.hears("a2 65")
+    again.say(turns(101, 130))
+    await has(there, 130)
+    assert (await again.take(2 + 16 + 5))[0] == 0xA0
+    await again.hears(AGAIN)

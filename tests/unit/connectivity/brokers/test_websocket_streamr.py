@@ -1,0 +1,167 @@
+"""The Streamr protocol through a WebSocket door, as its public clients speak it: every socket is a session.
+
+Case numbers are those of the protocol's behaviour tests. The desk has them all in `tests/connectivity/desks`; here is what
+the door brings along: frames in their order, sockets that are told apart, versions in the query, noise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import InvalidStatus
+
+from tests.support.in_process.streamr import (
+    OPERATOR,
+    Frame,
+    Tank,
+    definition,
+    error,
+    offsets,
+    publish,
+    resend,
+    subscribe,
+    subscribed,
+    unsubscribe,
+    unsubscribed,
+)
+from tests.support.in_process.websocket_listener import PATIENCE
+from tests.support.in_process.websocket_service import House, heard
+from tests.support.wait import wait_until
+
+PATH = "/api/v1/ws"
+VERSIONS = "controlLayerVersion=0&messageLayerVersion"
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    tank = await Tank.filled(messages=3)
+    source = {"addresses": [PATH], "authorizationContext": [OPERATOR], "payloadMapping": ["tanks"]}
+    made = House(tank, sources=[source], mappingDefinitions=definition())
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def say(client: ClientConnection, *requests: dict[str, Any]) -> None:
+    for request in requests:
+        await client.send(json.dumps(request))
+
+
+async def frames(client: ClientConnection, number: int) -> list[Frame]:
+    return [await heard(client) for _ in range(number)]
+
+
+async def nothing_more(client: ClientConnection) -> None:
+    """Nothing is on its way: what is not subscribed to answers next."""
+    await say(client, unsubscribe(stream="never-followed"))
+    assert "never-followed" in str(await heard(client))
+
+
+def contents(found: Sequence[Frame]) -> list[str]:
+    return [frame[3][8] for frame in found]
+
+
+async def test_cases_s01_to_s05_what_one_publishes_goes_to_all_who_follow(house: House) -> None:
+    first, second = await house.client(PATH), await house.client(PATH)
+    await say(first, subscribe())
+    assert await heard(first) == subscribed()
+    await say(second, subscribe())
+    assert await heard(second) == subscribed()
+    await say(second, publish('{"v":1}'), publish('{"v":2}'))
+    [one, two] = await frames(first, 2)
+    assert await frames(second, 2) == [one, two]
+    assert contents([one, two]) == ['{"v":1}', '{"v":2}']
+    assert offsets([one, two]) == [4, 5]
+    assert [frame[3][6] for frame in (one, two)] == [3, 4]
+    await nothing_more(first)
+
+
+async def test_case_s13_requests_back_to_back_are_answered_in_their_order(house: House) -> None:
+    client = await house.client(PATH)
+    await say(client, subscribe(), unsubscribe(), subscribe())
+    assert await frames(client, 3) == [subscribed(), unsubscribed(), subscribed()]
+
+
+async def test_case_r01_all_is_sent_again_in_its_order(house: House) -> None:
+    client = await house.client(PATH)
+    await say(client, resend("a", resend_all=True))
+    begun, *messages, ended = await frames(client, 5)
+    about = {"stream": "tank", "partition": 0, "sub": "a"}
+    assert (begun, ended) == ([0, 4, "", about], [0, 5, "", about])
+    assert offsets(messages, 1) == [1, 2, 3]
+    assert {frame[2] for frame in messages} == {"a"}
+
+
+async def test_case_b01_each_socket_is_a_session_of_its_own(house: House) -> None:
+    first, second = await house.client(PATH), await house.client(PATH)
+    await say(first, subscribe())
+    assert await heard(first) == subscribed()
+    await say(second, unsubscribe())
+    assert "error" in error(await heard(second))
+    await say(second, publish())
+    assert offsets([await heard(first)]) == [4]
+    await nothing_more(second)
+
+
+@pytest.mark.parametrize("noise", ["not json", "null", "[]", "7", "", b"\xff\x00"])
+async def test_case_x01_noise_is_answered_and_the_next_frame_is_served(house: House, noise: str | bytes) -> None:
+    client = await house.client(PATH)
+    await client.send(noise)
+    assert error(await heard(client))["error"]
+    await say(client, subscribe())
+    assert await heard(client) == subscribed()
+
+
+async def test_a_frame_that_is_too_large_is_answered_and_the_next_one_is_served(house: House) -> None:
+    client = await house.client(PATH)
+    await say(client, publish('"' + "x" * (1 << 16) + '"'), subscribe())
+    assert error(await heard(client))["error"]
+    assert await heard(client) == subscribed()
+
+
+async def test_case_x04_a_request_of_another_version_is_answered(house: House) -> None:
+    client = await house.client(PATH)
+    await say(client, subscribe(version=1))
+    assert "version" in error(await heard(client))["error"].lower()
+
+
+@pytest.mark.parametrize(
+    ("query", "version", "items"),
+    [("", 28, 9), (f"?{VERSIONS}=28", 28, 9), (f"?{VERSIONS}=29", 29, 12), ("?version=30", 28, 9)],
+)
+async def test_versions_a_socket_is_sent_the_messages_that_its_query_asks_for(
+    house: House, query: str, version: int, items: int
+) -> None:
+    client, plain = await house.client(PATH + query), await house.client(PATH)
+    for each in (client, plain):
+        await say(each, subscribe())
+        assert await heard(each) == subscribed()
+    await say(client, publish(), resend("a", resend_last=1))
+    sent = {frame[1]: frame[3] for frame in await frames(client, 4)}
+    assert set(sent) == {0, 4, 1, 5}
+    assert [(sent[type][0], len(sent[type])) for type in (0, 1)] == [(version, items)] * 2
+    told = await heard(plain)
+    assert (told[3][0], len(told[3])) == (28, 9)
+
+
+@pytest.mark.parametrize("query", [f"{VERSIONS}=30", "controlLayerVersion=1&messageLayerVersion=28"])
+async def test_versions_that_are_not_spoken_are_refused_with_http_400(house: House, query: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        await house.client(f"{PATH}?{query}")
+    assert refused.value.response.status_code == 400
+
+
+async def test_a_session_ends_with_its_socket(house: House) -> None:
+    leaving, staying = await house.client(PATH), await house.client(PATH)
+    for client in (leaving, staying):
+        await say(client, subscribe())
+        assert await heard(client) == subscribed()
+    assert len(list(house.site.streams)) == 2
+    await leaving.close()
+    await wait_until(lambda: len(list(house.site.streams)) == 1, PATIENCE)
+    await say(staying, publish())
+    assert offsets([await heard(staying)]) == [4]

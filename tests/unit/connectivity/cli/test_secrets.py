@@ -1,0 +1,74 @@
+"""The commands `connectivity secrets …`."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from connectivity.cli.console import app
+from connectivity.keys import OWN_FILE, add_key, read_key_file
+from connectivity.lock import lock_folder
+from connectivity.vault import KEY_BYTES, key_id, read_key
+from tests.unit.connectivity.test_rotating import OLD, SECRETS, fill, opened
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["secrets", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"data_dir: {tmp_path / 'data'}\n")
+    return file
+
+
+def test_a_new_key_is_printed_and_each_is_another() -> None:
+    first, second = run("new-key"), run("new-key")
+    assert len(read_key(first.stdout)) == KEY_BYTES
+    assert (first.exit_code, first.stdout != second.stdout) == (0, True)
+
+
+def test_a_new_key_is_put_at_the_head_of_a_file_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    assert run("new-key", "--file", file).exit_code == 0
+    said = run("new-key", "--file", file).stdout
+    newest, _ = read_key_file(file, "x")
+    assert key_id(newest) in said
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not any(line in said for line in file.read_text().split())
+    assert run("new-key", "--file", tmp_path / "nowhere" / "keys").exit_code == 2
+
+
+def test_stored_secrets_are_sealed_anew(settings: Path) -> None:
+    folder = settings.parent / "data"
+    fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    run("new-key", "--file", folder / OWN_FILE)
+    newest, _ = read_key_file(folder / OWN_FILE, "x")
+    done = run("rotate", "--settings", settings)
+    assert done.stdout == (
+        f"{SECRETS} secrets in {SECRETS} revisions sealed with key {key_id(newest)}\nnot needed any more: {key_id(OLD)}\n"
+    )
+    assert opened(folder, newest) == SECRETS
+    again = json.loads(run("rotate", "--json", "--settings", settings).stdout)
+    assert again == {"key": key_id(newest), "secrets": 0, "revisions": 0, "unneeded": [key_id(OLD)]}
+
+
+def test_what_stands_in_the_way_is_told(settings: Path) -> None:
+    folder = settings.parent / "data"
+    fill(folder)
+    without = run("rotate", "--settings", settings)
+    assert (without.exit_code, "found no key" in without.stderr) == (1, True)
+    run("new-key", "--file", folder / OWN_FILE)
+    unknown = run("rotate", "--settings", settings)
+    assert (unknown.exit_code, "nothing has changed" in unknown.stderr) == (1, True)
+    with lock_folder(folder):
+        locked = run("rotate", "--settings", settings)
+    assert (locked.exit_code, "while it is stopped" in locked.stderr) == (3, True)
+    (folder / OWN_FILE).chmod(0o644)
+    assert run("rotate", "--settings", settings).exit_code == 2

@@ -1,0 +1,109 @@
+"""A broker that loses messages of reactive-streams-io and brings others twice: nothing is missing unnoticed.
+
+With sequence numbers both sides notice; with resume the client goes on where it was, at another address. Where the service
+misses a message it says goodbye, and the client begins anew behind the last revision that came. Either way each revision is
+handed on once and in order (reactive-streams-io, sequence).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Interrupted, Resumed
+from tests.support.in_process.reactive_streams_io import HISTORY, Quay, revisions
+from tests.support.in_process.service import pause
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+REVISIONS = 60
+PAGE = 3
+STEPS = 5000
+SILENCE = 31.0
+"""Longer than it takes until somebody asks whether the other side is there."""
+
+
+class Reader:
+    """Reads the history of the lamp over a broker that loses one message in ten, and repeats one in ten."""
+
+    def __init__(self, quay: Quay, dice: Random, name: int) -> None:
+        self.quay, self.dice, self.name = quay, dice, name
+        self.number = 0
+        self.seen = 0
+        self.revisions: list[int] = []
+        self.is_over = False
+        self.became: Counter[str] = Counter()
+        self.begin()
+
+    @property
+    def address(self) -> str:
+        return f"r/{self.name}/{self.number}"
+
+    def begin(self, endpoint: Endpoint | None = None) -> None:
+        """Speak at another address: go on with a session, or begin one."""
+        ticket = endpoint.ticket() if endpoint is not None else None
+        self.number, self.seen = self.number + 1, 0
+        self.endpoint = Endpoint(Role.CLIENT, self.quay.clock.now(), has_messages=True, ticket=ticket)
+        if ticket is None:
+            start = self.revisions[-1] + 1 if self.revisions else 1
+            self.endpoint.subscribe(f"{HISTORY}?from={start}", PAGE)
+
+    def times(self) -> int:
+        """How often a message arrives."""
+        return self.dice.choices((0, 1, 2), (1, 8, 1))[0]
+
+    async def step(self) -> None:
+        """Say and hear what there is; where there is nothing, time passes."""
+        said = False
+        while octets := self.endpoint.take():
+            said = True
+            for _ in range(self.times()):
+                self.quay.say(self.address, octets)
+        await pause()
+        messages = self.quay.messages(self.address)[self.seen :]
+        self.seen += len(messages)
+        endpoint = self.endpoint
+        for message in messages:
+            for _ in range(self.times()):
+                self.react(endpoint.receive(message, self.quay.clock.now()))
+            if endpoint is not self.endpoint:
+                return
+        if not messages and not said:
+            self.quay.clock.advance(SILENCE)
+            self.quay.dispatcher.sweep()
+            self.react(endpoint.tick(self.quay.clock.now()))
+
+    def react(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Arrived(stream, elements):
+                    self.revisions += revisions([bytes(element) for element in elements])
+                    self.endpoint.request(stream, len(elements))
+                case Completed():
+                    self.is_over = True
+                case Resumed():
+                    self.became["resumed"] += 1
+                case Interrupted() | Closed():
+                    self.became[type(event).__name__] += 1
+                    self.begin(self.endpoint if isinstance(event, Interrupted) else None)
+                case _:
+                    pass
+
+
+async def test_nothing_is_missing_unnoticed_where_messages_are_lost_and_repeated() -> None:
+    quay = await Quay.filled(revisions=REVISIONS)
+    became: Counter[str] = Counter()
+    for name in range(12):
+        reader = Reader(quay, Random(), name)
+        for _ in range(STEPS):
+            if reader.is_over:
+                break
+            await reader.step()
+        assert reader.revisions == list(range(1, REVISIONS + 1))
+        assert reader.is_over
+        became += reader.became
+    assert became["resumed"] > 0, became
+    assert became["Closed"] > 0, became

@@ -1,0 +1,196 @@
+"""The rules of reactive streams that bind a subscriber, by number, where the service is one: what it ingests of its clients.
+
+The machine below has them told in `tests/mappings/reactive_streams_io`; here they hold from the octets of a client to the
+events of a thing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mappings.reactive_streams_io.frames import (
+    Cancel,
+    Frame,
+    Goodbye,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnSubscribe,
+    Request,
+    ServerHello,
+    Subscribe,
+)
+from tests.support.in_process.reactive_streams_io import H, Quay, octets
+from tests.support.in_process.service import pause, turn, until
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+WANTED = Subscribe("ingest/telemetry", 1, 256)
+GONE = OnError(1, "404 things:thing.notfound It is gone.")
+
+RULES = {
+    "2.01": "elements come upon requests alone",
+    "2.03": "nothing is said to a client that has come to its end",
+    "2.04": "an end counts as a cancel",
+    "2.05": "a second beginning is not taken",
+    "2.06": "what cannot be used is cancelled",
+    "2.08": "elements that come behind a cancel are borne",
+    "2.09": "completion with a request before it and without",
+    "2.10": "failure with a request before it and without",
+    "2.11": "elements are carried out in the order in which they came",
+    "2.12": "a beginning counts once",
+    "2.13": "nothing that a client says is answered with an exception",
+}
+
+VOID = {
+    "2.02": "whether a subscriber does its work at once or later is its own business, and cannot be seen",
+    "2.07": "the service requests and cancels from one task",
+}
+
+
+async def taking(*begun: Frame) -> Quay:
+    """A quay with a lamp that ingests, and a client at `a` that was asked and has answered this."""
+    quay = await Quay.filled(revisions=1, options={"ingest": ["telemetry"]})
+    quay.say("a", H)
+    hello, asked = await quay.framed("a", 2)
+    assert isinstance(hello, ServerHello)
+    assert asked == WANTED
+    if begun:
+        quay.say("a", *begun)
+    await quay.settled(1 + bool(begun))
+    quay.forget()
+    return quay
+
+
+def turns(*numbers: int) -> bytes:
+    """Frames that set the lamp to these numbers."""
+    return octets(*(OnNext(1, turn(number)) for number in numbers))
+
+
+async def holds(quay: Quay, messages: int, *values: int) -> None:
+    """So many messages are done, and these are the values of the lamp, one after the other; nothing is on its way."""
+    await quay.settled(messages)
+    await pause()
+    assert quay.values() == list(values)
+
+
+async def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
+    quay = await taking(OnSubscribe(1, 0))
+    quay.disk.hold()
+    quay.say("a", turns(*range(256)))
+    quay.say("a", turns(256, 257))
+    await until(lambda: quay.frames("a"))
+    quay.disk.release()
+    await holds(quay, 2, *range(256))
+    assert quay.frames("a") == [Cancel(1)]
+
+
+async def test_spec_2_01_more_is_requested_when_it_can_be_used() -> None:
+    quay = await taking(OnSubscribe(1, 0))
+    quay.say("a", turns(*range(127)))
+    await holds(quay, 1, *range(127))
+    assert quay.frames("a") == []
+    quay.say("a", turns(127))
+    await until(lambda: quay.frames("a"))
+    assert quay.frames("a") == [Request(1, 128)]
+
+
+@pytest.mark.parametrize("end", [OnComplete(1), GONE])
+async def test_spec_2_03_and_2_04_nothing_is_said_to_a_client_that_has_come_to_its_end(end: Frame) -> None:
+    """Nor is anything of it taken, and what came before the end counts."""
+    quay = await taking(OnSubscribe(1, 0))
+    quay.disk.hold()
+    quay.say("a", turns(*range(200)), end)
+    quay.say("a", turns(200, 201))
+    await pause()
+    quay.disk.release()
+    await holds(quay, 2, *range(200))
+    quay.clock.advance(400)
+    quay.dispatcher.sweep()
+    await pause()
+    assert quay.frames("a") == []
+
+
+async def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
+    quay = await taking(OnSubscribe(1, 0))
+    quay.say("a", turns(1), OnSubscribe(1, 0), turns(2))
+    await until(lambda: quay.frames("a"))
+    (goodbye,) = quay.frames("a")
+    assert isinstance(goodbye, Goodbye)
+    assert goodbye.reason.startswith("protocol error: ")
+    await holds(quay, 1, 1)
+
+
+async def test_spec_2_06_what_cannot_be_used_is_cancelled() -> None:
+    """Parts of more elements than may be open at a time."""
+    quay = await taking(OnSubscribe(1, 0))
+    quay.say("a", turns(1), *(f"84 01 {element:02x} 01 7b" for element in range(17)), turns(2))
+    await until(lambda: quay.frames("a"))
+    await holds(quay, 1, 1)
+    assert quay.frames("a") == [Cancel(1)]
+
+
+async def test_spec_2_08_elements_that_come_behind_a_cancel_are_borne() -> None:
+    quay = await taking(OnSubscribe(1, 0))
+    quay.say("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
+    await until(lambda: Cancel(1) in quay.frames("a"))
+    quay.say("a", turns(1), "84 01 11 01 61 85 01 11 01 62", turns(2), OnComplete(1))
+    quay.say("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
+    await until(lambda: OnComplete(1) in quay.frames("a"))
+    await holds(quay, 3)
+    assert quay.frames("a") == [Cancel(1), OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
+
+
+@pytest.mark.parametrize("end", [OnComplete(1), GONE])
+@pytest.mark.parametrize("elements", [0, 128], ids=["without a request", "with one"])
+async def test_spec_2_09_and_2_10_an_end_comes_with_and_without_a_request(end: Frame, elements: int) -> None:
+    """The demand of the subscribe is there in any case."""
+    quay = await taking(OnSubscribe(1, 0))
+    if elements:
+        quay.say("a", turns(*range(elements)))
+        await until(lambda: Request(1, 128) in quay.frames("a"))
+    quay.say("a", end)
+    await holds(quay, 1 + bool(elements), *range(elements))
+    assert len(quay.frames("a")) == bool(elements)
+    quay.say("a", "12 09 01")
+    await holds(quay, 2 + bool(elements), *range(elements))
+    assert len(quay.frames("a")) == bool(elements), "the session is there"
+
+
+async def test_spec_2_11_elements_are_carried_out_in_the_order_in_which_they_came() -> None:
+    quay = await taking(OnSubscribe(1, 0))
+    for first in range(0, 120, 7):
+        quay.say("a", turns(*range(first, first + 7)))
+    await holds(quay, 18, *range(126))
+
+
+async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
+    quay = await taking(OnSubscribe(1, 0))
+    quay.say("a", turns(1), OnError(1, "500 gone"))
+    quay.clock.advance(1.1)
+    quay.dispatcher.sweep()
+    await until(lambda: Subscribe("ingest/telemetry", 2, 256) in quay.frames("a"))
+    quay.say("a", OnSubscribe(2, 0), octets(OnNext(2, turn(2))))
+    await holds(quay, 2, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "element",
+    [b"", b"\x00", b"null", b"[]", b"{", b'"x"', b"\xff\xfe", b'{"topic":1}', b'{"topic":"a/b/c"}', b"[" * 300],
+)
+async def test_spec_2_13_nothing_that_a_client_says_is_answered_with_an_exception(element: bytes) -> None:
+    """An element that means nothing takes its place among the others, which count."""
+    quay = await taking(OnSubscribe(1, 0))
+    quay.say("a", turns(1), OnNext(1, element), turns(2))
+    await holds(quay, 1, 1, 2)
+    quay.say("a", turns(3))
+    await holds(quay, 2, 1, 2, 3)
+    assert quay.frames("a") == []
+
+
+def test_every_rule_is_a_test() -> None:
+    told = {f"{part}.{rule}" for name in globals() for part, rule in re.findall(r"(\d)_(\d\d)(?=_)", name)}
+    assert told == RULES.keys()
+    assert sorted([*RULES, *VOID]) == [f"2.{number:02}" for number in range(1, 14)]

@@ -1,0 +1,79 @@
+"""What is remembered of deliveries that may come again. Most of it is told where commands are dispatched again."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity import arrivals
+from connectivity.arrivals import MOST_REJECTIONS, Arrival, Redeliveries
+from connectivity.brokers.base import Delivery, Outcome
+from connectivity.inbound import Received
+from mappings.envelope import Envelope
+from tests.support.in_process.service import Site
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+AGAIN, DROPPED, SETTLED = Outcome.REDELIVER, Outcome.DROPPED, Outcome.SETTLED
+
+
+class Deliveries:
+    def __init__(self) -> None:
+        self.route = Site().readers[0].route
+        self.memory = Redeliveries()
+        self.outcomes: list[Outcome] = []
+
+    def arrival(self, name: str | None, *, redelivered: bool = False) -> Arrival:
+        delivery = Delivery(Envelope(b"x"), "in", name, redelivered, lambda _, outcome: self.outcomes.append(outcome))
+        made = Arrival(delivery, Received(()), self.route)
+        assert not self.memory.is_answered(made)
+        made.open = 1
+        return made
+
+    def fail(self, name: str | None, *, redelivered: bool, is_done: bool = True) -> Outcome:
+        made = self.arrival(name, redelivered=redelivered)
+        self.memory.note(made, AGAIN, is_done=is_done)
+        self.memory.until_ended(made)(None)
+        return self.outcomes[-1]
+
+
+@pytest.mark.parametrize(("is_done", "last"), [(True, SETTLED), (False, DROPPED)])
+async def test_a_delivery_comes_again_five_times_at_most(is_done: bool, last: Outcome) -> None:
+    deliveries = Deliveries()
+    found = [deliveries.fail("x", redelivered=number > 0, is_done=is_done) for number in range(MOST_REJECTIONS + 1)]
+    assert found == [AGAIN] * MOST_REJECTIONS + [last]
+
+
+async def test_a_name_that_is_used_anew_begins_anew() -> None:
+    deliveries = Deliveries()
+    for _ in range(2 * MOST_REJECTIONS):
+        assert deliveries.fail("x", redelivered=False) is AGAIN
+
+
+async def test_what_nothing_names_comes_again_once() -> None:
+    deliveries = Deliveries()
+    assert deliveries.fail(None, redelivered=False) is AGAIN
+    assert deliveries.fail(None, redelivered=True) is SETTLED
+
+
+async def test_two_failures_of_one_delivery_count_once() -> None:
+    deliveries = Deliveries()
+    made = deliveries.arrival("x")
+    for outcome in (AGAIN, DROPPED, AGAIN, SETTLED):
+        deliveries.memory.note(made, outcome, is_done=True)
+    assert made.outcome is AGAIN
+    assert list(deliveries.memory._rejections.values()) == [1]
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_REMEMBERED_REJECTIONS", 10)
+    deliveries = Deliveries()
+    for number in range(100):
+        deliveries.fail(str(number), redelivered=False)
+    assert len(deliveries.memory._rejections) == 10
+    deliveries.memory.close_connection("site")
+    assert (len(deliveries.memory._rejections), len(deliveries.memory._underway)) == (0, 0)
+
+
+async def test_a_delivery_shows_its_state() -> None:
+    deliveries = Deliveries()
+    assert repr(deliveries.arrival("x")).endswith("at in, 1 answers open, settled>")

@@ -1,0 +1,187 @@
+"""What is wrong with a connection, when that shows, and what whoever asked is told: the table of the operations, row by row.
+
+A missing exchange shows with a real broker (`brokers/test_amqp_091.py`), and on trial (`test_trial.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from connectivity.lifecycle import Status
+from connectivity.vault import new_key
+from mappings.errors import Fault
+from tests.support.in_process.running_connection import Running
+from tests.support.in_process.service import source
+from tests.support.wait import wait_until
+from tests.unit.connectivity.test_managing import Bench, agree, document, refused
+
+CONFIGURATION = "connectivity:connection.configuration.invalid"
+SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}
+TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
+PATIENCE = 60.0
+
+
+class Wrong(NamedTuple):
+    """What is wrong with a document, and the answer that it gets."""
+
+    what: str
+    change: dict[str, Any]
+    code: str
+    status: int = 400
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def scripted(**options: str) -> dict[str, Any]:
+    return {
+        "mappingDefinitions": {"own": {"mappingEngine": "JavaScript", "options": options}},
+        "sources": [{**SOURCE, "payloadMapping": ["own"]}],
+    }
+
+
+WRONG = (
+    Wrong("a missing field", {"uri": None}, "connectivity:connection.uri.invalid"),
+    Wrong("an invalid field", {"clientCount": 0}, CONFIGURATION),
+    Wrong("an unknown field", {"wishes": []}, CONFIGURATION),
+    Wrong("a uri without a port", {"uri": "tcp://127.0.0.1"}, "connectivity:connection.uri.invalid"),
+    Wrong("an unknown placeholder", {"targets": [{**TARGET, "address": "{{ no:such }}"}]}, "placeholder:unresolved"),
+    Wrong(
+        "an unknown function",
+        {"targets": [{**TARGET, "address": "{{ thing:id | fn:no() }}"}]},
+        "placeholder:function.unknown",
+    ),
+    Wrong(
+        "a filter that is no RQL",
+        {"targets": [{**TARGET, "topics": ["_/_/things/twin/events?filter=eq("]}]},
+        "rql.expression.invalid",
+    ),
+    Wrong("an unknown topic", {"targets": [{**TARGET, "topics": ["_/_/no/such"]}]}, "connectivity:topic.invalid"),
+    Wrong("too many sources", {"sources": [SOURCE] * 5}, CONFIGURATION),
+    Wrong("too many targets", {"targets": [TARGET] * 5}, CONFIGURATION),
+    Wrong("no source and no target", {"sources": []}, CONFIGURATION),
+    Wrong("nobody to speak as", {"sources": [{**SOURCE, "authorizationContext": []}]}, CONFIGURATION),
+    Wrong(
+        "case 22: what MQTT 3.1.1 has no header for",
+        {"sources": [{**SOURCE, "headerMapping": {"a": "{{ header:b }}"}}]},
+        CONFIGURATION,
+    ),
+    Wrong(
+        "case 44: one label twice",
+        {"id": "depot", "targets": [{**TARGET, "issuedAcknowledgementLabel": "depot:a"}] * 2},
+        "acknowledgement:label.not.unique",
+        409,
+    ),
+    Wrong(
+        "case 45: somebody else's label",
+        {"id": "depot", "targets": [{**TARGET, "issuedAcknowledgementLabel": "x:a"}]},
+        "acknowledgement:label.invalid",
+    ),
+    Wrong(
+        "case 47: announcements of two clients",
+        {
+            "connectionType": "mqtt-5",
+            "clientCount": 2,
+            "targets": [{**TARGET, "topics": ["_/_/connections/announcements"]}],
+        },
+        CONFIGURATION,
+    ),
+    Wrong(
+        "a script that does not compile",
+        scripted(incomingScript="function ("),
+        "connectivity:message.mapper.config.failed",
+    ),
+    Wrong(
+        "a script that is too large", scripted(incomingScript="/" * 50_001), "connectivity:message.mapper.config.failed"
+    ),
+)
+
+AWAY = {
+    "wrong credentials": (Status.MISCONFIGURED, "bad credentials: not authorised"),
+    "bad TLS": (Status.MISCONFIGURED, "certificate: self-signed certificate"),
+    "host down": (Status.MISCONFIGURED, "connection refused: [Errno 111]"),
+    "queue missing": (Status.MISCONFIGURED, "missing address: no queue 'in' in vhost '/'"),
+}
+FAILED = (504, "connectivity:connection.failed")
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = await Bench(tmp_path, (new_key(),)).started()
+    yield made
+    await made.store.close()
+
+
+Ask = Callable[[Bench, dict[str, Any]], Awaitable[object]]
+ASKED: dict[str, Ask] = {
+    "created": lambda bench, given: bench.manager.create(given, "ada"),
+    "put": lambda bench, given: bench.manager.put(given.get("id", "depot"), given, "ada", agree),
+    "tried out": lambda bench, given: bench.manager.test(given),
+}
+
+
+def said(fault: Fault) -> tuple[int, str]:
+    return fault.status, fault.error
+
+
+@pytest.mark.parametrize("how", ASKED)
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+async def test_7_8_a_wrong_document_is_refused_and_nothing_is_kept(bench: Bench, wrong: Wrong, how: str) -> None:
+    given = document(**wrong.change)
+    if how == "created":
+        given.pop("id", None)
+        if wrong.what.startswith("case 4") and "label" in wrong.what:
+            # It has no id yet that a label could begin with.
+            wrong = wrong._replace(code="acknowledgement:label.invalid", status=400)
+    assert said(await refused(ASKED[how](bench, given))) == (wrong.status, wrong.code)
+    assert bench.manager.ids() == []
+    assert bench.told == []
+
+
+@pytest.mark.parametrize("away", AWAY)
+async def test_7_8_a_broker_that_cannot_be_used_shows_after_it_is_stored(bench: Bench, away: str) -> None:
+    """POST → 201; opening and modifying → 504, with the reason; it stays wanted, and is tried again."""
+    bench.broker = status, details = AWAY[away]
+    made = await bench.manager.create(document(), "ada")
+    fault = await refused(bench.manager.put(made.id, document(name="changed"), "ada", agree))
+    assert (said(fault), fault.description) == (FAILED, details)
+    fault = await refused(bench.manager.open(made.id, "ada"))
+    assert (said(fault), fault.description) == (FAILED, details)
+    kept = await bench.manager.definition(made.id)
+    assert (kept.document["name"], kept.document["connectionStatus"]) == ("changed", "open")
+    shown = bench.manager.status(made.id)
+    assert (shown["connectionStatus"], shown["liveStatus"]) == ("open", status.value)
+
+
+THROWS = """
+function mapToDittoProtocolMsg(headers, textPayload) {
+    throw new Error('no such lamp');
+}
+"""
+
+
+async def test_7_8_a_mapper_that_throws_costs_its_message_alone(runs: None) -> None:
+    running = await Running.opened(
+        source(),
+        source("in/1", payloadMapping=["own"], replyTarget={"address": "out/1"}),
+        mappingDefinitions={"own": {"mappingEngine": "JavaScript", "options": {"incomingScript": THROWS}}},
+    )
+    running.send(b"anything", to="in/1")
+    await wait_until(lambda: running.answers("out/1"), PATIENCE)
+    [answer] = running.answers("out/1")
+    assert (answer["status"], answer["value"]["error"]) == (400, "connectivity:message.mapping.failed")
+    assert "no such lamp" in answer["value"]["message"]
+    assert running.supervisor.status is Status.OPEN
+
+
+async def test_7_8_an_answer_without_an_address_is_dropped_and_nothing_else(runs: None) -> None:
+    running = await Running.opened(source(), source("in/1", replyTarget={"address": "{{ header:reply-to }}"}))
+    running.send(b"not even JSON", to="in/1")
+    exposition = running.site.monitor.exposition
+    await wait_until(lambda: b'outcome="address_unresolved"} 1.0' in exposition(), PATIENCE)
+    assert running.broker.taken == [] or all(each.address == "in/1" for each in running.broker.taken)
+    assert running.supervisor.status is Status.OPEN

@@ -1,0 +1,346 @@
+"""The table of docs/errors.md and the service tell the same: every code of it is in the code, and comes about so.
+
+A code is produced here over the way of a delivery without a broker, or stands under `ELSEWHERE` with the test file that
+produces it. Codes of policies are produced in the tests of policies; here they are only looked for in the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from connectivity.erasing import ERASED
+from connectivity.twins import faults
+from mappings.errors import Fault
+from tests.support.in_process.service import OWNER, Site, command, document, policy, source, streaming
+from tests.support.in_process.two_connections import acknowledgement, live, message, with_status
+from tests.support.paths import ROOT
+
+_ROW = re.compile(r"^\| `(?P<code>[^`]+)` \| (?:(?P<status>\d{3}) \| )?(?P<text>.*) ?\|$", re.MULTILINE)
+_CODE = re.compile(
+    r"(?:things|policies|protocoladapter|placeholder|connectivity|acknowledgement|messages|thing-search):[a-zA-Z][\w\-]*(?:[.:][a-zA-Z][\w\-]*)*"
+    r"|(?:json|headers?|timeout|command|mediatype|rql|streaming|signal|live|entity|namespace)(?:\.[a-z]+){1,4}|internalerror"
+)
+_NO_CODES = frozenset({"things:id", "policies:id"})
+BY_TARGETS = frozenset({"signal.enrichment.failed"})
+"""Told where events go to targets, in the log alone."""
+
+READ = {"grant": ["READ"], "revoke": []}
+READER, STRANGER = "acme:reader", "acme:stranger"
+MERGE = {"content_type": "application/merge-patch+json"}
+
+
+class Row(NamedTuple):
+    code: str
+    status: int | None
+    text: str
+
+
+def rows() -> tuple[dict[str, Row], dict[str, Row]]:
+    """The codes that are sent, and those that never are."""
+    sent, never = (
+        (ROOT / "docs" / "errors.md").read_text(encoding="utf-8").split("## Codes of the protocol that are never")
+    )
+    return tuple(  # type: ignore[return-value]
+        {
+            found["code"]: Row(found["code"], int(found["status"]) if found["status"] else None, found["text"].strip())
+            for found in _ROW.finditer(page)
+        }
+        for page in (sent, never)
+    )
+
+
+SENT, NEVER = rows()
+
+
+def codes_in_the_code() -> set[str]:
+    found = set(faults.codes())
+    for package in ("connectivity", "mappings", "spark_store"):
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _CODE.fullmatch(node.value):
+                    found.add(node.value)
+    return found - _NO_CODES
+
+
+def test_every_code_of_the_code_stands_in_the_table() -> None:
+    assert codes_in_the_code() - SENT.keys() == set()
+
+
+def test_every_code_of_the_table_is_in_the_code() -> None:
+    expected = {code for code in SENT if not code.startswith("policies:")}
+    assert expected - codes_in_the_code() == set()
+
+
+def test_what_is_never_sent_is_not_in_the_code_and_says_why() -> None:
+    assert codes_in_the_code() & NEVER.keys() == set()
+    assert all(row.text for row in NEVER.values())
+    assert SENT.keys() & NEVER.keys() == set()
+
+
+def test_the_statuses_of_the_table_are_those_of_the_code() -> None:
+    for code in faults.codes():
+        assert faults.fault(code, "acme:x").status == SENT[code].status, code
+
+
+def test_every_code_of_the_table_is_produced_somewhere() -> None:
+    expected = {code for code in SENT if not code.startswith("policies:")} - BY_TARGETS
+    assert expected == PRODUCED.keys() | ELSEWHERE.keys() | {ERASED.error}
+
+
+# --- codes that need more than one delivery ---
+
+
+ELSEWHERE = {
+    "acknowledgement:correlation-id.missing": "tests/unit/connectivity/test_exchange.py",
+    "acknowledgement:label.not.unique": "tests/vectors/connections/shared.yaml",
+    "acknowledgement:request.timeout": "tests/unit/connectivity/test_exchange.py",
+    "command.timeout": "tests/unit/connectivity/test_exchange_live.py",
+    "connectivity:command.invalid": "tests/unit/connectivity/api/test_connections.py",
+    "connectivity:precondition.failed": "tests/unit/connectivity/api/test_conditions.py",
+    "connectivity:precondition.notmodified": "tests/unit/connectivity/api/test_conditions.py",
+    "connectivity:connection.configuration.invalid": "tests/vectors/connections/shared.yaml",
+    "connectivity:connection.conflict": "tests/unit/connectivity/test_managing.py",
+    "connectivity:connection.failed": "tests/unit/connectivity/test_managing.py",
+    "connectivity:connection.history.notfound": "tests/unit/connectivity/test_managing.py",
+    "connectivity:connection.notfound": "tests/unit/connectivity/test_managing.py",
+    "connectivity:id.notsettable": "tests/unit/connectivity/test_managing.py",
+    "connectivity:connection.id.invalid": "tests/vectors/connections/shared.yaml",
+    "connectivity:connection.unavailable": "tests/unit/connectivity/test_trial.py",
+    "connectivity:connection.uri.invalid": "tests/vectors/connections/shared.yaml",
+    "connectivity:message.mapper.config.failed": "tests/vectors/connections/shared.yaml",
+    "connectivity:message.mapper.config.invalid": "tests/vectors/connections/shared.yaml",
+    "connectivity:message.mapping.failed": "tests/vectors/mappings/raw_message.json",
+    "connectivity:message.sending.failed": "tests/links/test_kafka.py",
+    "connectivity:subscription.conflict": "tests/unit/connectivity/test_subscriptions.py",
+    "connectivity:subscription.notfound": "tests/unit/connectivity/test_subscriptions.py",
+    "connectivity:topic.invalid": "tests/vectors/connections/shared.yaml",
+    "internalerror": "tests/unit/connectivity/test_dispatch_trouble.py",
+    "live.response.limit": "tests/unit/connectivity/test_exchange_live.py",
+    "messages:payload.toolarge": "tests/unit/mappings/codecs/test_ditto.py",
+    "placeholder:function.signature.invalid": "tests/vectors/placeholders.txt",
+    "placeholder:function.too.complex": "tests/unit/mappings/test_placeholders.py",
+    "placeholder:function.unknown": "tests/vectors/placeholders.txt",
+    "streaming.subscription.cancelled": "tests/unit/connectivity/test_subscriptions.py",
+    "streaming.subscription.limit": "tests/unit/connectivity/test_streams.py",
+    "streaming.subscription.timeout": "tests/vectors/ditto/said.json",
+    "thing-search:aggregation.invalid": "tests/unit/spark_store/test_aggregation.py",
+    "thing-search:aggregation.toolarge": "tests/unit/spark_store/test_aggregation.py",
+    "thing-search:budget.exceeded": "tests/unit/connectivity/test_searching.py",
+    "thing-search:past.behind": "tests/unit/connectivity/test_asof.py",
+    "thing-search:past.unavailable": "tests/unit/connectivity/test_searching.py",
+    "thing-search:past.unreachable": "tests/unit/connectivity/test_asof.py",
+    "thing-search:search.option.invalid": "tests/unit/connectivity/test_searching.py",
+    "thing-search:subscription.aborted": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.cancelled": "tests/unit/connectivity/test_subscriptions.py",
+    "thing-search:subscription.limit": "tests/unit/connectivity/test_searching.py",
+    "thing-search:subscription.not.found": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.protocol.error": "tests/vectors/ditto/said.json",
+    "thing-search:subscription.timeout": "tests/vectors/ditto/said.json",
+    "things:field.selection.invalid": "tests/vectors/connections/shared.yaml",
+    "things:thing.history.notfound": "tests/unit/connectivity/test_past.py",
+}
+
+
+@pytest.mark.parametrize("code", sorted(ELSEWHERE))
+def test_a_code_that_is_produced_elsewhere_is_named_there(code: str) -> None:
+    assert code in (ROOT / ELSEWHERE[code]).read_text(encoding="utf-8")
+
+
+def test_a_history_that_was_erased_is_gone() -> None:
+    assert (ERASED.error, ERASED.status) == ("streaming.subscription.erased", SENT[ERASED.error].status)
+
+
+# --- codes that one delivery brings about ---
+
+
+class How(NamedTuple):
+    """A delivery, who sends it, and where the error answers if not among the errors of the lamp."""
+
+    payload: bytes
+    by: str = OWNER
+    group: str = "things/twin"
+    site: str = "usual"
+
+
+def _modify(path: str, value: Any = 1, **headers: Any) -> bytes:
+    return command("modify", path, value, **headers)
+
+
+def _text(topic: str, rest: str = "") -> bytes:
+    return f'{{"topic":"{topic}","path":"/"{rest}}}'.encode()
+
+
+LAMP = "acme.site/lamp-7/things/twin/commands"
+PARTS = {
+    "policyId": "/policyId",
+    "definition": "/definition",
+    "attributes": "/attributes",
+    "attribute": "/attributes/a",
+    "features": "/features",
+    "feature": "/features/f",
+    "feature.definition": "/features/f/definition",
+    "feature.properties": "/features/f/properties",
+    "feature.property": "/features/f/properties/p",
+    "feature.desiredProperties": "/features/f/desiredProperties",
+    "feature.desiredProperty": "/features/f/desiredProperties/p",
+}
+_VALUES: dict[str, Any] = {
+    "policyId": "acme.site:other",
+    "definition": "a:b:1",
+    "feature.definition": ["a:b:1"],
+    "attribute": 1,
+    "feature.property": 1,
+    "feature.desiredProperty": 1,
+}
+
+PRODUCED: dict[str, How] = {
+    "json.invalid": How(_modify("/", {"attributes": []})),
+    "json.field.missing": How(_text("acme.site/_/things/twin/commands/retrieve", ',"value":{}'), group="_"),
+    "json.format.invalid": How(_modify("/attributes", 1)),
+    "json.fieldselector.invalid": How(_text(f"{LAMP}/retrieve", ',"fields":"a("')),
+    "json.key.invalid": How(_modify("/attributes", {"": 1})),
+    "json.pointer.invalid": How(_modify("/attributes//a")),
+    "header.invalid": How(_modify("/attributes/a", if_match="garbage")),
+    "header.notsupported": How(command("retrieve", put_metadata=[])),
+    "timeout.invalid": How(_modify("/attributes/a", timeout=-1)),
+    "headers.too.large": How(_modify("/attributes/a", custom="x" * 8_192)),
+    "mediatype.unsupported": How(command("merge", "/attributes", {"a": 1})),
+    "rql.expression.invalid": How(_modify("/attributes/a", condition="eq(")),
+    "protocoladapter:unknown.topicpath": How(_text(f"{LAMP}/patch"), group="unknown"),
+    "protocoladapter:unknown.path": How(_modify("/foo")),
+    "protocoladapter:illegal.adaptable": How(_text(f"{LAMP}/retrieve", ',"status":200')),
+    "placeholder:unresolved": How(command("retrieve"), group="unknown", site="unresolved"),
+    "placeholder:placeholder.reference.notsupported": How(
+        command("create", value={"_copyPolicyFrom": "{{ ref:lamp-7 }}"}, name="new"), group="new"
+    ),
+    "placeholder:placeholder.reference.unknown.field": How(
+        command("create", value={"_copyPolicyFrom": "{{ ref:things/acme.site:lamp-7/attributes }}"}, name="new"),
+        group="new",
+    ),
+    "signal.unsupported": How(with_status(live("retrieve", response_required=True), 200), group="things/live"),
+    "connectivity:connection.id.enforcement.failed": How(command("retrieve"), site="enforced"),
+    "connectivity:message.toolarge": How(b'"' + b"x" * (1 << 20) + b'"', group="unknown"),
+    "things:id.invalid": How(document("acme.7x/n/things/twin/commands/create", value={}), group="unknown"),
+    "things:id.notsettable": How(_modify("/", {"thingId": "acme.site:other"})),
+    "things:id.notdeletable": How(command("merge", value={"thingId": None}, **MERGE)),
+    "things:policyId.notdeletable": How(command("merge", value={"policyId": None}, **MERGE)),
+    "things:merge.invalid": How(command("merge", value={}, **MERGE)),
+    "things:policy.invalid": How(command("create", value={"_policy": {"entries": {}}}, name="new"), group="new"),
+    "things:policy.conflicting": How(
+        command("create", value={"_policy": {}, "_copyPolicyFrom": "acme.site:lamp-7"}, name="new"), group="new"
+    ),
+    "things:things.ids.missing": How(
+        _text("acme.site/_/things/twin/commands/retrieve", ',"value":{"thingIds":[]}'), group="_"
+    ),
+    "things:definition.identifier.invalid": How(_modify("/definition", "x")),
+    "things:feature.definition.empty": How(_modify("/features/f/definition", [])),
+    "things:metadata.headersconflict": How(_modify("/attributes/a", put_metadata=[], delete_metadata="k")),
+    "things:metadata.notmodifiable": How(_modify("/", {"_metadata": {}}, put_metadata=[])),
+    "things:thing.notcreatable": How(command("create", value={})),
+    "things:live.channelcondition.notallowed": How(_modify("/attributes/a", live_channel_condition="exists(thingId)")),
+    "things:thing.notfound": How(command("retrieve", name="none"), group="none"),
+    "things:thing.notmodifiable": How(_modify("/", {}), READER),
+    "things:thing.notdeletable": How(command("delete"), READER),
+    "things:event.notallowed": How(
+        document("acme.site/lamp-7/things/live/events/modified", "/attributes/a", 1), READER, group="things/live"
+    ),
+    "things:thing.conflict": How(command("create", value={"policyId": "acme.site:lamp-7"})),
+    "things:precondition.failed": How(_modify("/", {}, if_match='"rev:9"')),
+    "things:precondition.notmodified": How(command("retrieve", if_none_match="*")),
+    "things:condition.failed": How(_modify("/attributes/a", condition="exists(attributes/none)")),
+    "things:thing.toolarge": How(_modify("/attributes/a", "x" * 102_401)),
+    "acknowledgement:label.invalid": How(_modify("/attributes/a", requested_acks=["ä"])),
+    "acknowledgement:label.not.declared": How(acknowledgement("other:seen")),
+    "acknowledgement:ditto.acklabel.forbidden": How(acknowledgement("twin-persisted")),
+    "acknowledgement:request.duplicate.correlation-id": How(
+        _modify("/attributes/a", requested_acks=["other:seen"], correlation_id="c-1"), site="twice"
+    ),
+    "messages:send.notallowed": How(message(), READER, group="things/live"),
+    "messages:subject.invalid": How(
+        document("acme.site/lamp-7/things/live/messages", "/inbox/messages/x"), group="things/live"
+    ),
+    "streaming.subscription.not.found": How(streaming("request", {"subscriptionId": "x", "demand": 1}), group="failed"),
+    "streaming.subscription.protocol.error": How(
+        streaming("request", {"subscriptionId": "{key}", "demand": 0}), group="failed", site="subscribed"
+    ),
+}
+for _part, _path in PARTS.items():
+    PRODUCED[f"things:{_part}.notfound"] = How(command("retrieve", _path), STRANGER)
+    PRODUCED[f"things:{_part}.notmodifiable"] = How(_modify(_path, _VALUES.get(_part, {})), READER)
+
+TOPICS = {
+    "unknown": "unknown/unknown/things/twin/errors",
+    "_": "acme.site/_/things/twin/errors",
+    "new": "acme.site/new/things/twin/errors",
+    "none": "acme.site/none/things/twin/errors",
+    "failed": "acme.site/lamp-7/things/twin/streaming/failed",
+}
+
+
+def _usual(**first: Any) -> Callable[[], Site]:
+    return lambda: Site(source("in", OWNER, **first), source("in", READER), source("in", STRANGER))
+
+
+SITES: dict[str, Callable[[], Site]] = {
+    "usual": _usual(),
+    "twice": _usual(),
+    "subscribed": _usual(),
+    "unresolved": _usual(authorizationContext=["{{ header:who }}", OWNER]),
+    "enforced": _usual(enforcement={"input": "{{ header:device }}", "filters": ["{{ thing:id }}"]}),
+}
+
+
+async def _furnished(how: How) -> Site:
+    """A lamp whose reader sees one attribute and may change nothing."""
+    site = SITES[how.site]()
+    rules = policy(OWNER)
+    rules["entries"]["READER"] = {
+        "subjects": {READER: {"type": "test"}},
+        "resources": {"thing:/attributes/seen": READ, "message:/": READ},
+    }
+    made = command("create", value={"_policy": rules, "attributes": {"seen": 1}}, response_required=False)
+    site.deliver(made, who="x", device="acme.site:lamp-7")
+    await site.settled(1)
+    if how.site == "twice":
+        site.deliver(how.payload)
+    site.forget()
+    return site
+
+
+@pytest.mark.usefixtures("sites")
+@pytest.mark.parametrize("code", sorted(PRODUCED))
+async def test_a_code_is_produced_with_its_status_on_its_topic(code: str) -> None:
+    how = PRODUCED[code]
+    site = await _furnished(how)
+    payload = how.payload
+    if how.site == "subscribed":
+        created = await site.ask(streaming("subscribeForPersistedEvents", {}))
+        payload = payload.replace(b"{key}", created["value"]["subscriptionId"].encode())
+        site.forget()
+    headers = {"device": "acme.site:other"} if how.site == "enforced" else {}
+    answer = await site.ask(payload, **headers, source=[OWNER, READER, STRANGER].index(how.by))
+    error = answer["value"].get("error")
+    if how.group == "failed":
+        error = error["error"]
+        assert answer["value"]["error"]["status"] == SENT[code].status
+    else:
+        assert (answer["status"], answer["value"]["status"], answer["path"]) == (
+            SENT[code].status,
+            SENT[code].status,
+            "/",
+        )
+    assert error == code
+    assert answer["topic"] == TOPICS.get(how.group, f"acme.site/lamp-7/{how.group}/errors")
+
+
+def test_no_message_of_an_error_is_empty() -> None:
+    for code in faults.codes():
+        found: Fault = faults.fault(code, "acme:x", "/attributes/a", "something")
+        assert found.message
+        assert json.dumps(found.extra)

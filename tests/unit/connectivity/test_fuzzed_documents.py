@@ -1,0 +1,118 @@
+"""Whatever a document says: it has problems, each with its place, or it can be used. Nothing else happens.
+
+What can be used comes back the same from the store and from whoever was shown it with its secrets masked; and what is made
+of it at the start of a connection is made.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+
+from connectivity.carried import notes, reservations
+from connectivity.client import Pauses
+from connectivity.documents import is_encodable
+from connectivity.errors import DefinitionError
+from connectivity.model import Connection
+from connectivity.monitor import Monitor
+from connectivity.spec import lint, parse
+from connectivity.supervisor import Supervisor
+from connectivity.vault import Vault, masked, new_key
+from tests.support.in_process.service import NOW
+from tests.support.random_documents import USABLE, anything, from_schema, nearly_usable
+
+VAULT = Vault([new_key()])
+SLOW_TO_MAKE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+usual = settings(max_examples=100, suppress_health_check=SLOW_TO_MAKE)
+long = settings(max_examples=5000, suppress_health_check=SLOW_TO_MAKE)
+
+
+def judged(document: Any) -> Connection | None:
+    """The connection of a document, or None for one with problems, once it is clear that nothing else happens."""
+    problems = lint(document, environ={})
+    for problem in problems:
+        assert problem.path
+        assert problem.found
+        assert problem.expected
+        assert ":" in problem.code or problem.code.count(".") > 1
+        assert is_encodable(str(problem))
+        assert len(str(problem)) < 4000
+    if not problems:
+        return parse(document, environ={})
+    with pytest.raises(DefinitionError) as refused:
+        parse(document, environ={})
+    assert list(refused.value.problems) == problems
+    return None
+
+
+def begun(connection: Connection) -> None:
+    """All that is made of a connection before it is opened, and told of it."""
+    list(notes(connection))
+    list(reservations(connection))
+    supervisor = Supervisor(
+        connection,
+        cast(Any, SimpleNamespace(reader=print)),
+        cast(Any, None),
+        Monitor(),
+        pauses=Pauses(),
+        max_payload=1,
+        now=lambda: NOW,
+    )
+    assert connection.id in repr(supervisor)
+
+
+def check(document: Any) -> None:
+    connection = judged(document)
+    if connection is None:
+        return
+    begun(connection)
+    written = json.loads(json.dumps(document))
+    assert parse(written, environ={}) == connection
+    sealed = VAULT.seal(written)
+    assert parse(VAULT.unseal(sealed), environ={}) == connection
+    shown = masked(sealed)
+    assert parse(VAULT.keep(shown, sealed), environ={}) == connection
+    assert masked(shown) == shown
+
+
+@pytest.mark.parametrize("document", USABLE, ids=[document["connectionType"] for document in USABLE])
+async def test_the_documents_that_changes_begin_at_can_be_used(document: dict[str, Any]) -> None:
+    assert judged(document) is not None
+    check(document)
+
+
+@usual
+@given(from_schema)
+async def test_a_document_by_chance_has_problems_or_can_be_used(document: Any) -> None:
+    check(document)
+
+
+@usual
+@given(nearly_usable())
+async def test_a_document_that_is_wrong_in_few_places_has_problems_or_can_be_used(document: Any) -> None:
+    check(document)
+
+
+@usual
+@given(anything)
+@example({"sources": [[]], "targets": {}, "mappingContext": 7})
+def test_what_is_hardly_a_document_has_problems(document: Any) -> None:
+    assert judged(document) is None
+
+
+@pytest.mark.soak
+@long
+@given(from_schema)
+async def test_many_documents_by_chance(document: Any) -> None:
+    check(document)
+
+
+@pytest.mark.soak
+@long
+@given(nearly_usable())
+async def test_many_documents_that_are_wrong_in_few_places(document: Any) -> None:
+    check(document)

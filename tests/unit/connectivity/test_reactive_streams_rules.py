@@ -1,0 +1,474 @@
+"""The rules of reactive streams that bind a publisher, by number: on the engine, and over each wire protocol on top of it.
+
+A rule that a protocol has no words for is named in `VOID`, with the reason; every other one is a test on every protocol.
+The rules that bind a subscriber are told where this service is one (`tests/mappings/reactive_streams_io`).
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from random import Random
+from typing import Any
+
+import pytest
+
+from connectivity.streams import Live
+from tests.support.in_process.all_protocols import STRANGER, Pier
+from tests.support.in_process.service import pause, until
+from tests.support.in_process.subscribers import (
+    BEGUN,
+    COMPLETE,
+    PROTOCOLS,
+    UNBOUNDED,
+    Sign,
+    Told,
+    elements,
+    somebody,
+)
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+RULES = {
+    "1.01": "no more elements than were requested",
+    "1.02": "fewer than were requested, and the end",
+    "1.03": "signals one after the other",
+    "1.04": "a failure is told as one",
+    "1.05": "the end of what is finite is told",
+    "1.06": "an end cancels the subscription",
+    "1.07": "nothing behind the end",
+    "1.08": "a cancel stops the signals",
+    "1.09": "the beginning comes first, and to everybody",
+    "1.10": "as many subscriptions as somebody makes",
+    "1.11": "each subscriber has all elements",
+    "2.03": "the end needs no answer, and one does no harm",
+    "2.09": "completion with a request before it and without",
+    "2.10": "failure with a request before it and without",
+    "3.01": "a subscription is its subscriber's alone",
+    "3.02": "a request from within a signal",
+    "3.03": "no recursion without bound",
+    "3.04": "a request holds nobody up",
+    "3.05": "a cancel is quick and may be said again",
+    "3.06": "a request behind a cancel brings nothing",
+    "3.07": "a cancel behind a cancel does nothing",
+    "3.08": "requests add up",
+    "3.09": "a request for nothing or less is a failure",
+    "3.12": "a cancel stops what is endless",
+    "3.13": "behind a cancel nobody holds the subscriber",
+    "3.17": "demand up to 2^63-1, and no failure above",
+}
+
+_NO_DEMAND = "its clients say no demand: what the broker has confirmed is asked for again"
+_FOUND = "what is found is finite"
+VOID = {
+    ("3.08", "Streamr"): _NO_DEMAND,
+    ("3.09", "Streamr"): _NO_DEMAND,
+    ("3.17", "Streamr"): _NO_DEMAND,
+    ("2.09", "Streamr"): "a resend always has its window",
+    ("2.10", "Streamr"): "a resend always has its window",
+    ("3.12", "Ditto"): "what it streams is finite",
+    ("3.12", "Ditto search"): _FOUND,
+    ("3.12", "ReactiveStreamsIO search"): _FOUND,
+}
+
+ALL = list(PROTOCOLS)
+ASKING = [name for name, protocol in PROTOCOLS.items() if protocol.says_demand]
+ENDLESS = ["engine", "Streamr", "ReactiveStreamsIO"]
+
+NOTHING_OR_LESS = [
+    *((protocol, demand) for protocol in ("engine", "Ditto", "Ditto search") for demand in (0, -1, -(2**63))),
+    # A number below zero has no octets there.
+    ("ReactiveStreamsIO", 0),
+    ("ReactiveStreamsIO search", 0),
+]
+
+over_all = pytest.mark.parametrize("protocol", ALL)
+where_demand_is_said = pytest.mark.parametrize("protocol", ASKING)
+where_it_is_endless = pytest.mark.parametrize("protocol", ENDLESS)
+
+
+@pytest.fixture
+async def pier(sites: list[Any], monkeypatch: pytest.MonkeyPatch, protocol: str) -> Pier:
+    """With a lamp of ten revisions, or ten lamps where the protocol is asked to search."""
+    return await Pier.filled(monkeypatch, 10, is_searched=protocol.endswith("search"))
+
+
+# What a publisher must do.
+
+
+@over_all
+async def test_spec_1_01_no_more_elements_come_than_were_requested(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    for last in (3, 6, 9):
+        await subscriber.heard(BEGUN, *elements(*range(1, last + 1)))
+        pier.pass_time(5)
+        await subscriber.heard(BEGUN, *elements(*range(1, last + 1)))
+        await subscriber.request(3)
+    await subscriber.ended()
+    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+
+
+@over_all
+async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    await subscriber.has(10)
+    await subscriber.ended()
+    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+
+
+@over_all
+async def test_spec_1_03_signals_come_one_after_the_other_whoever_else_asks(pier: Pier, protocol: str) -> None:
+    """Three in one session and one of another; whoever asks next is drawn by lot."""
+    first = somebody(pier, protocol)
+    await first.subscribe(demand=2)
+    subscribers = [first, *(somebody(pier, protocol, beside) for beside in (first, first, None))]
+    for each in subscribers[1:]:
+        await each.subscribe(demand=2)
+    dice = Random(3)
+    waiting = list(subscribers)
+    while waiting:
+        asking = dice.choice(waiting)
+        asking.ask(2)
+        if dice.random() < 0.5:
+            await pause(dice.randrange(60))
+        waiting = [each for each in waiting if not each.is_over]
+    for each in subscribers:
+        await each.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+        assert len(each.orders) <= 1, "what keeps its order on the way is one"
+
+
+@over_all
+async def test_spec_1_04_a_failure_is_told_once_behind_what_came_before_it(pier: Pier, protocol: str) -> None:
+    pier.fail_behind(4)
+    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    await subscriber.ended()
+    *before, failure = subscriber.told
+    assert before == [BEGUN, *elements(1, 2, 3, 4)]
+    assert failure.sign is Sign.FAILED
+    assert failure.number >= 500
+
+
+@over_all
+async def test_spec_1_05_the_end_is_told_with_the_last_element(pier: Pier, protocol: str) -> None:
+    """No request is needed behind the last one."""
+    subscriber = await somebody(pier, protocol).subscribe(demand=10)
+    await subscriber.has(10)
+    await subscriber.ended()
+    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+
+
+@over_all
+async def test_spec_1_05_what_is_empty_is_complete(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=5, first=11)
+    await subscriber.ended()
+    await subscriber.heard(*[BEGUN] * subscriber.begins_refused, COMPLETE)
+
+
+@over_all
+@pytest.mark.parametrize("ends", [Sign.COMPLETE, Sign.FAILED])
+async def test_spec_1_06_an_end_is_the_end_of_the_subscription(pier: Pier, protocol: str, ends: Sign) -> None:
+    if ends is Sign.FAILED:
+        pier.fail_behind(9)
+    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    await subscriber.ended()
+    assert subscriber.told[-1].sign is ends
+    assert list(pier.streams) == []
+
+
+@over_all
+@pytest.mark.parametrize("ends", [Sign.COMPLETE, Sign.FAILED])
+async def test_spec_1_07_nothing_comes_behind_the_end(pier: Pier, protocol: str, ends: Sign) -> None:
+    if ends is Sign.FAILED:
+        pier.fail_behind(9)
+    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    await subscriber.ended()
+    told = subscriber.told
+    await pier.grow(3)
+    pier.pass_time(5)
+    await subscriber.confirmed()
+    assert subscriber.told == told
+
+
+@over_all
+async def test_spec_1_08_a_cancel_stops_the_elements(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    subscriber.ask(3)
+    await subscriber.cancel()
+    told = subscriber.told
+    await pause()
+    await subscriber.confirmed()
+    assert subscriber.told == told
+    assert subscriber.signs == [Sign.BEGUN, Sign.ELEMENT]
+    assert list(pier.streams) == []
+
+
+@over_all
+@pytest.mark.parametrize("demand", [0, 5])
+async def test_spec_1_09_who_is_refused_is_told_that_it_begins_and_why_it_ends(
+    pier: Pier, protocol: str, demand: int
+) -> None:
+    stranger = somebody(pier, protocol, subject=STRANGER)
+    await stranger.refused(demand)
+    if stranger.needs_request and not demand:
+        await stranger.heard(BEGUN)
+        await stranger.request(1)
+    await stranger.ended()
+    assert stranger.signs == [Sign.BEGUN] * stranger.begins_refused + [Sign.FAILED]
+    assert len(stranger.told) == len(stranger.signs)
+
+
+@over_all
+async def test_spec_1_09_the_beginning_is_told_first_and_once(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=UNBOUNDED)
+    await subscriber.has(10)
+    await subscriber.ended()
+    assert subscriber.told[0] == BEGUN
+    assert subscriber.told.count(BEGUN) == 1
+
+
+@over_all
+async def test_spec_1_10_who_subscribes_again_has_a_subscription_more(pier: Pier, protocol: str) -> None:
+    first = await somebody(pier, protocol).subscribe(demand=3)
+    second = await somebody(pier, protocol, first).subscribe(demand=3)
+    for each in (first, second):
+        await each.heard(BEGUN, *elements(1, 2, 3))
+    assert len(list(pier.streams)) == 2
+    await second.exhausted()
+    await second.ended()
+    await second.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+
+
+@over_all
+async def test_spec_1_11_every_subscriber_has_every_element(pier: Pier, protocol: str) -> None:
+    subscribers = [somebody(pier, protocol) for _ in range(4)]
+    for pace, each in enumerate(subscribers, 1):
+        await each.subscribe(demand=pace)
+    for each in subscribers:
+        await each.exhausted()
+        await each.ended()
+        await each.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+
+
+# What a subscriber may do, and a publisher has to bear.
+
+
+@over_all
+async def test_spec_2_03_a_request_and_a_cancel_behind_the_end_do_no_harm(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=100)
+    await subscriber.ended()
+    told = subscriber.told
+    await subscriber.cancel()
+    assert subscriber.told == told
+    await subscriber.request(5)
+    late = [Told(Sign.FAILED, 400)] if subscriber.answers_late else []
+    await subscriber.heard(*told, *late)
+    other = await somebody(pier, protocol).subscribe(demand=2)
+    await other.heard(BEGUN, *elements(1, 2))
+
+
+@where_demand_is_said
+async def test_spec_2_09_completion_comes_with_and_without_a_request(pier: Pier, protocol: str) -> None:
+    with_one = await somebody(pier, protocol).subscribe(demand=1, first=11)
+    await with_one.heard(BEGUN, COMPLETE)
+    without = await somebody(pier, protocol).subscribe(first=11)
+    if without.needs_request or not without.knows_empty:
+        await without.heard(BEGUN)
+        await without.request(1)
+    await without.heard(BEGUN, COMPLETE)
+
+
+@where_demand_is_said
+async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: Pier, protocol: str) -> None:
+    with_one = await somebody(pier, protocol).subscribe(demand=1, thing="nothing")
+    await with_one.ended()
+    assert with_one.signs == [Sign.BEGUN, Sign.FAILED]
+    without = await somebody(pier, protocol).subscribe(thing="nothing")
+    if without.needs_request:
+        await without.heard(BEGUN)
+        await without.request(1)
+    await without.ended()
+    assert without.signs == [Sign.BEGUN, Sign.FAILED]
+    assert 400 <= without.told[-1].number < 500
+
+
+# What a subscription must do.
+
+
+@over_all
+async def test_spec_3_01_nobody_else_requests_and_cancels(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    stranger = somebody(pier, protocol, subject=STRANGER)
+    stranger.meddle(subscriber)
+    await pause()
+    await stranger.confirmed()
+    assert stranger.elements == []
+    await subscriber.request(3)
+    await subscriber.heard(BEGUN, *elements(*range(1, 7)))
+
+
+@over_all
+async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: Pier, protocol: str) -> None:
+    """Each is said within the call that brings the element before it."""
+    subscriber = somebody(pier, protocol)
+    subscriber.request_one_upon_each()
+    await subscriber.subscribe(demand=1)
+    await subscriber.ended()
+    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+
+
+@over_all
+async def test_spec_3_03_the_stack_does_not_grow_with_the_elements(pier: Pier, protocol: str) -> None:
+    """Requests from within signals, over a history that is deeper than the stack may be."""
+    await pier.grow(110)
+    subscriber = somebody(pier, protocol)
+    subscriber.request_one_upon_each()
+    depths: list[int] = []
+    subscriber.upon_each(lambda: depths.append(_depth()))
+    await subscriber.subscribe(demand=1)
+    await subscriber.ended()
+    assert subscriber.elements == list(range(1, 121))
+    assert len(depths) > 120
+    assert max(depths) - min(depths) < 60
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+@over_all
+async def test_spec_3_04_a_request_that_takes_long_holds_nobody_up(pier: Pier, protocol: str) -> None:
+    slow, quick = somebody(pier, protocol), somebody(pier, protocol)
+    gate = pier.hold_next_page()
+    await slow.subscribe(demand=3)
+    await until(lambda: gate.is_reached)
+    await quick.subscribe(demand=3)
+    await quick.heard(BEGUN, *elements(1, 2, 3))
+    assert slow.elements == []
+    gate.opened.set()
+    await slow.heard(BEGUN, *elements(1, 2, 3))
+
+
+@over_all
+async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    told = subscriber.told
+    for _ in range(3):
+        await subscriber.cancel()
+        assert list(pier.streams) == []
+    await subscriber.confirmed()
+    assert subscriber.told == told
+
+
+@over_all
+async def test_spec_3_06_a_request_behind_a_cancel_brings_no_element(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=3)
+    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    await subscriber.cancel()
+    told = subscriber.told
+    await subscriber.request(3)
+    late = [Told(Sign.FAILED, 400)] if subscriber.answers_late else []
+    await subscriber.heard(*told, *late)
+
+
+@where_demand_is_said
+async def test_spec_3_08_requests_add_up(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe()
+    for demand in (2, 1, 3):
+        subscriber.ask(demand)
+    await subscriber.heard(BEGUN, *elements(*range(1, 7)))
+
+
+@pytest.mark.parametrize("demanded", [0, 3], ids=["at first", "later"])
+@pytest.mark.parametrize(("protocol", "demand"), NOTHING_OR_LESS)
+async def test_spec_3_09_a_request_for_nothing_or_less_is_a_failure(
+    pier: Pier, protocol: str, demanded: int, demand: int
+) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=demanded)
+    await subscriber.has(demanded)
+    await subscriber.request(demand)
+    failed = Told(Sign.FAILED, 400)
+    await subscriber.heard(BEGUN, *elements(*range(1, demanded + 1)), failed)
+    await subscriber.request(3)
+    await subscriber.heard(BEGUN, *elements(*range(1, demanded + 1)), failed, *[failed] * subscriber.answers_late)
+    assert list(pier.streams) == []
+
+
+@where_it_is_endless
+async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: Pier, protocol: str) -> None:
+    subscriber = await somebody(pier, protocol).subscribe(demand=100, follow=True)
+    await subscriber.heard(BEGUN)
+    await subscriber.confirmed()
+    await pier.grow(3)
+    await subscriber.has(3)
+    await subscriber.confirmed()
+    await subscriber.heard(BEGUN, *elements(11, 12, 13))
+    await subscriber.cancel()
+    assert list(pier.streams) == []
+    await pier.grow(3)
+    await subscriber.confirmed()
+    await subscriber.heard(BEGUN, *elements(11, 12, 13))
+
+
+@over_all
+async def test_spec_3_13_behind_a_cancel_nobody_holds_the_subscriber(pier: Pier, protocol: str) -> None:
+    for _ in range(20):
+        subscriber = await somebody(pier, protocol).subscribe(demand=3)
+        await subscriber.has(3)
+        await subscriber.cancel()
+        await subscriber.confirmed()
+    assert {live.feed for live in _lives(pier)} <= {None}
+    # Late commands are answered for a while, and the second at which it would have been idle is still to come.
+    pier.pass_time(65)
+    assert _lives(pier) == []
+
+
+def _lives(pier: Pier) -> list[Live]:
+    """What is in memory of subscriptions of a pier."""
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, Live) and each.connection_id == pier.connection.id]
+
+
+@where_demand_is_said
+@pytest.mark.parametrize(
+    "demands",
+    [(UNBOUNDED,), (UNBOUNDED - 1, 1), (UNBOUNDED, 5), (UNBOUNDED, UNBOUNDED, UNBOUNDED), (2, UNBOUNDED, 1)],
+    ids=["at once", "together", "more", "much more", "in between"],
+)
+async def test_spec_3_17_demand_reaches_its_cap_and_none_is_too_much(
+    pier: Pier, protocol: str, demands: tuple[int, ...]
+) -> None:
+    subscriber = await somebody(pier, protocol).subscribe()
+    for demand in demands:
+        subscriber.ask(demand)
+    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+
+
+# Whether that is all.
+
+
+def _covered() -> set[tuple[str, str]]:
+    """Which rule is a test over which protocol, as the names and marks of the tests above say."""
+    covered = set()
+    for name, test in globals().items():
+        if name.startswith("test_spec_"):
+            rules = re.findall(r"(\d)_(\d\d)(?=_)", name)
+            covered |= {(f"{part}.{rule}", each) for part, rule in rules for each in _protocols(test)}
+    return covered
+
+
+def _protocols(test: Any) -> set[str]:
+    """Which ones a test is about, as its marks say."""
+    marks = [mark for mark in test.pytestmark if "protocol" in mark.args[0]]
+    return {value if mark.args[0] == "protocol" else value[0] for mark in marks for value in mark.args[1]}
+
+
+def test_every_rule_is_a_test_over_every_protocol_that_has_words_for_it() -> None:
+    wanted = {(rule, protocol) for rule in RULES for protocol in ALL}
+    assert _covered() == wanted - VOID.keys()

@@ -1,0 +1,179 @@
+"""The page about searching: every example in it does what the page says.
+
+Each is tried twice: thing by thing with the evaluator of searches, and over a journal's index.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from connectivity.twins.enforcer import DROP, READ, Enforcer
+from connectivity.twins.rights import ThingRights
+from connectivity.twins.world import PresentWorld
+from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.selection import parse_fields, select
+from mappings.signals import Event
+from spark_store.aggregation import Tally, read_aggregation
+from spark_store.asking import Budget, Question
+from spark_store.errors import QueryError
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change, Snapshot
+from spark_store.rql.bind import fixed_width
+from spark_store.rql.options import read_options
+from spark_store.rql.order import key_of, place_of
+from spark_store.rql.search import holds, read
+from spark_store.search import SqliteSearch
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "search.md").read_text("utf-8")
+BLOCKS = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+THINGS: Sequence[dict[str, Any]] = BLOCKS[0]
+NOW = datetime(2030, 1, 15, 7, 40, tzinfo=UTC)
+STAFF = "acme:staff"
+
+_ROWS = re.findall(
+    r"^\| (?:`(acme:\w+)` \| )?`([a-zA-Z]+[(=].*?)` \| (.+) \|$", PAGE.partition("## Over HTTP")[0], re.MULTILINE
+)
+_NAMES = re.compile(r"none|[a-z]+-\d(, [a-z]+-\d)*")
+FOUND = [row for row in _ROWS if _NAMES.fullmatch(row[2]) and not row[1].startswith("sort(")]
+SORTED = [row for row in _ROWS if _NAMES.fullmatch(row[2]) and row[1].startswith("sort(")]
+REFUSED = [
+    row
+    for row in _ROWS
+    if not _NAMES.fullmatch(row[2])
+    and "…" not in row[1]
+    and row[1] != "size(n)"
+    and not row[1].startswith("sort(+path")
+]
+
+
+def policy(shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "imports": {},
+        "entries": {
+            subject: {
+                "subjects": {subject: {"type": "any"}},
+                "resources": {
+                    **{resource: {"grant": ["READ"], "revoke": []} for resource in may["grant"]},
+                    **{resource: {"grant": [], "revoke": ["READ"]} for resource in may["revoke"]},
+                },
+            }
+            for subject, may in shown.items()
+        },
+    }
+
+
+ENFORCERS = {name: Enforcer(policy(shown)) for name, shown in BLOCKS[1].items()}
+WHOLE = {"_revision": 3, "_created": "2030-01-15T07:00:00Z", "_modified": "2030-01-15T07:00:00Z"}
+
+
+def seen(subject: str, filter: str | None, options: str = "") -> list[tuple[dict[str, Any], Any]]:
+    """The things that are found, whole, each with what may be read of it."""
+    predicate = read(filter, NOW) if filter is not None else None
+    order = read_options(options).order
+    found = []
+    for shown in THINGS:
+        thing, enforcer = {**WHOLE, **shown}, ENFORCERS[shown["policyId"]]
+
+        def may(path: Sequence[str], enforcer: Enforcer = enforcer) -> bool:
+            return enforcer.has([subject], READ, "thing:/" + "/".join(path))
+
+        visible = enforcer.view(shown, "thing:/", [subject])
+        if visible is not DROP and (predicate is None or holds(predicate, thing, may)):
+            found.append((place_of(thing, order, may), thing, may))
+    by = key_of(order)
+    return [(thing, may) for _, thing, may in sorted(found, key=lambda each: by(each[0]))]
+
+
+def created(entity: EntityId, state: dict[str, Any], policy_id: str) -> Change:
+    """An entity that is made, at the time of its `_modified`."""
+    at = fixed_width({**WHOLE, **state}["_modified"])[:-4] + "Z"
+    state = {name: value for name, value in state.items() if name[:1] != "_"}
+    event = Event(entity, 1, at, "created", "/", json.dumps(state).encode(), b"{}")
+    return Change((event,), (Snapshot(entity, 1, at, at, state, policy_id),))
+
+
+def fill(journal: SqliteJournal) -> None:
+    """The things and policies of the page."""
+    policies = [(id, EntityType.POLICY, {"policyId": id, **policy(shown)}, id) for id, shown in BLOCKS[1].items()]
+    things = [(thing["thingId"], EntityType.THING, thing, thing["policyId"]) for thing in THINGS]
+    for id, kind, state, policy_id in (*policies, *things):
+        entity = parse_entity_id(kind, id)
+        assert entity is not None
+        journal.append([created(entity, state, policy_id)])
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteSearch]:
+    """The things and policies of the page in a journal."""
+    path = tmp_path_factory.mktemp("page") / "journal.db"
+    journal = SqliteJournal.open(path)
+    fill(journal)
+    journal.close()
+    search = SqliteSearch(path)
+    yield search
+    search.close()
+
+
+def indexed(index: SqliteSearch, subject: str, filter: str | None, options: str = "") -> list[str]:
+    """The ids of the things that are found over the index, by the policies of the journal."""
+    predicate = read(filter, NOW) if filter is not None else None
+    question = Question(predicate, read_options(options).order)
+    rights = ThingRights(PresentWorld(index.snapshot, lambda: "2030-01-15T07:40:00.000000Z"), [subject])
+    return [hit.thing_id for hit in index.every(question, rights, Budget())]
+
+
+def names(subject: str, filter: str | None, options: str, index: SqliteSearch) -> str:
+    """What is found in short, which is the same either way."""
+    found = [thing["thingId"] for thing, _ in seen(subject, filter, options)]
+    assert indexed(index, subject, filter, options) == found
+    return ", ".join(id.partition(":")[2] for id in found)
+
+
+@pytest.mark.parametrize(("who", "filter", "told"), FOUND, ids=[f"{row[0]} {row[1]}" for row in FOUND])
+def test_a_filter_finds_the_things_that_the_page_names(who: str, filter: str, told: str, index: SqliteSearch) -> None:
+    assert names(who or STAFF, filter, "", index) == told.replace("none", "")
+
+
+@pytest.mark.parametrize(("options", "told"), [row[1:] for row in SORTED], ids=[row[1] for row in SORTED])
+def test_options_order_the_things_as_the_page_says(options: str, told: str, index: SqliteSearch) -> None:
+    assert names(STAFF, None, options, index) == told
+
+
+@pytest.mark.parametrize(("text", "told"), [row[1:] for row in REFUSED], ids=[row[1] for row in REFUSED])
+def test_what_the_page_calls_no_search_is_none(text: str, told: str) -> None:
+    with pytest.raises(QueryError) as refused:
+        read_options(text) if re.match("size|sort|limit", text) else read(text, NOW)
+    assert told in str(refused.value)
+
+
+def test_the_conversation_of_the_page_is_about_its_things() -> None:
+    subscribe, _, _, page = BLOCKS[2:6]
+    value = subscribe["value"]
+    assert read_options(value["options"]).size == len(page["value"]["items"]) == 2
+    found = [
+        select(thing, parse_fields(subscribe["fields"]))
+        for thing, _ in seen(STAFF, value["filter"], value["options"])
+        if thing["thingId"].partition(":")[0] in value["namespaces"]
+    ]
+    assert found[:2] == page["value"]["items"]
+    assert [thing["thingId"] for thing in found[2:]] == ["acme.site:lamp-8"]
+
+
+@pytest.mark.parametrize("number", [6, 8, 10])
+def test_an_aggregation_gives_the_rows_that_the_page_shows(number: int) -> None:
+    value = BLOCKS[number]["value"]
+    tally = Tally(read_aggregation(value["aggregation"]))
+    for thing, may in seen(STAFF, value.get("filter")):
+        tally.add(thing, may)
+    assert [list(row.items()) for row in tally.rows()] == [list(row.items()) for row in BLOCKS[number + 1]]
+
+
+def test_the_page_has_examples() -> None:
+    assert (len(FOUND) > 50, len(SORTED) >= 6, len(REFUSED) >= 10, len(BLOCKS)) == (True, True, True, 13)

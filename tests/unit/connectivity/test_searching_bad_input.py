@@ -1,0 +1,118 @@
+"""What clients should not send: every search of it is answered with a typed failure, or with what it means, and soon."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.support.cpu_budget import at_most
+from tests.support.in_process.search_client import Searcher, has_thing
+from tests.support.in_process.service import Site, searching, source
+
+DEEP = "not(" * 600 + "exists(attributes/a)" + ")" * 600
+WIDE = "or(" + ",".join(["exists(attributes/a)"] * 20_000) + ")"
+NASTY = "x' OR 1=1; DROP TABLE entities; --"
+QUOTED = NASTY.replace("'", "\\'")
+
+
+@pytest.fixture
+async def searcher() -> Searcher:
+    site = Site(source())
+    await has_thing(site, "lamp-7", {"attributes": {NASTY: NASTY, "text": "a" * 5000}})
+    return Searcher(site)
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        "",
+        DEEP,
+        WIDE,
+        "x" * 900_000,
+        "eq(attributes/a,9223372036854775808)",
+        "eq(attributes/a,1e400)",
+        "eq(attributes/a,'half)",
+        'eq(attributes/a,"\\ud800")',
+        "drop(attributes/a)",
+        "eq(attributes/a,1);exists(thingId)",
+        "eq(_state,1)",
+        "eq(features/*,1)",
+        "in(attributes/a," + ",".join(["1"] * 600) + ")",
+        "like(attributes/text," + '"' + "*a" * 2000 + '")',
+    ],
+    ids=lambda filter: filter[:30] or "empty",
+)
+async def test_what_is_no_filter_fails_with_its_code(searcher: Searcher, filter: str) -> None:
+    with at_most(2.0):
+        key = await searcher.subscribe(filter)
+        await searcher.request(key)
+    error = searcher.failure(key)
+    assert (error["status"], error["error"]) == (400, "rql.expression.invalid")
+    assert len(error["message"]) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("filter", "is_found"),
+    [
+        (f"eq(attributes/{NASTY},'{QUOTED}')", True),
+        (f"eq(attributes/text,'{QUOTED}')", False),
+        (f"exists(attributes/{NASTY})", True),
+        ("like(attributes/text," + '"' + "a*" * 400 + 'b")', False),
+        ("ilike(attributes/text," + '"' + "?*" * 400 + '")', True),
+        ("in(attributes/text," + ",".join(['"x"'] * 400) + ")", False),
+    ],
+    ids=lambda each: each[:30] if isinstance(each, str) else "",
+)
+async def test_what_only_looks_bad_means_what_it_says(searcher: Searcher, filter: str, is_found: bool) -> None:
+    with at_most(5.0):
+        assert await searcher.all(filter) == (["acme.site:lamp-7"] if is_found else [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["size(" + "9" * 5000 + ")", "sort(" + "+attributes/a," * 999 + "+thingId)", "size(1)," * 9999, "limit(1)"],
+)
+async def test_options_that_cannot_be_followed_fail_with_their_code(searcher: Searcher, options: str) -> None:
+    key = await searcher.subscribe(None, options)
+    await searcher.request(key)
+    error = searcher.failure(key)
+    assert (error["status"], error["error"]) == (400, "thing-search:search.option.invalid")
+    assert len(error["message"]) < 1_000
+
+
+async def test_whatever_is_sent_is_answered(searcher: Searcher) -> None:
+    """Random values under the names of a search, and random texts as its filter: created and an end, or an error."""
+    dice, site = random.Random(3), searcher.site
+    pieces = [
+        "eq",
+        "(",
+        ")",
+        ",",
+        "attributes/a",
+        "features/*/x",
+        '"',
+        "'",
+        "1",
+        "null",
+        "not",
+        "and",
+        "time:now",
+        "\\",
+        " ",
+    ]
+    values: list[Any] = [None, 1, "", [], {}, True, "size(1)", ["x"], "thingId"]
+    for _ in range(300):
+        site.forget()
+        value = {
+            "filter": "".join(dice.choices(pieces, k=dice.randint(0, 9))),
+            **{dice.choice(("options", "namespaces", "aggregation", "x")): dice.choice(values) for _ in range(2)},
+        }
+        answer = await site.ask(searching("subscribe", value))
+        if answer["topic"].endswith("/errors"):
+            assert answer["value"]["error"].startswith("json.")
+            continue
+        await searcher.request(answer["value"]["subscriptionId"])
+        last = site.answers()[-1]
+        assert "internalerror" not in str(last), (value, last)

@@ -1,0 +1,456 @@
+"""The composition root: what is joined to what, without a broker. The running process is in tests/integration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity import service as module
+from connectivity.brokers.memory import MemoryBroker
+from connectivity.errors import Detail, NotConnected
+from connectivity.files import LoadedFolder
+from connectivity.lock import lock_folder
+from connectivity.model import Connection, ConnectionStatus
+from connectivity.service import PortInUse, Service, _listen, main
+from connectivity.settings import Settings
+from connectivity.supervisor import Supervisor
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.signals import Command, HistoryQuery, Kind, Subscribe
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change
+from tests.support.in_process.service import command, connection, creation, searching, source, streaming, until
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+OWNER = ("acme:owner",)
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    (tmp_path / "connections").mkdir()
+    made = Service(Settings(connections_dir=tmp_path / "connections", data_dir=tmp_path), lambda: NOW)
+    yield made
+    await made.close()
+
+
+async def create(service: Service) -> None:
+    decision = service.decider.decide(Command(LAMP, "create", "/", b"{}", {}), OWNER)
+    await service.store.submit([Change(decision.events, decision.snapshots)])
+
+
+def subscribe(filter: str | None = None) -> Subscribe:
+    return Subscribe(Kind.HISTORY, HistoryQuery(LAMP, filter=filter), {})
+
+
+async def test_a_subscribe_without_permission_has_a_fault_for_a_feed(service: Service) -> None:
+    await create(service)
+    refused = service._open_feed(subscribe(), ("acme:stranger",))
+    assert isinstance(refused, Fault)
+    assert refused.error == "things:thing.notfound"
+    assert not isinstance(service._open_feed(subscribe(), OWNER), Fault)
+
+
+async def test_a_subscribe_with_an_unreadable_filter_has_a_fault_for_a_feed(service: Service) -> None:
+    await create(service)
+    refused = service._open_feed(subscribe("eq("), OWNER)
+    assert isinstance(refused, Fault)
+    assert refused.error == "rql.expression.invalid"
+
+
+async def test_a_service_without_connections_is_ready(service: Service) -> None:
+    assert service.readiness()[0] is False, "nobody has looked yet"
+    await service.registry.refresh()
+    assert service.readiness() == (
+        True,
+        {"status": "ready", "store": "writable", "connections": {}, "closed": 0, "files": [], "lake": "starting"},
+    )
+
+
+async def test_a_folder_of_connections_that_cannot_be_read_is_told_and_keeps_nobody_from_being_ready(
+    service: Service,
+) -> None:
+    folder = service.settings.connections_dir
+    folder.rmdir()
+    await service.registry.refresh()
+    is_ready, told = service.readiness()
+    assert (is_ready, told["files"]) == (True, [f"{folder}: No such file or directory; what runs goes on"])
+    folder.mkdir()
+    await service.registry.refresh()
+    assert service.readiness()[1]["files"] == []
+
+
+async def test_the_commits_of_the_journal_are_measured(service: Service) -> None:
+    await create(service)
+    assert b"connectivity_journal_commit_seconds_count 1.0" in service.monitor.exposition()
+
+
+def test_a_port_that_is_taken_is_said_to_be() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(PortInUse, match="is in use"):
+            _listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_free_port_is_taken_where_none_is_named() -> None:
+    with _listen("127.0.0.1", 0) as listening:
+        assert listening.getsockname()[1] > 0
+
+
+# with connections
+
+
+_names = count()
+
+
+class Site:
+    """A service with connections to a broker inside the process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        name = f"service-{next(_names)}"
+        (folder / "connections").mkdir()
+        self.broker = MemoryBroker.named(name)
+        self.service = Service(Settings(connections_dir=folder / "connections", data_dir=folder, **settings))
+        self.documents = [connection(source("in"), source("other"), id="site", uri=f"memory://{name}:1")]
+        # Documents of users may not name this broker, so the folder is read for them.
+        monkeypatch.setattr(self.service.registry._watcher, "look", self._look)
+        self._looked: list[Connection] = []
+
+    def _look(self, *, anew: bool = False) -> LoadedFolder | None:
+        if self._looked == self.documents and not anew:
+            return None
+        self._looked = list(self.documents)
+        files = {document.id: Path("site.json") for document in self.documents}
+        documents = {document.id: document.masked() for document in self.documents}
+        return LoadedFolder({document.id: document for document in self.documents}, documents, files)
+
+    async def opened(self) -> Site:
+        await self.service.registry.refresh()
+        await until(lambda: self.service.readiness()[0])
+        return self
+
+    def answers(self) -> list[dict[str, Any]]:
+        return [json.loads(envelope.payload) for envelope in self.broker.sent_to("out")]
+
+    async def ask(self, payload: bytes, to: str = "in") -> dict[str, Any]:
+        """The next answer."""
+        before = len(self.answers())
+        self.broker.send(to, payload)
+        await until(lambda: len(self.answers()) > before)
+        return self.answers()[before]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.service.monitor.registry.get_sample_value(name, labels)
+
+    def details(self) -> dict[str, str]:
+        found: dict[str, str] = self.service.readiness()[1]["connections"]["site"]
+        return found
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    settings = {"reconnect": {"min": "1ms", "max": "2ms"}, "journal": {"historical_headers": ["ditto-originator"]}}
+    made = Site(tmp_path, monkeypatch, **settings)
+    yield made
+    await made.service.close()
+
+
+async def test_a_thing_is_made_changed_and_its_history_replayed(site: Site) -> None:
+    """Cases 1, 26 and 27 of subscriptions, through everything but a real broker."""
+    await site.opened()
+    assert (await site.ask(creation()))["status"] == 201
+    for number in range(5):
+        await site.ask(command("modify", "/attributes/n", number))
+    key = (await site.ask(streaming("subscribeForPersistedEvents", {})))["value"]["subscriptionId"]
+    assert (site.metric("connectivity_subscriptions", connection="site")) == 1
+    site.broker.send("other", streaming("request", {"subscriptionId": key, "demand": 4}))
+    await until(lambda: len(site.answers()) == 11)
+    assert site.metric("connectivity_demand", connection="site") == 0
+    site.broker.send("in", streaming("request", {"subscriptionId": key, "demand": 9}))
+    await until(lambda: len(site.answers()) == 14)
+    *items, last = site.answers()[7:]
+    assert [item["value"]["item"]["revision"] for item in items] == [1, 2, 3, 4, 5, 6]
+    assert items[0]["value"]["item"]["headers"]["historical-headers"] == {"ditto-originator": "acme:owner"}
+    assert last["topic"] == "acme.site/lamp-7/things/twin/streaming/complete"
+    assert site.metric("connectivity_events_sent_total", connection="site") == 6
+    assert site.metric("connectivity_subscriptions", connection="site") == 0
+
+
+async def test_things_are_found_and_a_search_that_runs_is_told_when_the_service_stops(site: Site) -> None:
+    await site.opened()
+    for name in ("lamp-1", "lamp-2", "lamp-3"):
+        assert (await site.ask(creation(name)))["status"] == 201
+        assert (await site.ask(command("modify", "/attributes/room", "hall", name=name)))["status"] == 201
+    value = {"filter": 'eq(attributes/room,"hall")', "options": "size(2)"}
+    key = (await site.ask(searching("subscribe", value)))["value"]["subscriptionId"]
+    page = await site.ask(searching("request", {"subscriptionId": key, "demand": 1}))
+    assert [thing["thingId"] for thing in page["value"]["items"]] == ["acme.site:lamp-1", "acme.site:lamp-2"]
+    waiting = (await site.ask(searching("subscribe", value)))["value"]["subscriptionId"]
+    before = len(site.answers())
+    await site.service.close()
+    (told,) = site.answers()[before:]
+    assert (told["value"]["subscriptionId"], told["topic"]) == (key, "_/_/things/twin/search/failed")
+    assert told["value"]["error"]["error"] == "thing-search:subscription.aborted"
+    assert waiting != key
+
+
+async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attempt(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    opening = Supervisor.open
+
+    def opened(supervisor: Supervisor) -> None:
+        opening(supervisor)
+        begun.append(site.service.readiness()[0])
+
+    monkeypatch.setattr(Supervisor, "open", opened)
+    site.broker.refusal = NotConnected(Detail.TIMEOUT, "no answer")
+    with capture_logs():
+        await site.service.registry.refresh()
+        assert begun == [False]
+        await until(lambda: site.service.readiness()[0])
+        assert site.details() == {"status": "failed", "details": "timeout: no answer"}
+        site.broker.refusal = None
+        await until(lambda: site.details()["status"] == "open")
+    assert site.details() == {"status": "open", "details": "connected"}
+
+
+async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(site: Site) -> None:
+    site.documents[0] = site.documents[0].model_copy(update={"connection_status": ConnectionStatus.CLOSED})
+    await site.service.registry.refresh()
+    assert site.service.readiness()[0] is True
+    assert (site.service.readiness()[1]["connections"], site.service.readiness()[1]["closed"]) == ({}, 1)
+
+
+async def test_a_service_whose_store_cannot_write_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.opened()
+    assert (await site.ask(creation()))["status"] == 201
+
+    def fail() -> None:
+        raise StoreUnavailable("the disk is full")
+
+    with monkeypatch.context() as patched, capture_logs():
+        patched.setattr(site.service.journal, "commit", fail)
+        site.broker.send("in", command("modify", "/attributes/n", 1))
+        await until(lambda: not site.service.store.is_available)
+        is_ready, shown = site.service.readiness()
+        assert (is_ready, shown["status"], shown["store"]) == (False, "not ready", "unavailable: the disk is full")
+        assert site.details() == {"status": "open", "details": "store unavailable: the disk is full"}
+    with capture_logs():
+        await until(lambda: site.service.readiness()[0])
+        await until(lambda: len(site.answers()) == 2)
+    assert site.answers()[1]["status"] == 201
+
+
+async def test_a_round_that_fails_is_told_and_the_next_one_comes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.opened()
+    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
+    rounds: list[int] = []
+
+    def sweep() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise ZeroDivisionError("a mistake of our own")
+
+    monkeypatch.setattr(site.service.streams, "sweep", sweep)
+    with capture_logs() as lines:
+        sweeping = asyncio.create_task(site.service.sweep_forever())
+        await until(lambda: len(rounds) > 5)
+        sweeping.cancel()
+    assert [line["event"] for line in lines] == ["the round of once a second failed"]
+
+
+async def test_the_round_goes_on_while_the_disk_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking after policies waits for the disk; idle subscriptions and connection files do not."""
+    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
+    rounds: list[int] = []
+    looks: list[int] = []
+
+    async def look() -> None:
+        looks.append(1)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(site.service.streams, "sweep", lambda: rounds.append(1))
+    monkeypatch.setattr(site.service.expiry, "look", look)
+    tasks = [asyncio.create_task(site.service.sweep_forever()), asyncio.create_task(site.service.expire_forever())]
+    await until(lambda: len(rounds) > 5 and looks)
+    assert len(looks) == 1
+    for task in tasks:
+        task.cancel()
+
+
+async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: Site) -> None:
+    await site.opened()
+    await site.ask(creation())
+    await site.ask(streaming("subscribeForPersistedEvents", {}))
+    site.broker.send("in", command("modify", "/attributes/n", 1))
+    await until(lambda: site.service.store._queue or site.service.store._written or len(site.answers()) == 3)
+    await site.service.close()
+    assert site.answers()[2]["status"] == 201
+    assert (list(site.service.streams), site.broker.links) == ([], [])
+    with pytest.raises(StoreUnavailable):
+        site.service.journal.snapshot(LAMP)
+
+
+async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.opened()
+    supervisor = site.service.registry["site"]
+    close = supervisor.close
+
+    async def mistaken(drain: float = 0.0) -> None:
+        await close(drain)
+        raise ZeroDivisionError("a mistake of our own")
+
+    monkeypatch.setattr(supervisor, "close", mistaken)
+    with capture_logs() as lines:
+        await site.service.close()
+    assert [line["event"] for line in lines] == ["a connection did not close as it should"]
+    with pytest.raises(StoreUnavailable):
+        site.service.journal.snapshot(LAMP)
+    monkeypatch.undo()
+
+
+# the process
+
+
+class Exit:
+    """`main` in this process, with nothing of the process changed."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        monkeypatch.setattr(module.logs, "configure", lambda **_: None)
+        monkeypatch.setattr(module.sys, "setswitchinterval", lambda _: None)
+
+    def code(self, **settings: Any) -> tuple[int, str]:
+        """The exit code, and what the log says about it."""
+        given = {"data_dir": self.folder, "connections_dir": self.folder / "connections", "api": {"port": 0}}
+        with capture_logs() as lines:
+            code = main(Settings(**{**given, **settings}))
+        return code, lines[-1]["reason"]
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Exit:
+    return Exit(tmp_path, monkeypatch)
+
+
+def test_exit_code_1_is_a_journal_that_cannot_be_opened(ended: Exit) -> None:
+    (ended.folder / "journal.db").write_bytes(b"no journal" * 100)
+    code, reason = ended.code()
+    assert code == 1
+    assert "journal.db" in reason
+
+
+def test_exit_code_1_is_a_journal_of_a_later_version_too(ended: Exit) -> None:
+    database = sqlite3.connect(ended.folder / "journal.db")
+    database.execute("PRAGMA user_version = 1000")
+    database.close()
+    code, reason = ended.code()
+    assert code == 1
+    assert "start the newer service" in reason
+
+
+def test_exit_code_2_is_an_address_that_this_machine_does_not_have(ended: Exit) -> None:
+    code, reason = ended.code(api={"host": "192.0.2.1", "port": 0, "token": "secret"})
+    assert code == 2
+    assert reason.startswith("api.host 192.0.2.1")
+
+
+def test_exit_code_2_is_a_data_folder_that_cannot_be_made(ended: Exit) -> None:
+    (ended.folder / "file").write_text("in the way")
+    code, reason = ended.code(data_dir=ended.folder / "file" / "data")
+    assert code == 2
+    assert reason.startswith("data_dir")
+
+
+def test_exit_code_3_is_a_data_folder_that_another_service_has(ended: Exit) -> None:
+    with lock_folder(ended.folder):
+        assert ended.code()[0] == 3
+
+
+def test_exit_code_4_is_a_port_in_use(ended: Exit) -> None:
+    with _listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        code, reason = ended.code(api={"port": port})
+    assert (code, reason) == (4, f"127.0.0.1:{port} is in use; for another port set api.port or CONNECTIVITY_API__PORT")
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ip_6_may_be_written_with_or_without_brackets(host: str) -> None:
+    with _listen(host, 0) as listening:
+        assert listening.family is socket.AF_INET6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_service_in_good_order(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says where it listens, and answers while it runs."""
+    (tmp_path / "connections").mkdir()
+    monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
+    settings = Settings(
+        data_dir=tmp_path,
+        connections_dir=tmp_path / "connections",
+        api={"port": 0, "token": "secret"},
+        spark={"mode": "off"},
+    )
+
+    def told(event: str) -> list[Any]:
+        return [line for line in lines if line["event"] == event]
+
+    with capture_logs() as lines:
+        running = asyncio.create_task(module._run(settings))
+        await until(lambda: told("api listening"))
+        (listening,) = told("api listening")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening['port']}", trust_env=False) as client:
+            assert (await client.get("/health/live")).status_code == 200
+            assert (await client.get("/health/ready")).json()["status"] == "ready"
+            assert (await client.get("/metrics")).status_code == 401
+            answer = await client.get("/metrics", headers={"authorization": "Bearer secret"})
+            assert "connectivity_journal_commit_seconds" in answer.text
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(running, 5)
+    events = [line["event"] for line in lines]
+    assert events[-2:] == ["draining", "stopped"]
+    with _listen("127.0.0.1", listening["port"]):
+        SqliteJournal.open(tmp_path / "journal.db").close()
+
+
+@pytest.mark.parametrize("token", [None, ""])
+async def test_without_a_token_or_with_an_empty_one_metrics_are_open_to_this_machine(
+    token: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "connections").mkdir()
+    monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
+    settings = Settings(
+        data_dir=tmp_path,
+        connections_dir=tmp_path / "connections",
+        api={"port": 0, "token": token},
+        spark={"mode": "off"},
+    )
+    with capture_logs() as lines:
+        running = asyncio.create_task(module._run(settings))
+        await until(lambda: any(line["event"] == "api listening" for line in lines))
+        (port,) = [line["port"] for line in lines if line["event"] == "api listening"]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            assert (await client.get("/metrics")).status_code == 200
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 5)

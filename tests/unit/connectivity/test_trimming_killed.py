@@ -1,0 +1,63 @@
+"""A service that is killed while it trims: every event is in the journal or in the lake, and none was taken too early."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from spark_store import lake_rows
+from spark_store.follower import Follower
+from spark_store.journal import TRIM_EVENTS
+from tests.support.kill_series.trimming_store import LATE
+from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_tables import write_lake
+
+STEPS = 40
+KILLS = 6
+
+
+def die(folder: Path, steps: int) -> tuple[bool, int]:
+    """Trim, and be killed behind so many steps; whether there was nothing left to do before, and the newest revision of
+    `LATE` that was said to be durable."""
+    command = [sys.executable, "-m", "tests.support.kill_series.trimming_store", str(folder)]
+    durable = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            word, _, number = line.strip().partition(" ")
+            if word == "durable":
+                durable = int(number)
+            if word == "trimmed":
+                steps -= 1
+            if steps == 0:
+                # What it has said before it dies counts, so the rest is read too.
+                process.kill()
+    return process.returncode == 0, durable
+
+
+def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_too_early(tmp_path: Path) -> None:
+    site, dice = Site(tmp_path / "data"), random.Random(23)
+    moved = STEPS * TRIM_EVENTS
+    site.write(moved)
+    write_lake(site.folder)
+    site.write(TRIM_EVENTS)
+    in_lake = {row.seq: row for row in lake_rows.events_between(site.lake, 1, moved)}
+    oldest = 1
+    for _ in range(KILLS):
+        is_done, durable = die(site.folder, dice.randint(1, 4))
+        assert not is_done
+        with Follower.open(site.lake.journal) as follower:
+            left = list(follower.entries(1, follower.newest()))
+            assert oldest < left[0].seq <= moved + 1
+            oldest = left[0].seq
+            assert [entry.seq for entry in left] == list(range(oldest, follower.newest() + 1))
+            late = [entry.revision for entry in left if entry.entity == LATE.id]
+            assert late == list(range(1, len(late) + 1))
+            assert len(late) >= durable
+        assert all(in_lake[entry.seq] == entry for entry in left if entry.seq <= moved)
+        assert set(range(1, oldest)) <= set(in_lake)
+    assert die(site.folder, STEPS)[0]
+    with Follower.open(site.lake.journal) as follower:
+        assert follower.oldest() == moved + 1

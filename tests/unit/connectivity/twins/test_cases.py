@@ -1,0 +1,63 @@
+"""Each of the 118 cases of the protocol for things and policies is a test: its number stands in the test's name, or here.
+
+Those about histories and acknowledgements are told by tests that carry the numbers of other lists of cases, or none.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+FILES = (
+    *(ROOT / "tests" / "unit" / "connectivity" / "twins").glob("test_*.py"),
+    *(
+        ROOT / "tests" / "unit" / "connectivity" / f"test_{name}.py"
+        for name in ("causes", "cursor", "expiry", "interest", "promises")
+    ),
+    *(ROOT / "tests" / "service" / f"test_{name}.py" for name in ("policies", "targets", "twins")),
+)
+ELSEWHERE = {
+    89: ("unit/connectivity/test_past.py", "test_row_03_the_state_after_each_revision"),
+    90: ("service/test_streaming.py", "test_case_01_the_whole_history_of_a_thing"),
+    91: ("service/test_streaming.py", "test_case_29_two_requests_in_a_row_add_up"),
+    92: ("service/test_streaming.py", "test_the_range_that_is_asked_for"),
+    93: ("service/test_streaming.py", "test_case_46_47_an_unreadable_filter_fails_at_the_first_request"),
+    94: ("service/test_streaming.py", "test_case_56_57_an_unknown_id_is_not_found"),
+    96: ("service/test_streaming.py", "test_case_24_41_the_history_of_a_policy"),
+    97: ("unit/connectivity/test_dispatch.py", "test_nothing_is_answered_or_settled_before_it_is_durable"),
+    101: (
+        "unit/connectivity/test_dispatch.py",
+        "test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_nothing_and_settled",
+    ),
+    102: ("unit/connectivity/test_exchange.py", "test_case_38_an_undeclared_label_is_refused_and_not_forwarded"),
+    104: ("unit/connectivity/test_exchange.py", "test_a_command_that_fails_ends_the_waiting_with_its_own_error"),
+    105: ("unit/connectivity/test_exchange.py", "test_case_40_failures_are_published_only_where_nacks_are_expected"),
+    117: ("service/test_mqtt_5.py", "test_case_117_a_command_for_somebody_else_changes_nothing"),
+}
+
+_TEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
+_NUMBERS = re.compile(r"test_cases?((?:_(?:and_)?\d+)+)")
+
+
+def names_in(path: Path) -> list[str]:
+    return _TEST.findall(path.read_text(encoding="utf-8"))
+
+
+def numbered() -> set[int]:
+    """The cases whose numbers stand in the names of the tests of things and policies."""
+    found = (_NUMBERS.match(name) for path in FILES for name in names_in(path))
+    return {int(number) for match in found if match is not None for number in re.findall(r"\d+", match[1])}
+
+
+def test_every_case_is_a_test() -> None:
+    assert numbered() & set(range(1, 119)) | ELSEWHERE.keys() == set(range(1, 119))
+
+
+@pytest.mark.parametrize("number", ELSEWHERE)
+def test_what_stands_elsewhere_is_there(number: int) -> None:
+    file, name = ELSEWHERE[number]
+    assert name in names_in(ROOT / "tests" / file)

@@ -1,0 +1,357 @@
+"""What commands say about the parts of a thing, as conversations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from connectivity.twins import metadata as module
+from connectivity.twins.decide import Limits
+from mappings.ids import EntityId, EntityType
+from mappings.metadata import without_changes
+from mappings.pointer import Segments, format_pointer
+from mappings.signals import Event
+from spark_store.folding import Folding
+from spark_store.journal import SqliteJournal
+from spark_store.records import Change
+from spark_store.replay import fold
+from tests.support.twin_world import (
+    POLICY,
+    VIEWER,
+    TwinWorld,
+    a_world,
+    entry,
+    granting,
+    last,
+    revoking,
+    thing,
+)
+
+
+def said(key: str, value: Any) -> dict[str, Any]:
+    return {"key": key, "value": value}
+
+
+def metadata(world: TwinWorld, fields: str = "_metadata", **more: Any) -> Any:
+    return world.get(fields=fields, **more).get("_metadata")
+
+
+def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
+    world = a_world()
+    assert world.status("modify", "/attributes/a", 5, put_metadata=[said("unit", "K")]) == 201
+    assert last(world) == ("created", "/attributes/a", 5, 2)
+    assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
+    assert "_metadata" not in world.get()
+    assert world.status("delete", "/attributes/a") == 204
+    assert metadata(world) is None
+    both = {"put_metadata": [said("unit", "K")], "get_metadata": "unit"}
+    assert world.refused("modify", "/attributes/a", 5, **both) == (400, "things:metadata.headersconflict")
+
+
+@pytest.mark.parametrize(
+    ("action", "path", "value", "key", "found"),
+    [
+        (
+            "modify",
+            "/attributes",
+            {"x": {"y": 1}, "z": [2], "e": {}},
+            "*/k",
+            {"attributes": {"x": {"y": {"k": 7}}, "z": {"k": 7}, "e": {"k": 7}}},
+        ),
+        ("modify", "/attributes/a", 1, "*/k", {"attributes": {"a": {"k": 7}}}),
+        ("modify", "/attributes", {"x": {"y": 1}}, "/x/y/k", {"attributes": {"x": {"y": {"k": 7}}}}),
+        (
+            "merge",
+            "/",
+            {"attributes": {"x": 1, "gone": None, "{{ ~q.*~ }}": None}},
+            "*/k",
+            {"attributes": {"x": {"k": 7}}},
+        ),
+        (
+            "modify",
+            "/features",
+            {"f": {"properties": {"p": 1, "q": {"r": 2}}}, "g": {}},
+            "*/properties/*/k",
+            {"features": {"f": {"properties": {"p": {"k": 7}, "q": {"k": 7}}}}},
+        ),
+        ("merge", "/attributes", {"x": 1, "gone": None}, "gone/k", {"attributes": {"gone": {"k": 7}}}),
+        ("merge", "/", {"attributes": {"x": 1, "gone": None}}, "attributes/*/k", {"attributes": {"x": {"k": 7}}}),
+        ("modify", "/features", {"f": {}}, "*/desiredProperties/*/k", None),
+        (
+            "modify",
+            "/",
+            {"attributes": {"x": 1}},
+            "*/k",
+            {"attributes": {"x": {"k": 7}}, "policyId": {"k": 7}, "thingId": {"k": 7}},
+        ),
+    ],
+)
+def test_a_star_stands_for_what_is_written(action: str, path: str, value: Any, key: str, found: Any) -> None:
+    world = a_world()
+    assert world.status(action, path, value, put_metadata=[said(key, 7)]) < 300
+    assert metadata(world) == found
+
+
+def test_metadata_stays_through_changes_of_the_value_and_through_a_whole_put() -> None:
+    world = a_world(attributes={"a": 1, "b": 2})
+    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")])
+    world.send("modify", "/attributes/a", 3)
+    world.send("modify", "/", {"attributes": {"a": 4}})
+    world.send("merge", "/", {"attributes": {"c": 1}})
+    assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
+    world.send("modify", "/", {"attributes": {"b": 4}}, put_metadata=[said("attributes/b/unit", "s")])
+    assert metadata(world) == {"attributes": {"b": {"unit": "s"}}}
+    world.send("delete")
+    world.send("create", "/", {"policyId": POLICY, "attributes": {"b": 1}})
+    assert metadata(world) is None
+
+
+def test_a_delete_pattern_takes_the_metadata_of_what_it_names_and_no_other() -> None:
+    world = a_world(attributes={"a": 1}, features={})
+    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")])
+    world.send("merge", "/", {"{{ ~f.*~ }}": None, "{{ ~_.*~ }}": None})
+    assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
+    world.send("merge", "/attributes", {"{{ ~.*~ }}": None})
+    assert metadata(world) is None
+
+
+def test_delete_metadata_takes_back_what_was_said() -> None:
+    world = a_world()
+    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("*/k", 1), said("*/l", {"m": 2})])
+    world.send("modify", "/attributes/a", 1, delete_metadata="l,none")
+    assert metadata(world) == {"attributes": {"a": {"k": 1}, "b": {"k": 1, "l": {"m": 2}}}}
+    world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="attributes/*/k")
+    assert metadata(world) == {"attributes": {"b": {"l": {"m": 2}}}}
+    world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*/l")
+    assert metadata(world) is None
+    assert "_metadata" not in (world.snapshots[thing("acme.plant:boiler-07")].state or {})
+
+
+def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
+    world = a_world(features={"f": {"properties": {"p": 1, "q": 2}}})
+    world.send("modify", "/features/f/properties", {"p": 1, "q": 2}, put_metadata=[said("*/k", 1), said("p/l", 2)])
+
+    def asked(path: str, text: str) -> Any:
+        response = world.send("retrieve", path, get_metadata=text).response
+        assert response.status == 200
+        return response.headers["ditto-metadata"]
+
+    assert asked("/features/f/properties/p", "l") == {"l": 2}
+    assert asked("/features/f", "properties/*/l") == {"properties": {"p": {"l": 2}}}
+    assert asked("/", "features/*/properties/*/k") == {
+        "features": {"f": {"properties": {"p": {"k": 1}, "q": {"k": 1}}}}
+    }
+    assert asked("/features/f/properties", "p(k,l)") == {"p": {"k": 1, "l": 2}}
+    assert asked("/", "*/l") == {"features": {"f": {"properties": {"p": {"l": 2}}}}}
+    assert asked("/", "nothing,attributes/*/k") == {}
+
+
+def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of them fit into a header; one after the other they would keep everybody waiting for seconds."""
+    world = a_world()
+    leaves = {f"k{number}": 1 for number in range(100)}
+    world.send("modify", "/attributes", leaves, put_metadata=[said("*/a", {"b": {"a": 1}}), said("*/c", 3)])
+    looked: list[Segments] = []
+    named = module._named
+
+    def noted(said: Any, names: Any, path: Segments = ()) -> Any:
+        looked.append(path)
+        return named(said, names, path)
+
+    monkeypatch.setattr(module, "_named", noted)
+    text = ",".join(f"*/{name}" for name in ("a", "b", "c", *(f"x{number}" for number in range(500))))
+    found = world.send("retrieve", get_metadata=text).response.headers["ditto-metadata"]
+    assert found["attributes"]["k7"] == {"a": {"b": {"a": 1}}, "c": 3}
+    assert len(looked) < 1_000
+    world.send("merge", "/attributes", {"k0": 2}, delete_metadata=text)
+    assert metadata(world) is None
+
+
+def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> None:
+    world = a_world(attributes={"a": 1}, features={"f": {"properties": {"p": 1}}})
+    world.send(
+        "merge",
+        "/",
+        {"attributes": {"a": 1}, "features": {"f": {"properties": {"p": 1}}}},
+        put_metadata=[said("*/k", 1)],
+    )
+    assert metadata(world, "_metadata/attributes") == {"attributes": {"a": {"k": 1}}}
+    assert metadata(world, "_metadata/features/*/properties/p/k") == {
+        "features": {"f": {"properties": {"p": {"k": 1}}}}
+    }
+    several = EntityId(EntityType.THING, "acme.plant", "_")
+    asked = {"thingIds": ["acme.plant:boiler-07"]}
+    (found,) = msgspec.json.decode(
+        world.send("retrieve", "/", asked, to=several, fields="thingId,_metadata/attributes").response.value or b""
+    )
+    assert found == {"thingId": "acme.plant:boiler-07", "_metadata": {"attributes": {"a": {"k": 1}}}}
+    (found,) = msgspec.json.decode(world.send("retrieve", "/", asked, to=several).response.value or b"")
+    assert "_metadata" not in found
+
+
+def test_metadata_is_read_by_who_may_read_what_it_is_about() -> None:
+    world = a_world(attributes={"open": 1, "shut": {"in": 2}})
+    world.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[said("*/k", 1)])
+    world.write_policy(
+        {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut": revoking("READ")})}
+    )
+    assert metadata(world, by=[VIEWER]) == {"attributes": {"open": {"k": 1}}}
+    answer = world.send("retrieve", "/", by=[VIEWER], get_metadata="*/k,attributes/shut/in/k").response
+    assert answer.headers["ditto-metadata"] == {"attributes": {"open": {"k": 1}}}
+    for field, status in (("open", 200), ("shut/in", 412)):
+        condition = f"eq(_metadata/attributes/{field}/k,1)"
+        if status == 200:
+            assert world.get("/attributes/open", by=[VIEWER], condition=condition) == 1
+        else:
+            assert world.refused("retrieve", "/attributes/open", by=[VIEWER], condition=condition)[0] == 412
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "expected"),
+    [
+        ("put_metadata", [said("a/unit", "K")], 204),
+        ("put_metadata", [said("*/unit", "K")], 204),
+        ("put_metadata", [said("b/unit", "K")], 403),
+        ("put_metadata", [said("unit", "K")], 403),
+        ("delete_metadata", "a/unit", 204),
+        ("delete_metadata", "b/unit", 403),
+        ("delete_metadata", "*/unit", 403),
+    ],
+)
+def test_a_merge_says_something_only_about_what_its_sender_may_write(header: str, value: Any, expected: int) -> None:
+    """Who may write some parts merges those parts: what he says of others is as if he wrote them."""
+    world = a_world(attributes={"a": 1, "b": 2})
+    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("*/unit", "m")])
+    world.write_policy({"SOME": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
+    patch: dict[str, Any] = {"by": [VIEWER], header: value}
+    if expected == 204:
+        assert world.status("merge", "/attributes", {"a": 3}, **patch) == 204
+    else:
+        assert world.refused("merge", "/attributes", {"a": 3}, **patch) == (403, "things:thing.notmodifiable")
+
+
+def test_a_thing_may_be_created_with_metadata() -> None:
+    world = TwinWorld()
+    world.write_policy({})
+    value = {"policyId": POLICY, "attributes": {"a": 1}, "_metadata": {"attributes": {"a": {"k": 1.5}}}}
+    decision = world.send("create", "/", value)
+    assert decision.response.value is not None
+    assert b"_metadata" not in decision.response.value
+    assert world.events[-1].value is not None
+    assert b"_metadata" not in world.events[-1].value
+    assert metadata(world) == {"attributes": {"a": {"k": 1.5}}}
+    other = {"to": "acme.plant:other", "put_metadata": [said("*/k", 1)]}
+    assert world.refused("create", "/", value, **other) == (400, "things:metadata.notmodifiable")
+    assert world.refused("modify", "/", value, put_metadata=[]) == (400, "things:metadata.notmodifiable")
+    for bad, code in (([], "json.invalid"), ({"a/b": 1}, "json.key.invalid")):
+        assert world.refused("create", "/", {"_metadata": bad}, to="acme.plant:other") == (400, code)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x", [5], [{"key": "a"}], [{"value": 1}], [{"key": 5, "value": 1}]]
+    + [[said(key, 1)] for key in ("", "/", "*", "a/*", "*/*", "x/*/k", "a//b", "ä", "a/" + "k" * 257)],
+)
+def test_keys_that_cannot_be_meant_are_refused(value: Any) -> None:
+    assert a_world().refused("modify", "/attributes", {"a": 1}, put_metadata=value) == (400, "header.invalid")
+
+
+def test_headers_about_metadata_that_do_not_fit_the_command_are_refused() -> None:
+    world = a_world(attributes={"a": 1})
+    for action, header, value in (
+        ("retrieve", "put_metadata", [said("k", 1)]),
+        ("retrieve", "delete_metadata", "k"),
+        ("modify", "get_metadata", "k"),
+        ("delete", "put_metadata", [said("k", 1)]),
+    ):
+        body = 1 if action == "modify" else ...
+        assert world.refused(action, "/attributes/a", body, **{header: value}) == (400, "header.notsupported")
+    assert world.refused("retrieve", get_metadata="a(") == (400, "json.fieldselector.invalid")
+    assert world.refused("retrieve", get_metadata="*/attributes/k") == (400, "header.invalid")
+    assert world.refused("retrieve", get_metadata="attributes/*") == (400, "header.invalid")
+    assert world.refused("retrieve", get_metadata=5) == (400, "header.invalid")
+
+
+def test_metadata_counts_for_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = a_world()
+    leaves = {f"k{number}": number for number in range(2_000)}
+    large = [said("*/k", "x" * 1_000)]
+    assert world.refused("modify", "/attributes", leaves, put_metadata=large) == (413, "things:thing.toolarge")
+    # Nothing is gathered beyond the limit: a few wildcards over a large value would make millions.
+    pointers: list[str] = []
+
+    def noted(path: Segments) -> str:
+        pointers.append(format_pointer(path))
+        return pointers[-1]
+
+    monkeypatch.setattr(module, "format_pointer", noted)
+    many = [said(f"*/k{number}", 1) for number in range(100)]
+    assert world.refused("modify", "/attributes", leaves, put_metadata=many) == (413, "things:thing.toolarge")
+    assert len(pointers) < 10_000
+    world = TwinWorld(Limits(thing=200, headers=10_000))
+    tree = {"_metadata": {"k": "x" * 200}}
+    assert world.refused("create", "/", tree) == (413, "things:thing.toolarge")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("/".join(["k"] * 198), [[]]),
+        ("/".join(["k"] * 900), 1),
+        ("*/k", msgspec.json.decode(b"[" * 190 + b"]" * 190)),
+    ],
+)
+def test_metadata_nested_deeper_than_a_thing_may_be_is_refused(key: str, value: Any) -> None:
+    """What was taken once would be too deep for every command after it."""
+    leaf: dict[str, Any] = {"n": {}}
+    for _ in range(20):
+        leaf = {"n": leaf}
+    world = a_world()
+    assert world.refused("modify", "/attributes", leaf, put_metadata=[said(key, value)]) == (400, "header.invalid")
+    deep = [said("/".join(["k"] * 150), 1)]
+    assert world.status("modify", "/attributes", leaf, put_metadata=deep) == 201
+    assert world.status("modify", "/attributes/n", 1) == 204
+
+
+def test_the_state_is_made_anew_from_the_events_with_their_metadata() -> None:
+    """From the first event on, and from one that replaces the whole thing; what is shown of the headers has none of it."""
+    world = a_world(attributes={"a": 1})
+    world.limits = Limits(historical_headers=("correlation-id", "_metadata"))
+    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")], _metadata="forged")
+    world.send("modify", "/", {"attributes": {"a": 2}})
+    world.send("modify", "/attributes/b", 3, put_metadata=[said("unit", "m")])
+    entity = thing("acme.plant:boiler-07")
+    assert [without_changes(event.headers) for event in world.events] == [b'{"correlation-id":"c-1"}'] * 3
+    folding = Folding()
+    folding.known(
+        world.snapshots[entity].__class__(entity, 1, "", "", {"thingId": "x", "attributes": {"a": 1}}, POLICY)
+    )
+    for event in world.events:
+        folding.event(event)
+    assert folding.snapshot is not None
+    assert folding.snapshot.state == world.snapshots[entity].state
+
+
+def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Path) -> None:
+    world = a_world(attributes={"a": 1})
+    entity = thing("acme.plant:boiler-07")
+    before = world.snapshots[entity]
+    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K"), said("x/y", [1.50])])
+    world.send("modify", "/", {"attributes": {"a": 2}})
+    created = Event(entity, 1, before.created, "created", "/", msgspec.json.encode(before.state), b"{}")
+    events = (created, *world.events)
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([Change(events, (world.snapshots[entity],))])
+    journal.close()
+    again = SqliteJournal.open(tmp_path / "journal.db")
+    try:
+        found = again.snapshot(entity)
+        assert found == world.snapshots[entity]
+        assert found is not None
+        assert (found.state or {})["_metadata"] == {"attributes": {"a": {"unit": "K", "x": {"y": [1.5]}}}}
+        assert fold(again.events(entity, 1, 10, 10, 1 << 20)) == found
+    finally:
+        again.close()

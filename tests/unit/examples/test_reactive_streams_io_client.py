@@ -1,0 +1,457 @@
+"""The example client of reactive-streams-io: at its own pace, each element once and in order, wherever its link breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import ssl
+import sys
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, suppress
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trustme
+
+from examples.rsio_client import Client, Ended, Lost, after, can_go_on
+from examples.rsio_links import SocketLink, connector
+from mappings.reactive_streams_io.events import (
+    Arrived,
+    Closed,
+    Event,
+    Failed,
+    Interrupted,
+    Opened,
+    Requested,
+    Resumed,
+    Subscribed,
+)
+from mappings.reactive_streams_io.frames import Goodbye, encode
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.resumption import Resumables
+from tests.support.brokers.proxy import Proxy
+from tests.support.clock import Clock
+from tests.support.paths import ROOT
+from tests.support.reactive_streams_io.conversation import Feed, Party
+from tests.support.wait import wait_until
+
+PATIENCE = 60.0
+REPORTS = "ingest/reports"
+HISTORY = "things/acme.site:lamp/history"
+
+
+class Door:
+    """Serves the test publishers at a socket. `lengths` says behind how many octets of its own each link is cut.
+
+    `wants` is what it asks each client for, `window` elements at first; `stores` makes it want as many more as have come.
+    """
+
+    def __init__(
+        self,
+        lengths: Iterable[int] = (),
+        *,
+        remembers: bool = True,
+        wants: str = REPORTS,
+        window: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.parties: list[Party] = []
+        self.stores = False
+        self.asked: list[int] = []
+        self._lengths = iter(lengths)
+        self._wants, self._window = wants, window
+        self._tls = tls
+        self.protocols: list[str | None] = []
+        self._remembers = remembers
+        self._resumables = Resumables()
+        self._feeds: dict[int, Feed] = {}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Door:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks)
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def uri(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def client(self, limits: Limits | None = None) -> Client:
+        return Client(connector(self.uri), limits)
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.append(writer)
+        if self._tls is not None:
+            self.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
+        party = Party(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
+        if self._remembers:
+            # What is read goes on with its session.
+            party.feeds = self._feeds
+        self.parties.append(party)
+        with suppress(OSError):
+            await self._converse(party, reader, writer)
+        party.react(party.endpoint.lose(party.clock.now()))
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def _converse(self, party: Party, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left = next(self._lengths, 1 << 30)
+        said = party.says()
+        while True:
+            writer.write(said[:left])
+            await writer.drain()
+            left -= len(said)
+            if left <= 0 or party.endpoint.is_closed:
+                return
+            heard = await reader.read(1 << 16)
+            if not heard:
+                return
+            before = len(party.events)
+            party.react(party.endpoint.receive(heard, party.clock.now()))
+            self._want(party, party.events[before:])
+            said = party.says()
+
+    def _want(self, party: Party, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Opened) and self._window:
+                self.asked.append(party.endpoint.subscribe(self._wants, self._window))
+            elif isinstance(event, Arrived) and self.stores:
+                party.endpoint.request(event.stream, len(event.elements))
+
+    def brought(self) -> list[bytes]:
+        """What has come, in all sessions."""
+        return [element for party in self.parties for event in party.told(Arrived) for element in event.elements]
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    async with Door() as made:
+        yield made
+
+
+async def taken(elements: AsyncGenerator[bytes, None], number: int = 1 << 30) -> list[bytes]:
+    """So many elements at most; all of them, if the stream ends before."""
+    found = list[bytes]()
+    async with aclosing(elements):
+        async with asyncio.timeout(PATIENCE):
+            async for element in elements:
+                found.append(element)
+                if len(found) == number:
+                    break
+    return found
+
+
+def numbers(last: int) -> list[bytes]:
+    return [str(number).encode() for number in range(1, last + 1)]
+
+
+async def test_a_publisher_is_read_to_its_end(door: Door) -> None:
+    async with door.client() as client:
+        assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert await taken(client.subscribe("tck/fixed?n=3&size=2")) == [b"\0\1", b"\0\2", b"\0\3"]
+        assert await taken(client.subscribe("tck/big?bytes=200000")) == [b"x" * 200_000]
+
+
+async def test_no_more_is_asked_for_than_is_taken(door: Door) -> None:
+    async with door.client() as client:
+        elements = client.subscribe("tck/range?n=500", 8)
+        assert [await anext(elements) for _ in range(100)] == numbers(100)
+        (party,) = door.parties
+        (asked,) = party.told(Subscribed)
+        assert asked.demand == 8
+        # The last one that was taken is asked for again when the next one is wanted.
+        assert 8 + sum(event.demand for event in party.told(Requested)) in range(100, 100 + 8)
+        await elements.aclose()
+        await wait_until(lambda: party.cancelled == [asked.stream], PATIENCE)
+
+
+async def test_streams_do_not_wait_for_each_other(door: Door) -> None:
+    async with door.client() as client:
+        slow = client.subscribe("tck/range?n=9", 2)
+        assert await anext(slow) == b"1"
+        assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert await taken(slow) == numbers(9)[1:]
+
+
+async def test_a_refusal_says_why(door: Door) -> None:
+    async with door.client() as client:
+        with pytest.raises(Ended, match="nope") as refused:
+            await taken(client.subscribe("nope"))
+        with pytest.raises(Ended) as failed:
+            await taken(client.subscribe("tck/fail?after=3"))
+    assert (refused.value.status, failed.value.status) == (404, 500)
+
+
+async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() -> None:
+    choose = random.Random(10)
+    lengths = (choose.randrange(60, 900) for _ in range(30))
+    async with Door(lengths) as door, door.client() as client:
+        texts, octets = await asyncio.gather(
+            taken(client.subscribe("tck/range?n=2000", 16)), taken(client.subscribe("tck/fixed?n=2000&size=4", 50))
+        )
+    assert texts == numbers(2000)
+    assert octets == [number.to_bytes(4, "big") for number in range(1, 2001)]
+    assert sum(len(party.told(Resumed)) for party in door.parties) >= 10
+
+
+async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes_its_place(door: Door) -> None:
+    """The service still holds the old link then, and gives its session to the new one."""
+    quick = Limits(silence_before_ping=1.0, silence_before_loss=4.0)
+    proxy = Proxy.to("127.0.0.1", door.port)
+    async with proxy, Client(lambda: SocketLink.to(proxy.host, proxy.port), quick) as client:
+        elements = client.subscribe("tck/range?n=500", 8)
+        assert [await anext(elements) for _ in range(100)] == numbers(100)
+        proxy.stall()
+        rest = asyncio.ensure_future(taken(elements))
+        await wait_until(lambda: proxy.links > 1, PATIENCE)
+        proxy.flow()
+        assert await rest == numbers(500)[100:]
+    assert sum(len(party.told(Resumed)) for party in door.parties) >= 1
+
+
+async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_begins() -> None:
+    async with Door(remembers=False) as door, door.client() as client:
+        never = client.subscribe("tck/never")
+        waiting = asyncio.ensure_future(anext(never))
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+        door.cut()
+        with pytest.raises(Lost, match="token"):
+            await asyncio.wait_for(waiting, PATIENCE)
+        assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
+
+
+async def each(elements: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    for element in elements:
+        yield element
+
+
+async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
+    async with Door(window=8) as door, door.client() as client:
+        bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(20))))
+        await wait_until(lambda: len(door.brought()) == 8, PATIENCE)
+        # Whatever else is said and heard, no more comes.
+        assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert (door.brought(), bringing.done()) == (numbers(8), False)
+        (party,) = door.parties
+        door.stores = True
+        party.endpoint.request(door.asked[0], 8)
+        assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
+        await asyncio.wait_for(bringing, PATIENCE)
+    assert door.brought() == numbers(20)
+
+
+async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut() -> None:
+    choose = random.Random(11)
+    async with Door((choose.randrange(60, 900) for _ in range(30)), window=16) as door, door.client() as client:
+        door.stores = True
+        bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(1000))))
+        assert await taken(client.subscribe("tck/range?n=1000", 16)) == numbers(1000)
+        await asyncio.wait_for(bringing, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 1000, PATIENCE)
+    assert door.brought() == numbers(1000)
+    assert sum(len(party.told(Resumed)) for party in door.parties) >= 5
+
+
+async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> None:
+    async with Door(remembers=False, window=4) as door, door.client() as client:
+        bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
+        await wait_until(lambda: len(door.brought()) == 4, PATIENCE)
+        door.parties[0].endpoint.request(door.asked[0], 2)
+        assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
+        await wait_until(lambda: len(door.brought()) == 6, PATIENCE)
+        door.stores = True
+        door.cut()
+        await asyncio.wait_for(bringing, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 13, PATIENCE)
+    assert door.brought() == [*numbers(6), *numbers(9)[2:]]
+
+
+async def test_what_nobody_brings_is_refused() -> None:
+    async with Door(wants="things/acme.site:lamp/events", window=4) as door, door.client():
+        await wait_until(lambda: door.parties and door.parties[0].told(Failed), PATIENCE)
+    (failed,) = door.parties[0].told(Failed)
+    assert failed.reason.startswith("404 ")
+
+
+async def test_who_leaves_brings_nothing_more() -> None:
+    async with Door(window=4) as door:
+        async with door.client() as client:
+            bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
+            await wait_until(lambda: len(door.brought()) == 4, PATIENCE)
+        with pytest.raises(Ended, match="closed"):
+            await asyncio.wait_for(bringing, PATIENCE)
+
+
+async def test_who_follows_what_cannot_be_gone_on_with_is_told_that_it_is_lost() -> None:
+    async with Door(remembers=False) as door, door.client() as client:
+        numbers_ = client.follow("tck/range?n=500", 4)
+        assert await anext(numbers_) == b"1"
+        door.cut()
+        with pytest.raises(Lost):
+            await taken(numbers_)
+
+
+async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
+    async with door.client() as client:
+        never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+    with pytest.raises(Ended):
+        await asyncio.wait_for(never, PATIENCE)
+    (party,) = door.parties
+    await wait_until(lambda: party.endpoint.is_closed, PATIENCE)
+    assert party.told(Interrupted) == []
+    with pytest.raises(Ended, match="closed"):
+        await taken(client.subscribe("tck/range?n=5"))
+
+
+async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_told_to(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.set_alpn_protocols(["rsio/0"])
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    async with Door(tls=tls) as door:
+        uri = door.uri.replace("tcp://", "ssl://")
+        async with Client(connector(uri, ca=str(tmp_path / "ca.pem"))) as client:
+            assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
+        assert door.protocols == ["rsio/0"]
+        with pytest.raises(ssl.SSLError, match="verify failed"):
+            await Client(connector(uri)).__aenter__()
+
+
+async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
+    words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", door.uri]
+    program = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+    try:
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+        program.send_signal(signal.SIGINT)
+        said = await asyncio.wait_for(program.communicate(), PATIENCE)
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.communicate()
+    assert (program.returncode, *said) == (0, b"", b"")
+    (party,) = door.parties
+    assert (party.told(Interrupted), [event.reason for event in party.told(Closed)]) == ([], ["ok"])
+
+
+async def test_who_leaves_without_a_link_waits_for_none() -> None:
+    async with Door() as door:
+        client = door.client()
+        await client.__aenter__()
+    async with asyncio.timeout(PATIENCE):
+        await client.close()
+
+
+async def test_who_is_turned_away_comes_back_less_and_less_often() -> None:
+    turned_away: list[float] = []
+
+    async def turn_away(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        turned_away.append(time.monotonic())
+        writer.write(encode(Goodbye("429 full")))
+        await writer.drain()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(turn_away, "127.0.0.1", 0)
+    async with Client(connector(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")):
+        await wait_until(lambda: len(turned_away) >= 4, PATIENCE)
+    server.close()
+    pauses = [later - earlier for earlier, later in pairwise(turned_away)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.2, 0.4, 0.8), strict=False)), pauses
+
+
+async def test_what_the_protocol_cannot_say_ends_with_its_reason(door: Door) -> None:
+    limits = Limits(subscriptions=1, element=3, publisher=100)
+    async with door.client(limits) as client:
+        with pytest.raises(Ended, match="101") as too_long:
+            await taken(client.subscribe("x" * 101))
+        never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
+        await wait_until(lambda: door.parties[0].told(Subscribed), PATIENCE)
+        with pytest.raises(Ended) as too_many:
+            await taken(client.subscribe("tck/never"))
+        with pytest.raises(Ended) as too_large:
+            await client.publish(REPORTS, each([b"four"]))
+    assert [error.value.status for error in (too_long, too_many, too_large)] == [400, 429, 413]
+    with pytest.raises(Ended):
+        await never
+
+
+async def test_where_nobody_listens_the_first_link_cannot_be_made() -> None:
+    async with Door() as door:
+        uri = door.uri
+    with pytest.raises(ConnectionRefusedError):
+        await Client(connector(uri)).__aenter__()
+
+
+@pytest.mark.parametrize("uri", ["mqtt://127.0.0.1", "tcp://:1", "http://127.0.0.1:80", "127.0.0.1:1883"])
+def test_a_place_that_cannot_be_is_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match="expected mqtt://, tcp:// or ssl://"):
+        connector(uri)
+
+
+EVENT = json.dumps({"revision": 7}).encode()
+MESSAGE = json.dumps([28, "tanks", 0, 1, 0, 7, 6, 27, "{}"]).encode()
+
+
+@pytest.mark.parametrize(
+    ("publisher", "element", "rest"),
+    [
+        (HISTORY, EVENT, f"{HISTORY}?from=8"),
+        (f"{HISTORY}?from=-3&follow=true", EVENT, f"{HISTORY}?from=8&follow=true"),
+        (f"{HISTORY}?from-ts=2030-01-15T07:30:00Z", EVENT, f"{HISTORY}?from=8"),
+        (f"{HISTORY}?to=9&filter=gt(attributes/n,1)", EVENT, f"{HISTORY}?from=8&to=9&filter=gt(attributes/n,1)"),
+        (f"{HISTORY}?to=7", EVENT, None),
+        (f"{HISTORY}?to=-2", EVENT, f"{HISTORY}?from=8&to=-2"),
+        ("policies/acme.site:lamp/history", EVENT, "policies/acme.site:lamp/history?from=8"),
+        ("streams/tanks/0?resend_last=5", MESSAGE, "streams/tanks/0?resend_from=8"),
+        ("streams/tanks/0?resend_from=2&resend_to=9", MESSAGE, "streams/tanks/0?resend_from=8&resend_to=9"),
+        ("streams/tanks/0?resend_from=2&resend_to=7", MESSAGE, None),
+    ],
+)
+def test_what_is_behind_an_element_can_be_asked_for(publisher: str, element: bytes, rest: str | None) -> None:
+    assert can_go_on(publisher)
+    assert after(publisher, element) == rest
+
+
+@pytest.mark.parametrize(
+    "publisher",
+    [
+        "things/acme.site:lamp/events",
+        "things/search",
+        f"{HISTORY}?to-ts=2030-01-15T07:30:00Z",
+        f"{HISTORY}?fields=value",
+        f"{HISTORY}?project=/attributes/n&pack=f64",
+        f"{HISTORY}?enc=cbor",
+        "tck/range?n=3",
+        "things/acme.site:lamp/past",
+    ],
+)
+def test_what_is_behind_an_element_is_not_guessed(publisher: str) -> None:
+    assert not can_go_on(publisher)

@@ -1,0 +1,177 @@
+"""Transports that are cut at any octet: with resume every element arrives once and in order (reactive-streams-io, resume).
+
+Client and server live in this process; what is on its way between them is delivered in pieces, or is lost with the
+transport. Streams go both ways, of a fixed size and not, split and whole.
+"""
+
+from __future__ import annotations
+
+import random
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappings.reactive_streams_io.endpoint import Role, State
+from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Failed, NotResumed, Resumed
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.resumption import Resumables
+from tests.support.clock import Clock
+from tests.support.reactive_streams_io.conversation import Party
+
+LIMITS = Limits(split_above=300, part=100, batch=500)
+STREAMS = {
+    "tck/range?n=60": [str(number).encode() for number in range(1, 61)],
+    "tck/fixed?n=90&size=3": [number.to_bytes(3, "big") for number in range(1, 91)],
+    "tck/big?bytes=2500": [b"x" * 2500],
+    "tck/range?n=0": [],
+}
+PAGE = 7
+"""What a subscriber asks for at a time."""
+
+
+class Side:
+    """One of the two, over all its transports: its streams, and what became of them."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[int, str] = {}
+        self.got: dict[int, list[bytes]] = {}
+        self.over: set[int] = set()
+        self.faults: list[object] = []
+        self.party: Party | None = None
+
+    def ask(self) -> None:
+        assert self.party is not None
+        for name in STREAMS:
+            stream = self.party.endpoint.subscribe(name, PAGE)
+            self.wanted[stream], self.got[stream] = name, []
+
+    def hear(self, said: bytes) -> None:
+        party = self.party
+        assert party is not None
+        events = party.endpoint.receive(said, party.clock.now())
+        party.react(events)
+        self.told(events)
+
+    def told(self, events: list[object]) -> None:
+        assert self.party is not None
+        for event in events:
+            if isinstance(event, Arrived):
+                before = len(self.got[event.stream])
+                self.got[event.stream] += event.elements
+                if before // PAGE != len(self.got[event.stream]) // PAGE:
+                    self.party.endpoint.request(event.stream, PAGE)
+            elif isinstance(event, Completed):
+                self.over.add(event.stream)
+            elif isinstance(event, Failed | NotResumed):
+                self.faults.append(event)
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.over) == len(STREAMS)
+
+
+class Link:
+    """Both sides, and what is on its way between them."""
+
+    def __init__(self, choose: random.Random, *, has_messages: bool) -> None:
+        self.choose = choose
+        self.has_messages = has_messages
+        self.clock = Clock()
+        self.resumables = Resumables(LIMITS)
+        self.client, self.server = Side(), Side()
+        self.cuts = self.cuts_in_between = 0
+        """Of these the latter while a session was going over to a new transport."""
+        self.connect()
+
+    def connect(self) -> None:
+        """A new transport: the client goes on with its session, the server with what it is asked for."""
+        old = self.client.party
+        options = {"clock": self.clock, "has_messages": self.has_messages, "limits": LIMITS}
+        ticket = None if old is None else old.endpoint.ticket()
+        assert old is None or ticket is not None
+        self.client.party = Party(Role.CLIENT, ticket=ticket, **options)
+        self.client.party.feeds = {} if old is None else old.feeds
+        feeds = {} if self.server.party is None else self.server.party.feeds
+        self.server.party = Party(resumables=self.resumables, **options)
+        # Its streams move with the session, which a new connection has from its resume on.
+        self.server.party.feeds = feeds
+        self.forth: list[bytes] = []
+        self.back: list[bytes] = []
+
+    def step(self) -> bool:
+        """Carry a piece one way. False where nothing is on its way."""
+        assert self.client.party is not None
+        assert self.server.party is not None
+        self.forth += self.client.party.messages()
+        self.back += self.server.party.messages()
+        ways = [pair for pair in ((self.forth, self.server), (self.back, self.client)) if pair[0]]
+        if not ways:
+            return False
+        way, receiver = self.choose.choice(ways)
+        said = way.pop(0)
+        if not self.has_messages:
+            cut = self.choose.randint(1, len(said))
+            said, rest = said[:cut], said[cut:]
+            if rest:
+                way.insert(0, rest)
+        receiver.hear(said)
+        return True
+
+    def cut(self) -> None:
+        """The transport is gone, with all that is on its way. Sometimes only the client knows."""
+        client, server = self.client.party, self.server.party
+        assert client is not None
+        assert server is not None
+        if client.endpoint.ticket() is None:
+            return
+        self.cuts += 1
+        self.cuts_in_between += bool(server.told(Resumed)) and client.endpoint.state is not State.OPEN
+        self.client.told(client.endpoint.lose(self.clock.now()))
+        if self.choose.random() < 0.7:
+            self.server.told(server.endpoint.lose(self.clock.now()))
+        self.connect()
+
+
+def carried(seed: int, *, has_messages: bool, cuts: int) -> Link:
+    link = Link(random.Random(seed), has_messages=has_messages)
+    link.client.ask()
+    asked = False
+    steps = 0
+    while link.step() or not asked:
+        steps += 1
+        assert steps < 100_000
+        assert link.server.party is not None
+        if not asked and link.server.party.endpoint.state is State.OPEN:
+            link.server.ask()
+            asked = True
+        if asked and link.cuts < cuts and link.choose.random() < (0.2 if has_messages else 0.05):
+            link.cut()
+    return link
+
+
+def whole(link: Link) -> None:
+    for side in (link.client, link.server):
+        assert side.faults == []
+        assert {side.wanted[stream]: elements for stream, elements in side.got.items()} == STREAMS
+        assert side.is_done
+        assert side.party is not None
+        assert side.party.told(Closed) == []
+        assert side.party.endpoint.session.subscribing.open_octets == 0
+
+
+@pytest.mark.parametrize("has_messages", [False, True])
+def test_every_element_arrives_once_and_in_order_however_often_the_transport_is_cut(has_messages: bool) -> None:
+    links = [carried(seed, has_messages=has_messages, cuts=40) for seed in range(30)]
+    for link in links:
+        whole(link)
+    assert sum(link.cuts for link in links) >= 500
+    assert sum(link.cuts_in_between for link in links) >= 50
+
+
+@pytest.mark.soak
+@given(st.integers(0, 1 << 32), st.booleans())
+@hypothesis.settings(max_examples=2000)
+def test_every_element_arrives_once_and_in_order_over_thousands_of_cuts(seed: int, has_messages: bool) -> None:
+    whole(carried(seed, has_messages=has_messages, cuts=20))

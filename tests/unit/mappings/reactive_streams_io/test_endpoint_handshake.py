@@ -1,0 +1,162 @@
+"""Handshake, varints and framing: the conformance suite of reactive-streams-io, 15.1 and 15.2."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.reactive_streams_io.endpoint import Role
+from mappings.reactive_streams_io.events import Closed, Failed, Interrupted, Opened
+from mappings.reactive_streams_io.reasons import LATE_HELLO
+from mappings.reactive_streams_io.resumption import Resumables
+from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, subscriber
+from tests.support.reactive_streams_io.examples import octets
+
+RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
+NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
+HELLO = "02 00 02 02 03"
+
+
+def closed(party: Party) -> bool:
+    return party.endpoint.is_closed and isinstance(party.events[-1], Closed)
+
+
+def test_case_h01_the_hello_lists_what_is_configured() -> None:
+    party = Party(resumables=Resumables(), extensions=())
+    assert party.hears(H) == octets("02 00 00")
+    assert Party(resumables=Resumables()).hears(H) == octets("02 00 03 01 02 03")
+    assert Party().hears(H) == octets(HELLO)
+
+
+def test_case_h02_the_server_speaks_first_and_does_not_wait_for_ever() -> None:
+    party = Party()
+    assert party.says() == octets(HELLO)
+    assert party.waits(9.9) == b""
+    assert is_goodbye(party.waits(0.2), LATE_HELLO)
+    assert closed(party)
+
+
+def test_case_h02_a_client_does_not_wait_for_ever_either() -> None:
+    party = Party(Role.CLIENT)
+    assert party.says() == octets("01 00 03 01 02 03")
+    assert is_goodbye(party.waits(10), LATE_HELLO)
+
+
+def test_case_h03_unknown_extensions_are_passed_over() -> None:
+    party = Party()
+    party.hears("01 00 02 03 a8 46")
+    assert party.events == [Opened(frozenset({3}))]
+
+
+def test_case_h04_an_extension_may_be_listed_twice() -> None:
+    party = Party()
+    party.hears("01 00 02 03 03")
+    assert party.events == [Opened(frozenset({3}))]
+
+
+def test_case_h05_another_version_is_refused() -> None:
+    party = Party()
+    assert is_goodbye(party.hears("01 01 00 12 01 01"), "unsupported version 1")
+    assert closed(party)
+
+
+def test_case_h06_what_was_sent_to_another_version_was_never_sent() -> None:
+    party = Party(Role.CLIENT, extensions=())
+    stream = party.endpoint.subscribe("tck/never", 0)
+    assert party.says() == octets("01 00 00 11 09 74 63 6b 2f 6e 65 76 65 72 01 00")
+    assert is_goodbye(party.hears("02 01 00"), "unsupported version 1")
+    assert party.told(Failed) == [Failed(stream, "unsupported version 1; supported: 0")]
+    assert closed(party)
+
+
+OPTIMISTIC = f"01 00 00 {RANGE} 31 01 01"
+
+
+def test_case_h07_a_client_need_not_wait_for_the_hello() -> None:
+    assert Party().hears(OPTIMISTIC) == octets(f"{HELLO} 81 01 00 82 01 01 31 86 01")
+
+
+def test_case_h08_octets_may_come_one_by_one() -> None:
+    party = Party()
+    said = b"".join(party.hears(bytes([octet])) for octet in octets(OPTIMISTIC))
+    assert said == octets(f"{HELLO} 81 01 00 82 01 01 31 86 01")
+
+
+@pytest.mark.parametrize(
+    ("case", "role", "heard"),
+    [
+        ("h09", Role.SERVER, "12 05 0a"),
+        ("h10", Role.SERVER, "01 00 00 01 00 00"),
+        ("h11", Role.SERVER, "02 00 00"),
+        ("h11", Role.CLIENT, "01 00 00"),
+        ("h12", Role.SERVER, "01 00 41"),
+        ("v02", Role.SERVER, f"{H} 12 05 8a 00"),
+        ("v03", Role.SERVER, f"{H} 12 05 80 80 80 80 80 80 80 80 80 01"),
+        ("v05", Role.SERVER, f"{H} 13 80 80 80 80 10"),
+        ("v07", Role.SERVER, f"{H} 55"),
+        ("v08", Role.SERVER, f"{H} 00"),
+        ("v09", Role.SERVER, f"{H} a8 00"),
+        ("v10", Role.SERVER, f"{H} 7b 22 74 79 70 65 22"),
+        ("v11", Role.SERVER, f"{H} 11 ff ff ff ff 07"),
+        ("v12", Role.SERVER, f"{H} 11 02 c3 28 01 00"),
+    ],
+)
+def test_cases_h09_to_h12_and_v02_to_v12_malformed_octets_end_in_a_goodbye(case: str, role: Role, heard: str) -> None:
+    for pieces in ([octets(heard)], [bytes([octet]) for octet in octets(heard)]):
+        party = Party(role)
+        said = b"".join(party.hears(piece) for piece in pieces)
+        assert is_goodbye(said)
+        assert closed(party)
+        assert party.hears(H) == b""
+
+
+def test_case_v01_ids_and_demand_take_as_many_octets_as_they_need() -> None:
+    party = greeted()
+    assert party.hears(f"{NEVER} ac 02 00 12 ac 02 80 01") == octets("81 ac 02 00")
+    (stream,) = party.feeds
+    assert party.endpoint.wanted(stream) == 128
+
+
+def test_case_v04_unbounded_demand() -> None:
+    said = greeted().hears(f"{RANGE} 32 01 ff ff ff ff ff ff ff ff 7f")
+    assert said == octets("81 01 00 82 01 01 31 82 01 01 32 86 01")
+
+
+def test_case_v06_a_frame_that_never_ends_never_happened() -> None:
+    party = greeted()
+    assert party.hears("12 05") == b""
+    party.react(party.endpoint.lose(party.clock.now()))
+    assert party.events[-1] == Closed("the connection was lost")
+    assert party.says() == b""
+
+
+def test_case_v13_frames_that_come_together_are_processed_in_order() -> None:
+    party = greeted()
+    assert party.hears(f"{NEVER} 01 00 12 01 01 13 01") == octets("81 01 00")
+    assert not party.feeds
+
+
+def test_a_frame_that_does_not_end_in_time_ends_the_connection() -> None:
+    party = greeted()
+    assert party.waits(10_000) == b""
+    party.hears("12")
+    assert party.waits(599) == b""
+    assert is_goodbye(party.waits(2), "idle")
+
+
+def test_a_goodbye_before_the_hello_says_why_there_is_none() -> None:
+    party, _ = Party(Role.CLIENT, extensions=()), None
+    party.says()
+    assert party.hears("03 04 62 75 73 79") == octets("03 02 6f 6b")
+    assert party.events == [Closed("busy")]
+
+
+def test_a_server_without_a_place_for_sessions_offers_no_resume() -> None:
+    party = Party()
+    party.hears("01 00 01 01")
+    party.react(party.endpoint.lose(party.clock.now()))
+    assert party.told(Interrupted) == []
+
+
+def test_what_a_client_knows_after_the_hello() -> None:
+    party, _ = subscriber()
+    assert party.events == [Opened(frozenset())]

@@ -1,0 +1,535 @@
+"""Going on over another transport: the conformance suite of reactive-streams-io, 15.10 (R)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mappings.reactive_streams_io.endpoint import Role, State
+from mappings.reactive_streams_io.events import Accepted, Closed, Completed, Failed, Interrupted, NotResumed, Resumed
+from mappings.reactive_streams_io.frames import (
+    Cancel,
+    Extension,
+    Frame,
+    OnComplete,
+    OnNextLastPart,
+    OnNextPart,
+    Resume,
+    ResumeFail,
+    ResumeGrant,
+    Subscribe,
+    encode,
+)
+from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.resumption import Resumables
+from tests.support.clock import Clock
+from tests.support.reactive_streams_io.conversation import Party, is_goodbye, pipe
+from tests.support.reactive_streams_io.examples import decoder, octets
+
+RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
+HELLO = "01 00 01 01"
+
+
+class Server:
+    """A server whose connections share their resumable sessions, as its application does their streams."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.clock = Clock()
+        self.limits = Limits(**limits)
+        self.resumables = Resumables(self.limits)
+        self.parties: dict[int, Party] = {}
+
+    def connect(self, subject: str = "ada", **options: Any) -> Party:
+        party = Party(clock=self.clock, resumables=self.resumables, subject=subject, limits=self.limits, **options)
+        party.says()
+        return party
+
+    def hears(self, party: Party, said: str | bytes) -> bytes:
+        """What a connection says; its streams move to it with the session that it resumes."""
+        self.parties[party.endpoint.session.key] = party
+        events = party.endpoint.receive(octets(said) if isinstance(said, str) else said, self.clock.now())
+        for event in events:
+            if isinstance(event, Resumed):
+                party.feeds = self.parties[event.session].feeds
+        party.react(events)
+        return party.says()
+
+
+def frames(said: bytes, sizes: dict[int, int] | None = None) -> list[Frame]:
+    reader = decoder({1: 0, 5: 0, 6: 2} if sizes is None else sizes)
+    found = list(reader.feed(said))
+    assert not reader.waiting
+    return found
+
+
+def granted(said: bytes) -> bytes:
+    """The token of the only grant."""
+    (grant,) = [frame for frame in frames(said) if isinstance(frame, ResumeGrant)]
+    return grant.token
+
+
+def begun(server: Server) -> tuple[Party, bytes]:
+    """Case R02 up to its loss: a stream of nine with demand 4, and the token."""
+    party = server.connect()
+    token = granted(server.hears(party, HELLO))
+    said = server.hears(party, f"{RANGE} 39 01 04")
+    assert said.endswith(octets("81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34"))
+    return party, token
+
+
+def lost(server: Server, party: Party) -> None:
+    party.react(party.endpoint.lose(server.clock.now()))
+    assert isinstance(party.events[-1], Interrupted)
+
+
+def resume(server: Server, token: bytes, received: int, first: int, **options: Any) -> tuple[Party, bytes]:
+    party = server.connect(**options)
+    server.hears(party, HELLO)
+    return party, server.hears(party, encode(Resume(token, received, first)))
+
+
+def is_refused(said: bytes) -> bool:
+    return isinstance(frames(said)[0], ResumeFail)
+
+
+def test_case_r01_the_server_grants_a_token() -> None:
+    server = Server()
+    party = server.connect()
+    (grant,) = frames(server.hears(party, HELLO))
+    assert grant == ResumeGrant(granted(encode(grant)), 60_000, 1024)
+    assert len(granted(encode(grant))) == 16
+
+
+def test_case_r02_what_did_not_arrive_is_sent_again() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    party, said = resume(server, token, 3, 1)
+    assert said.startswith(octets("a2 01 82 01 01 33 82 01 01 34 a0"))
+    assert granted(said) != token
+    assert party.told(Resumed) == [Resumed(old.endpoint.session.key)]
+    assert not old.cancelled
+    assert server.hears(party, "12 01 02") == octets("82 01 01 35 82 01 01 36")
+
+
+def test_case_r03_what_the_server_never_got_the_client_sends_again() -> None:
+    server = Server()
+    old = server.connect()
+    token = granted(server.hears(old, HELLO))
+    lost(server, old)
+    party, said = resume(server, token, 0, 1)
+    assert said.startswith(octets("a2 00"))
+    assert server.hears(party, f"{RANGE} 31 01 01") == octets("81 01 00 82 01 01 31 86 01")
+
+
+def test_case_r04_an_unknown_or_expired_token_is_refused_and_the_connection_usable() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    server.clock.advance(60.1)
+    for wrong in (token, bytes(16)):
+        party, said = resume(server, wrong, 3, 1)
+        assert is_refused(said)
+        assert granted(said)
+        assert server.hears(party, f"{RANGE} 31 01 01") == octets("81 01 00 82 01 01 31 86 01")
+
+
+def test_case_r05_the_token_of_another_subject_is_refused_and_stays_good() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    assert is_refused(resume(server, token, 3, 1, subject="eve")[1])
+    assert not is_refused(resume(server, token, 3, 1)[1])
+
+
+def test_case_r06_a_token_counts_once() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    party, said = resume(server, token, 3, 1)
+    assert not is_refused(said)
+    server.hears(party, "12 01 01")
+    lost(server, party)
+    assert is_refused(resume(server, token, 3, 1)[1])
+
+
+def test_case_r06_a_token_whose_answer_was_lost_counts_again() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    parties = []
+    for is_noticed in (True, False, True):
+        party, said = resume(server, token, 3, 1)
+        assert said.startswith(octets("a2 01 82 01 01 33 82 01 01 34 a0"))
+        if is_noticed:
+            lost(server, party)
+        parties.append(party)
+    assert is_goodbye(parties[1].says(), "resumed elsewhere")
+    assert is_refused(resume(server, token, 3, 1, subject="eve")[1])
+    for each in parties:
+        assert not each.cancelled
+
+
+def test_the_token_that_was_granted_last_counts_before_it_was_acknowledged() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    party, said = resume(server, token, 3, 1)
+    lost(server, party)
+    assert not is_refused(resume(server, granted(said), 5, 1)[1])
+    assert is_refused(resume(server, token, 5, 1)[1])
+
+
+def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has_it() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    client, party = reconnect(server, old)
+    answered = server.hears(party, client.hears("02 00 01 01"))
+    first, *_ = frames(answered)
+    assert isinstance(first, ResumeGrant)
+    answered = answered.removeprefix(encode(first))
+    grant = answered.index(b"\xa0\x10")
+    before = client.endpoint.ticket()
+    client.endpoint.request(stream, 5)
+    assert client.hears(answered[:grant]) == b""
+    assert client.elements(stream) == [b"3", b"4"]
+    after = client.endpoint.ticket()
+    assert before is not None
+    assert after is not None
+    assert after.token == before.token
+    assert client.hears(answered[grant:]) == octets("a4 05 12 01 05")
+    granted_last = client.endpoint.ticket()
+    assert granted_last is not None
+    assert granted_last.token == granted(answered[grant:])
+
+
+def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    client, _ = reconnect(server, old)
+    assert client.hears("02 00 01 01")
+    assert client.hears("a2 01") == b""
+    client.endpoint.request(stream, 5)
+    assert client.waits(9) == b""
+    assert client.waits(2) == octets("12 01 05")
+    assert client.endpoint.state is State.OPEN
+
+
+def test_a_token_does_not_resume_its_own_connection() -> None:
+    server = Server()
+    party = server.connect()
+    token = granted(server.hears(party, HELLO))
+    assert is_refused(server.hears(party, encode(Resume(token, 0, 1))))
+    assert not party.endpoint.is_closed
+
+
+def interrupted(server: Server, demand: int = 4) -> tuple[Party, Party, int]:
+    """Client and server of a stream of nine, after the transport was lost with two elements on their way."""
+    client, party = (
+        Party(Role.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
+        server.connect(),
+    )
+    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    stream = client.endpoint.subscribe("tck/range?n=9", demand)
+    said = server.hears(party, client.says())
+    client.hears(said[:11])
+    assert client.elements(stream) == [b"1", b"2"]
+    for each in (client, party):
+        lost(server, each)
+    return client, party, stream
+
+
+def reconnect(server: Server, old: Party) -> tuple[Party, Party]:
+    ticket = old.endpoint.ticket()
+    assert ticket is not None
+    client = Party(Role.CLIENT, server.clock, limits=server.limits, ticket=ticket)
+    return client, server.connect(extensions=(Extension.RESUME,))
+
+
+def join(server: Server, client: Party, party: Party) -> bytes:
+    """Hellos and whatever follows from them; what the server said behind its hello and its first grant."""
+    said = client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    answers = b""
+    while said:
+        answer = server.hears(party, said)
+        answers += answer
+        said = client.hears(answer)
+    return answers
+
+
+def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    client, party = reconnect(server, old)
+    old.endpoint.request(stream, 5)
+    assert client.says() == octets("01 00 01 01")
+    asked = client.hears("02 00 01 01")
+    assert asked[0] == 0xA1
+    assert client.endpoint.state is State.RESUMING
+    # A server cannot tell, and takes both frames in one piece.
+    answered = server.hears(party, octets("01 00 01 01") + asked)
+    again = client.hears(answered)
+    assert again == octets("a4 05 12 01 05")
+    client.hears(server.hears(party, again))
+    assert client.elements(stream) == [str(number).encode() for number in range(3, 10)]
+    assert client.told(Completed) == [Completed(stream)]
+    assert client.told(Resumed) == [Resumed(client.endpoint.session.key)]
+    assert client.endpoint.ticket() is not None
+
+
+def test_case_r08_resume_after_another_core_frame_is_fatal() -> None:
+    server = Server()
+    party, token = begun(server)
+    assert is_goodbye(
+        server.hears(party, encode(Resume(token, 3, 1))), "protocol error: a resume frame out of its place"
+    )
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_case_r09_a_goodbye_voids_the_token(ours: bool) -> None:
+    server = Server()
+    old, token = begun(server)
+    if ours:
+        old.react(old.endpoint.close(server.clock.now()))
+        old.says()
+    server.hears(old, "03 00")
+    assert old.endpoint.is_closed
+    assert is_refused(resume(server, token, 3, 1)[1])
+
+
+def test_case_r10_more_frames_than_the_window_are_lost_for_good() -> None:
+    server = Server(window=3)
+    old, token = begun(server)
+    lost(server, old)
+    assert is_refused(resume(server, token, 1, 1)[1])
+    ((session, ended),) = server.resumables.expire(server.clock.now())
+    assert session is old.endpoint.session
+    assert len(ended) == 1
+    server = Server(window=3)
+    old, token = begun(server)
+    lost(server, old)
+    assert not is_refused(resume(server, token, 2, 1)[1])
+
+
+def test_case_r11_acknowledged_frames_are_forgotten() -> None:
+    server = Server()
+    old, token = begun(server)
+    server.hears(old, "a4 03")
+    assert old.endpoint.session.first_available == 4
+    lost(server, old)
+    assert is_refused(resume(server, token, 2, 1)[1])
+
+
+def test_what_was_never_sent_cannot_be_acknowledged() -> None:
+    server = Server()
+    old, _ = begun(server)
+    assert is_goodbye(server.hears(old, "a4 06"), "protocol error: an acknowledgement of frames")
+
+
+def test_case_r12_an_open_transport_is_ended_when_its_session_goes_on_elsewhere() -> None:
+    server = Server()
+    old, token = begun(server)
+    party, said = resume(server, token, 5, 1)
+    assert said.startswith(octets("a2 01"))
+    assert is_goodbye(old.says(), "resumed elsewhere")
+    assert old.endpoint.take_events() == [Closed("resumed elsewhere")]
+    assert old.endpoint.is_closed
+    assert not old.cancelled
+    assert server.hears(party, "12 01 09").endswith(octets("86 01"))
+
+
+def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> None:
+    server = Server()
+    client, party = Party(Role.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    stream = client.endpoint.subscribe("tck/fixed?n=5&size=2", 2)
+    client.hears(server.hears(party, client.says()))
+    for each in (client, party):
+        lost(server, each)
+    again, other = reconnect(server, client)
+    join(server, again, other)
+    again.endpoint.request(stream, 9)
+    said = server.hears(other, again.says())
+    assert said == octets("83 01 03 00 03 00 04 00 05 86 01")
+    again.hears(said)
+    assert again.elements(stream) == [b"\x00\x03", b"\x00\x04", b"\x00\x05"]
+
+
+def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:
+    server = Server()
+    client, party = Party(Role.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    stream = client.endpoint.subscribe("tck/big?bytes=200000", 1)
+    said = server.hears(party, client.says())
+    client.hears(said[:70_000])
+    for each in (client, party):
+        lost(server, each)
+    again, other = reconnect(server, client)
+    rest = join(server, again, other)
+    assert [type(frame) for frame in frames(rest)][1:5] == [OnNextPart, OnNextPart, OnNextLastPart, OnComplete]
+    assert again.elements(stream) == [b"x" * 200_000]
+
+
+def test_other_extensions_than_before_are_refused() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    party = server.connect()
+    server.hears(party, "01 00 02 01 02")
+    assert is_refused(server.hears(party, encode(Resume(token, 3, 1))))
+    assert len(server.resumables.expire(server.clock.now())) == 1
+
+
+def test_frames_that_the_client_has_lost_cannot_be_resumed() -> None:
+    server = Server()
+    old, token = begun(server)
+    lost(server, old)
+    assert is_refused(resume(server, token, 3, 3)[1])
+
+
+def test_a_client_whose_session_is_gone_begins_anew() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    server.clock.advance(61)
+    client, party = reconnect(server, old)
+    join(server, client, party)
+    (refused,) = client.told(NotResumed)
+    assert client.told(Failed) == [Failed(stream, refused.reason)]
+    again = client.endpoint.subscribe("tck/range?n=2", 2)
+    client.hears(server.hears(party, client.says()))
+    assert client.elements(again) == [b"1", b"2"]
+    assert client.endpoint.ticket() is not None
+
+
+def test_a_server_that_resumes_no_more_ends_the_old_streams() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    client, _ = reconnect(server, old)
+    client.hears("02 00 00")
+    assert [event.stream for event in client.told(Failed)] == [stream]
+    assert client.endpoint.state is State.OPEN
+
+
+def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
+    server = Server()
+    old, _, stream = interrupted(server)
+    client, _ = reconnect(server, old)
+    client.says()
+    for is_late in (False, True, False):
+        if is_late:
+            # Nobody has said hello.
+            assert client.waits(11) == b""
+            assert isinstance(client.events[-1], Interrupted)
+        else:
+            lost(server, client)
+        client, party = reconnect(server, client)
+        client.says()
+    server.hears(party, "01 00 01 01")
+    client.hears("02 00 01 01")
+    assert client.waits(11) == b""
+    assert isinstance(client.events[-1], Interrupted)
+    client, party = reconnect(server, client)
+    join(server, client, party)
+    assert client.elements(stream) == [b"3", b"4"]
+
+
+def test_what_the_server_asks_for_before_it_knows_of_a_resume_counts_only_if_there_is_none() -> None:
+    server = Server()
+    for is_known in (True, False):
+        old, _, _ = interrupted(server)
+        if not is_known:
+            server.clock.advance(61)
+        client, party = reconnect(server, old)
+        client.says()
+        asked = octets("02 00 01 01") + server.hears(party, "01 00 01 01")
+        ingest = party.endpoint.subscribe("tck/range?n=1", 1)
+        resumed = client.hears(asked + party.says())
+        answered = server.hears(party, resumed)
+        begun = client.hears(answered)
+        assert party.told(Failed) == ([Failed(ingest, "another session goes on here")] if is_known else [])
+        party.hears(begun)
+        assert party.told(Accepted) == ([] if is_known else [Accepted(ingest, 0)])
+
+
+@pytest.mark.parametrize(
+    "said", [encode(Subscribe("x" * 100, 1, 0)) * 20, encode(Cancel(1)) * 100, encode(OnComplete(1))], ids=len
+)
+def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> None:
+    server = Server(backlog=2000)
+    old, _, stream = interrupted(server)
+    client, _ = reconnect(server, old)
+    client.hears("02 00 01 01")
+    assert is_goodbye(client.hears(octets("81 01 00") * (said[0] == 0x86) + said))
+    assert [event.stream for event in client.told(Failed)] == [stream]
+
+
+def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:
+    server = Server(window=8)
+    client = Party(Role.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
+    party = server.connect()
+    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    stream = client.endpoint.subscribe("tck/range?n=100", 100)
+    pipe(client, party)
+    assert len(client.elements(stream)) == 100
+    assert party.endpoint.session.sent == 102
+    assert party.endpoint.session.first_available > 100
+    assert client.endpoint.session.octets < 100
+
+
+def test_lost_sessions_are_bounded_in_number() -> None:
+    server = Server(resumable=3)
+    parties = [begun(server)[0] for _ in range(5)]
+    for party in parties:
+        lost(server, party)
+    gone = [session for session, _ in server.resumables.expire(server.clock.now())]
+    assert gone == [party.endpoint.session for party in parties[:2]]
+
+
+def test_lost_sessions_are_bounded_in_octets() -> None:
+    server = Server(resumable_octets=50)
+    parties = [begun(server)[0] for _ in range(4)]
+    assert parties[0].endpoint.session.octets == 19
+    for party in parties:
+        lost(server, party)
+    assert len(server.resumables.expire(server.clock.now())) == 2
+
+
+@pytest.mark.parametrize(("hello", "lifetime"), [(HELLO, 60), ("01 00 02 01 02", 150)], ids=["", "keepalive"])
+@pytest.mark.parametrize("late", [False, True])
+def test_over_messages_the_lifetime_counts_from_the_last_frame(hello: str, lifetime: int, late: bool) -> None:
+    server = Server()
+    old = server.connect(has_messages=True)
+    said = server.hears(old, hello)
+    (grant,) = frames(said[6:])
+    assert isinstance(grant, ResumeGrant)
+    assert grant.lifetime == lifetime * 1000
+    old.waits(lifetime + 1 if late else lifetime - 1)
+    gone = server.resumables.expire(server.clock.now())
+    assert len(gone) == (late and lifetime > 90)
+    party = server.connect(has_messages=True)
+    server.hears(party, hello)
+    assert is_refused(server.hears(party, encode(Resume(grant.token, 0, 1)))) is late
+
+
+def test_where_a_loss_is_noticed_the_lifetime_of_messages_counts_from_it_too() -> None:
+    for late in (False, True):
+        server = Server()
+        old = server.connect(has_messages=True, is_connected=True)
+        token = granted(server.hears(old, "01 00 02 01 02"))
+        server.clock.advance(70)
+        lost(server, old)
+        server.clock.advance(61 if late else 59)
+        party = server.connect(has_messages=True, is_connected=True)
+        server.hears(party, "01 00 02 01 02")
+        assert is_refused(server.hears(party, encode(Resume(token, 0, 1)))) is late
+
+
+def test_what_the_old_transport_still_brings_is_nobodys_business_any_more() -> None:
+    server = Server()
+    old, token = begun(server)
+    party, _ = resume(server, token, 5, 1)
+    old.says()
+    received = party.endpoint.session.received
+    assert old.hears(encode(Subscribe("tck/never", 9, 0))) == b""
+    assert party.endpoint.session.received == received

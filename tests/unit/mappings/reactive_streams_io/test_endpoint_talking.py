@@ -1,0 +1,56 @@
+"""Conversations of two endpoints over wires that make mistakes (`talk` says what must be true of both).
+
+A few of them run always, the long series as `soak`.
+"""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, given
+
+from mappings.reactive_streams_io.endpoint import Role
+from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Failed, Interrupted, Resumed
+from tests.support.cpu_budget import at_most
+from tests.support.reactive_streams_io.faulty_wire import Slip
+from tests.support.reactive_streams_io.two_endpoints import NAMES, Plan, Step, held, plan, plans
+
+LONG = 1.0
+"""Seconds of a processor; a conversation takes about two milliseconds."""
+
+ASK = Step(Role.CLIENT, "subscribe", NAMES.index("tck/range?n=5"), 1)
+MORE = Step(Role.CLIENT, "request", 0, 2)
+
+
+@pytest.mark.parametrize("sizes", [(), (1,)], ids=["messages", "octets"])
+def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]) -> None:
+    talk = held(plan(ASK, Step(Role.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
+    told = [event for side in talk.sides if side.endpoint.role is Role.CLIENT for event in side.events]
+    elements = [bytes(each) for event in told if isinstance(event, Arrived) for each in event.elements]
+    assert elements == [b"1", b"2", b"3", b"4", b"5"]
+    assert [type(event) for event in told if isinstance(event, Interrupted | Resumed | Completed | Failed)][:3] == [
+        Interrupted,
+        Resumed,
+        Completed,
+    ]
+
+
+def test_a_mistake_of_the_wire_is_found() -> None:
+    talk = held(plan(ASK, forth=[Slip(0, "set", 0, 0x55)], sizes=(1000,)))
+    (closed, *_) = talk.side(Role.SERVER).told(Closed)
+    assert closed.reason.startswith("protocol error: a first frame that is no hello")
+
+
+@given(plans)
+@hypothesis.settings(max_examples=300, suppress_health_check=list(HealthCheck))
+def test_over_a_bad_wire_a_conversation_goes_on_or_ends_and_leaves_nothing(plan: Plan) -> None:
+    with at_most(LONG):
+        held(plan)
+
+
+@pytest.mark.soak
+@given(plans)
+@hypothesis.settings(max_examples=100_000, suppress_health_check=list(HealthCheck))
+def test_a_hundred_thousand_conversations_over_bad_wires(plan: Plan) -> None:
+    with at_most(LONG):
+        held(plan)

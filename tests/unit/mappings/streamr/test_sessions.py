@@ -1,0 +1,367 @@
+"""Sessions: whose they are, what they follow, and what ends them. Effects are compared as they are returned."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from mappings.streamr import faults
+from mappings.streamr.faults import About
+from mappings.streamr.frames import Subscribed, Unsubscribed, error_of
+from mappings.streamr.requests import All as Everything
+from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
+from mappings.streamr.sessions import (
+    Effect,
+    End,
+    Ended,
+    Follow,
+    Leave,
+    Say,
+    Session,
+    SessionLimits,
+    Sessions,
+    Verdict,
+)
+from tests.support.clock import Clock
+
+A, B = "r/a", "r/b"
+PLANT = frozenset({"mqtt:plant"})
+KEYED = PLANT | {"streamr:pump"}
+TANK = ("tank", 0)
+
+
+def subscribe(
+    sessions: Sessions, address: str = A, partition: int = 0, *, client: str | None = None, now: float = 0
+) -> list[Effect]:
+    return sessions.subscribe(Subscribe("tank", partition), address, PLANT, KEYED, now, client=client)
+
+
+def unsubscribe(
+    sessions: Sessions, address: str = A, partition: int | None = None, *, client: str | None = None
+) -> list[Effect]:
+    return sessions.unsubscribe(Unsubscribe("tank", partition), address, client=client)
+
+
+def not_subscribed(address: str, partition: int = 0) -> list[Effect]:
+    return [Say(address, error_of(faults.not_subscribed("tank", partition), About("tank", partition)))]
+
+
+def allowed(address: str) -> bool:
+    return address.startswith("r/")
+
+
+# --- what a session follows ---------------------------------------------------------------------------------------------
+
+
+def test_case_s01_a_subscribe_is_answered_once_the_session_follows() -> None:
+    assert subscribe(Sessions()) == [Follow(A, TANK), Say(A, Subscribed("tank", 0))]
+
+
+def test_cases_s07_b09_b13_a_second_subscribe_is_answered_and_changes_nothing() -> None:
+    sessions = Sessions()
+    subscribe(sessions)
+    assert subscribe(sessions) == [Say(A, Subscribed("tank", 0))]
+
+
+def test_case_s08_one_unsubscribe_ends_two_subscribes() -> None:
+    sessions = Sessions()
+    subscribe(sessions)
+    subscribe(sessions)
+    assert unsubscribe(sessions) == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions) == not_subscribed(A)
+
+
+def test_case_s09_only_ones_own_subscription_can_be_ended() -> None:
+    sessions = Sessions()
+    subscribe(sessions, B)
+    assert unsubscribe(sessions, A) == not_subscribed(A)
+    session = sessions.get(B)
+    assert session is not None
+    assert list(session.subscriptions) == [TANK]
+
+
+def test_case_s10_where_nobody_follows_nobody_can_leave() -> None:
+    assert unsubscribe(Sessions()) == not_subscribed(A)
+    assert unsubscribe(Sessions(), A, 3) == not_subscribed(A, 3)
+
+
+def test_case_s11_without_a_partition_the_only_one_is_meant() -> None:
+    sessions = Sessions()
+    subscribe(sessions, A, 2)
+    assert unsubscribe(sessions) == [Leave(A, ("tank", 2)), Say(A, Unsubscribed("tank", 2))]
+
+
+def test_case_s12_without_a_partition_and_with_several_the_first_is_meant() -> None:
+    sessions = Sessions()
+    subscribe(sessions, A, 1)
+    subscribe(sessions, A, 0)
+    assert unsubscribe(sessions) == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
+    subscribe(sessions, A, 2)
+    assert unsubscribe(sessions) == not_subscribed(A)
+    assert unsubscribe(sessions, A, 0) == not_subscribed(A)
+
+
+def test_cases_s13_s14_requests_take_effect_in_their_order() -> None:
+    sessions = Sessions()
+    effects = [*subscribe(sessions), *unsubscribe(sessions), *subscribe(sessions)]
+    assert [effect.frame for effect in effects if isinstance(effect, Say)] == [
+        Subscribed("tank", 0),
+        Unsubscribed("tank", 0),
+        Subscribed("tank", 0),
+    ]
+    assert [type(effect) for effect in effects if not isinstance(effect, Say)] == [Follow, Leave, Follow]
+
+
+def test_case_b01_two_addresses_are_two_sessions() -> None:
+    sessions = Sessions()
+    assert Follow(A, TANK) in subscribe(sessions, A)
+    assert Follow(B, TANK) in subscribe(sessions, B)
+    assert len(sessions) == 2
+
+
+def test_case_b02_two_writers_of_one_address_are_one_session() -> None:
+    sessions = Sessions()
+    subscribe(sessions, A)
+    assert subscribe(sessions, A) == [Say(A, Subscribed("tank", 0))]
+    assert repr(sessions) == "<Sessions: 1, following 1>"
+
+
+def test_an_address_that_is_shared_by_client_ids_is_followed_until_the_last_has_left() -> None:
+    sessions = Sessions()
+    subscribe(sessions, client="x")
+    subscribe(sessions, client="y")
+    assert unsubscribe(sessions, client="z") == not_subscribed(A)
+    assert unsubscribe(sessions, client="x") == [Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions, client="x") == not_subscribed(A)
+    assert unsubscribe(sessions, client="y") == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
+
+
+def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> None:
+    sessions = Sessions()
+    subscribe(sessions, A)
+    subscribe(sessions, A, 1)
+    sessions.subscribe(Subscribe("tank"), B, PLANT, PLANT, 0)
+    sessions.subscribe(Subscribe("pump"), A, PLANT, KEYED, 0)
+    asked = []
+
+    def may_read(stream: str, subjects: frozenset[str]) -> bool:
+        asked.append((stream, subjects))
+        return "streamr:pump" not in subjects
+
+    effects = sessions.recheck({"tank", "other"}, may_read)
+    assert len(asked) == len(set(asked)) == 2, "once about the same"
+    assert effects == [
+        Leave(A, TANK),
+        Say(A, error_of(faults.not_authorized("tank", 0), About("tank", 0))),
+        Leave(A, ("tank", 1)),
+        Say(A, error_of(faults.not_authorized("tank", 1), About("tank", 1))),
+    ]
+    assert sessions.recheck({"tank"}, may_read) == []
+
+
+def test_the_latest_subscribe_says_who_follows() -> None:
+    sessions = Sessions()
+    subscribe(sessions)
+    sessions.subscribe(Subscribe("tank"), A, PLANT, PLANT, 0)
+    assert sessions.recheck({"tank"}, lambda _, subjects: subjects == PLANT) == []
+
+
+def test_case_h03_a_session_that_only_resends_follows_nothing() -> None:
+    sessions = Sessions()
+    assert sessions.open(A, PLANT, 0) is sessions.open(A, PLANT, 5)
+    assert sessions.followed() == set()
+
+
+def test_limits_are_told() -> None:
+    sessions = Sessions(SessionLimits(sessions=1, subscriptions=2))
+    subscribe(sessions, A, 0)
+    subscribe(sessions, A, 1)
+    too_many = faults.limit_exceeded("2 subscriptions of a session")
+    assert subscribe(sessions, A, 2) == [Say(A, error_of(too_many, About("tank", 2)))]
+    assert subscribe(sessions, A, 1) == [Say(A, Subscribed("tank", 1))]
+    too_many = faults.limit_exceeded("1 sessions of a connection")
+    assert subscribe(sessions, B) == [Say(B, error_of(too_many, About("tank", 0)))]
+    assert sessions.open(B, PLANT, 0) is None
+
+
+# --- whose it is --------------------------------------------------------------------------------------------------------
+
+REQUESTS: list[Request] = [
+    Publish("tank", "{}"),
+    Subscribe("tank"),
+    Unsubscribe("tank"),
+    Resend("tank", 0, "a", Everything()),
+    Disconnect(),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_cases_b03_b04_without_a_reply_address_only_a_publish_is_carried_out(request_: Request) -> None:
+    verdict = Sessions().admit(request_, None, PLANT, 0, is_allowed=allowed)
+    assert verdict is (Verdict.SILENT if isinstance(request_, Publish) else Verdict.NOWHERE)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: Request) -> None:
+    sessions = Sessions()
+    assert sessions.admit(request_, "other/a", PLANT, 0, is_allowed=allowed) is Verdict.OUTSIDE
+    assert sessions.admit(request_, A, PLANT, 0, is_allowed=allowed) is Verdict.SERVED
+    assert len(sessions) == 0
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_case_b06_nobody_else_touches_a_session(request_: Request) -> None:
+    clock = Clock()
+    sessions = Sessions()
+    subscribe(sessions, now=clock.now())
+    session = sessions.get(A)
+    assert session is not None
+    seen = session.seen
+    verdict = sessions.admit(request_, A, frozenset({"mqtt:other"}), clock.advance(60), is_allowed=allowed)
+    assert verdict is Verdict.TAKEN
+    assert session.seen == seen
+    assert sessions.admit(request_, A, PLANT, clock.now(), is_allowed=allowed) is Verdict.SERVED
+
+
+# --- what ends it -------------------------------------------------------------------------------------------------------
+
+
+def test_case_b07_a_client_that_says_goodbye_is_left_without_a_frame() -> None:
+    sessions = Sessions()
+    subscribe(sessions, A, 0)
+    subscribe(sessions, A, 1)
+    assert sessions.end(A, End.DISCONNECTED) == [
+        Leave(A, TANK),
+        Leave(A, ("tank", 1)),
+        Ended(A, End.DISCONNECTED),
+    ]
+    assert sessions.end(A, End.DISCONNECTED) == []
+
+
+def test_case_b08_a_session_without_requests_ends() -> None:
+    clock = Clock()
+    sessions = Sessions(SessionLimits(idle_timeout=60))
+    subscribe(sessions, A, now=clock.now())
+    subscribe(sessions, B, now=clock.advance(10))
+    assert sessions.idle(clock.advance(49)) == []
+    assert sessions.idle(clock.advance(1)) == [Leave(A, TANK), Ended(A, End.IDLE)]
+    assert sessions.idle(clock.advance(10)) == [Leave(B, TANK), Ended(B, End.IDLE)]
+
+
+def test_case_b09_any_request_keeps_a_session_alive() -> None:
+    clock = Clock()
+    sessions = Sessions(SessionLimits(idle_timeout=60))
+    subscribe(sessions, A, now=clock.now())
+    subscribe(sessions, B, now=clock.now())
+    for request in REQUESTS:
+        now = clock.advance(50)
+        assert sessions.admit(request, A, PLANT, now, is_allowed=allowed) is Verdict.SERVED
+        assert all(effect == Leave(B, TANK) or effect == Ended(B, End.IDLE) for effect in sessions.idle(now))
+    assert [sessions.get(address) is not None for address in (A, B)] == [True, False]
+
+
+def test_a_session_that_nobody_hears_for_half_a_minute_ends() -> None:
+    clock = Clock()
+    sessions = Sessions()
+    subscribe(sessions, now=clock.now())
+    assert [sessions.unheard(A, clock.advance(1)) for _ in range(20)] == [[]] * 20
+    assert sessions.unheard(A, clock.advance(11)) == [Leave(A, TANK), Ended(A, End.UNHEARD)]
+    assert sessions.unheard(A, clock.now()) == []
+
+
+def test_three_messages_have_to_be_unheard_and_none_heard_between() -> None:
+    clock = Clock()
+    sessions = Sessions()
+    subscribe(sessions, now=clock.now())
+    assert sessions.unheard(A, clock.now()) == sessions.unheard(A, clock.advance(40)) == []
+    sessions.heard(A)
+    sessions.heard(B)
+    assert sessions.unheard(A, clock.now()) == sessions.unheard(A, clock.advance(40)) == []
+    assert sessions.unheard(A, clock.now())[-1] == Ended(A, End.UNHEARD)
+
+
+# --- restarts -----------------------------------------------------------------------------------------------------------
+
+
+def test_case_b10_after_a_restart_every_session_follows_what_it_followed() -> None:
+    before = Sessions()
+    subscribe(before, A, 0, client="x")
+    subscribe(before, A, 2)
+    assert before.row(B, TANK) is before.row(A, ("tank", 1)) is None
+    rows = [row for spot in (TANK, ("tank", 2)) if (row := before.row(A, spot)) is not None]
+    assert len(rows) == 2
+    after = Sessions()
+    assert after.restore(rows, 500) == [Follow(A, TANK), Follow(A, ("tank", 2))]
+    assert after.restore(rows, 600) == []
+    assert [after.row(A, row.spot) for row in rows] == rows
+    assert after.admit(Unsubscribe("tank"), A, frozenset({"x"}), 0, is_allowed=allowed) is Verdict.TAKEN
+    assert unsubscribe(after, A, 0, client="x")[0] == Leave(A, TANK)
+
+
+# --- whatever comes -----------------------------------------------------------------------------------------------------
+
+
+class AnyCourse(RuleBasedStateMachine):
+    """Whatever comes in whatever order: what the effects add up to is what the sessions say they follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.sessions = Sessions(SessionLimits(sessions=3, subscriptions=3, idle_timeout=100))
+        self.followed: set[tuple[str, tuple[str, int]]] = set()
+
+    def apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Follow):
+                assert (effect.address, effect.spot) not in self.followed
+                self.followed.add((effect.address, effect.spot))
+            elif isinstance(effect, Leave):
+                self.followed.remove((effect.address, effect.spot))
+            elif isinstance(effect, Ended):
+                assert effect.address not in {address for address, _ in self.followed}
+
+    @rule(
+        address=st.sampled_from("abcd"),
+        partition=st.integers(0, 3),
+        client=st.sampled_from([None, "x", "y"]),
+        owner=st.sampled_from(["one", "two"]),
+        kind=st.sampled_from(["subscribe", "unsubscribe", "unsubscribe all"]),
+    )
+    def ask(self, address: str, partition: int, client: str | None, owner: str, kind: str) -> None:
+        owners, now = frozenset({owner}), self.clock.now()
+        request: Request = Subscribe("s", partition)
+        if kind != "subscribe":
+            request = Unsubscribe("s", partition if kind == "unsubscribe" else None)
+        if self.sessions.admit(request, address, owners, now, is_allowed=lambda _: True) is not Verdict.SERVED:
+            return
+        if isinstance(request, Subscribe):
+            effects = self.sessions.subscribe(request, address, owners, owners, now, client=client)
+        else:
+            effects = self.sessions.unsubscribe(request, address, client=client)
+        assert sum(isinstance(effect, Say) for effect in effects) == 1
+        self.apply(effects)
+
+    @rule(seconds=st.integers(0, 120))
+    def wait(self, seconds: int) -> None:
+        self.apply(self.sessions.idle(self.clock.advance(seconds)))
+
+    @rule(address=st.sampled_from("abcd"))
+    def end(self, address: str) -> None:
+        self.apply(self.sessions.end(address, End.REFUSED))
+
+    @rule(owner=st.sampled_from(["one", "two"]))
+    def revoke(self, owner: str) -> None:
+        self.apply(self.sessions.recheck({"s"}, lambda _, subjects: owner not in subjects))
+
+    @invariant()
+    def what_is_followed_is_what_was_said(self) -> None:
+        found: list[Session] = [session for each in "abcd" if (session := self.sessions.get(each)) is not None]
+        assert {(session.address, spot) for session in found for spot in session.subscriptions} == self.followed
+        assert len(found) <= 3
+        assert all(len(session.subscriptions) <= 3 for session in found)
+
+
+AnyCourse.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestAnyCourse = AnyCourse.TestCase

@@ -1,0 +1,86 @@
+"""The checker of the kill series catches what it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_store.tables import EVENTS, LATEST
+from spark_store.watermark import Watermark, publish_watermark
+from tests.support.lake.checker import assert_whole, check
+from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path / "data")
+    site.write(20)
+    return site
+
+
+def test_a_lake_that_is_the_journal_is_whole(site: Site) -> None:
+    write_lake(site.folder)
+    assert check(site.folder) == []
+    assert_whole(site.folder)
+    assert_whole(site.folder, amid=True)
+
+
+def test_amid_a_batch_the_lake_is_the_journals_beginning(site: Site) -> None:
+    assert check(site.folder, amid=True) == [], "no table yet"
+    write_lake(site.folder, 14)
+    site.write(3)
+    assert check(site.folder, amid=True) == []
+    assert "events: missing: number 15" in check(site.folder)
+    assert "watermark: expected 23, found 14" in check(site.folder)
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda rows: [row for row in rows if row["seq"] != 20], "events: missing: number 20"),
+        (lambda rows: [row for row in rows if row["seq"] != 9], "events: missing: number 9"),
+        (lambda rows: [*rows, rows[4]], "events: there more than once: number 5"),
+        (
+            lambda rows: [{**row, "value": "7"} if row["seq"] == 3 else row for row in rows],
+            "events: in the journal and",
+        ),
+    ],
+    ids=["loss", "gap", "repeat", "change"],
+)
+@pytest.mark.parametrize("amid", [False, True])
+def test_what_is_planted_in_events_is_caught(plant: Callable[[Rows], Rows], said: str, amid: bool, site: Site) -> None:
+    write_lake(site.folder)
+    write_events(site.folder, plant(sorted(site.table(EVENTS), key=lambda row: row["seq"])))
+    found = check(site.folder, amid=amid)
+    if amid and said.endswith("20"):
+        said = "watermark: found 20, expected at most the 19"
+    assert any(line.startswith(said) for line in found), found
+    with pytest.raises(AssertionError, match=said):
+        assert_whole(site.folder, amid=amid)
+
+
+def test_what_is_planted_in_latest_is_caught(site: Site) -> None:
+    write_lake(site.folder)
+    rows = sorted(site.table(LATEST), key=lambda row: row["entity"])
+    write_latest(site.folder, rows[1:])
+    assert any("'acme.site:lamp-0'" in line for line in check(site.folder))
+    assert any("expected acme.site:lamp-0 at revision 3" in line for line in check(site.folder, amid=True))
+    write_latest(site.folder, [*rows, rows[0]])
+    assert check(site.folder) != []
+    assert "latest: an entity is there more than once" in check(site.folder, amid=True)
+    write_latest(site.folder, [{**rows[0], "revision": 9}, *rows[1:]])
+    assert "latest: acme.site:lamp-0 is newer than the journal" in check(site.folder, amid=True)
+    write_latest(site.folder, [{**rows[0], "state": "{}"}, *rows[1:]])
+    assert len(check(site.folder)) == 2
+
+
+def test_a_watermark_before_its_time_is_caught(site: Site) -> None:
+    write_lake(site.folder, 10)
+    publish_watermark(site.lake.watermark, Watermark(11))
+    assert check(site.folder, amid=True)[0] == "watermark: found 11, expected at most the 10 events in the lake"

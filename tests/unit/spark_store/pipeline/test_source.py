@@ -1,0 +1,169 @@
+"""How the journal is cut into partitions and Arrow batches."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from connectivity.erasing import erase_here
+from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.follower import Entry, State
+from spark_store.pipeline import columns
+from spark_store.pipeline.source import (
+    PARTITION_ROWS,
+    JournalEvents,
+    JournalStates,
+    Range,
+    _EventsReader,
+    arrow,
+    cut,
+    states_of,
+)
+from tests.contract.journal import change
+from tests.support.lake.pipeline_process import Site, lamp
+from tests.support.lake.twin_changes import tamper, trim
+
+
+def ranges(first: int, last: int, parallelism: int) -> list[tuple[int, int]]:
+    return [(it.first, it.last) for it in cut(first, last, parallelism)]
+
+
+def test_a_range_is_cut_without_hole_or_overlap() -> None:
+    assert ranges(1, 0, 4) == []
+    assert ranges(5, 5, 4) == [(5, 5)]
+    assert ranges(1, PARTITION_ROWS * 2 - 1, 4) == [(1, PARTITION_ROWS * 2 - 1)]
+    edges = ranges(11, 10 + PARTITION_ROWS * 7, 3)
+    assert (edges[0][0], edges[-1][1], len(edges)) == (11, 10 + PARTITION_ROWS * 7, 3)
+    assert all(later[0] == earlier[1] + 1 for earlier, later in itertools.pairwise(edges))
+
+
+AT = "2030-01-15T07:30:00.250000Z"
+
+
+def entry(seq: int, value: bytes | None = b"1") -> Entry:
+    return Entry("thing", "acme:lamp", seq, seq, AT, "modified", "/", value, b"{}")
+
+
+def test_arrow_batches_are_bounded_in_rows_and_in_bytes() -> None:
+    assert [batch.num_rows for batch in arrow((entry(n) for n in range(25_000)), Entry)] == [10_000, 10_000, 5_000]
+    large = b'"' + b"x" * (5 << 20) + b'"'
+    assert [batch.num_rows for batch in arrow((entry(n, large) for n in range(5)), Entry)] == [2, 2, 1]
+    assert list(arrow([], Entry)) == []
+
+
+def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write(50, entities=7)
+    read = states_of(site.lake.journal, 1, 50, 7)
+    assert read is not None
+    assert sorted(read.column("seq").to_pylist()) == list(range(44, 51))
+    later = states_of(site.lake.journal, 49, 50, 7)
+    assert later is not None
+    assert sorted(later.column("seq").to_pylist()) == [49, 50]
+    assert states_of(site.lake.journal, 1, 50, 6) is None, "too many"
+    monkeypatch.setattr("spark_store.pipeline.source._BATCH_BYTES", read.nbytes - 1)
+    assert states_of(site.lake.journal, 1, 50, 7) is None, "too many bytes"
+    assert gc.isenabled()
+
+
+def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: Site) -> None:
+    """Which entities it touched nobody knows any more; all entities there are can still be told."""
+    site.write(50, entities=7)
+    erase_here(site.folder, lamp(6), "anna")  # the event 21, among others
+    trim(site, 20)
+    tamper(site, "DELETE FROM holes WHERE seq <= 20")
+    states = JournalStates({"path": str(site.lake.journal), "first": "21", "last": "50", "parallelism": "1"}).reader(
+        StructType()
+    )
+    for first in (1, 21):
+        assert states_of(site.lake.journal, first, 50, 7) is not None
+        assert [batch.num_rows for batch in states.read(Range(first, 50))] == [6]
+    with pytest.raises(StoreUnavailable, match="every event from 20 on, found that some were trimmed"):
+        states_of(site.lake.journal, 20, 50, 7)
+    with pytest.raises(StoreUnavailable, match="every event from 20 on"):
+        list(states.read(Range(20, 50)))
+
+
+def test_reading_leaves_the_collector_as_it_was() -> None:
+    for _ in arrow((entry(n) for n in range(11_000)), Entry):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_json_becomes_text_byte_for_byte_and_nothing_stays_nothing() -> None:
+    (batch,) = arrow([entry(1, '"Zürich 1.50 😀"'.encode()), entry(2, None)], Entry)
+    assert batch.schema.field("value").type == pa.string()
+    assert batch.column("value").to_pylist() == ['"Zürich 1.50 😀"', None]
+    (states,) = arrow([State("thing", "acme:lamp", None, 3, 9, AT, AT, None)], State)
+    assert (states.column("state").to_pylist(), states.column("policy").to_pylist()) == ([None], [None])
+
+
+def test_times_are_times_and_what_is_none_is_an_error() -> None:
+    (batch,) = arrow([entry(1)], Entry)
+    assert batch.column("timestamp").to_pylist() == [datetime(2030, 1, 15, 7, 30, 0, 250_000, UTC)]
+    with pytest.raises(pa.ArrowInvalid, match="soon"):
+        list(arrow([entry(1)._replace(timestamp="soon")], Entry))
+
+
+def test_short_and_long_events_have_the_same_columns() -> None:
+    (batch,) = arrow([entry(1)], Entry)
+    assert batch.schema == columns.EVENTS
+
+
+def reader(site: Site, start: int = 0, max_rows: int = 10) -> _EventsReader:
+    options = {"path": str(site.lake.journal), "start": str(start), "max_rows": str(max_rows), "parallelism": "2"}
+    made = JournalEvents(options).streamReader(None)  # type: ignore[arg-type]
+    assert isinstance(made, _EventsReader)
+    return made
+
+
+def test_the_offset_is_the_number_of_the_last_event_within_the_limit(site: Site) -> None:
+    events = reader(site, start=3)
+    assert events.initialOffset() == {"seq": 3}
+    assert events.latestOffset({"seq": 0}, events.getDefaultReadLimit()) == {"seq": 0}
+    site.write(25)
+    assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
+    assert events.latestOffset({"seq": 20}, ReadMaxRows(10)) == {"seq": 25}
+    assert events.latestOffset({"seq": 0}, ReadAllAvailable()) == {"seq": 25}
+    assert events.latestOffset({"seq": 40}, ReadMaxRows(10)) == {"seq": 40}
+
+
+def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: Site) -> None:
+    site.write(25)
+    (part,) = reader(site).partitions({"seq": 5}, {"seq": 15})
+    site.write(25)
+    (batch,) = reader(site).read(part)
+    assert sorted(batch.column("seq").to_pylist()) == list(range(6, 16))
+    names = batch.column("entity").to_pylist()
+    assert len([name for name, _ in itertools.groupby(names)]) == len(set(names)), "those of an entity lie together"
+
+
+def test_events_of_any_length_are_read_each_once(site: Site) -> None:
+    site.write(20)
+    long = b'"' + b"x" * (columns.LONG + 1) + b'"'
+    site.append([change(lamp(50), revision, long if revision % 2 else b"1") for revision in range(1, 5)])
+    batches = list(reader(site).read(Range(1, 24)))
+    assert sorted(seq for batch in batches for seq in batch.column("seq").to_pylist()) == list(range(1, 25))
+    assert {batch.schema.names == columns.EVENTS.names for batch in batches} == {True}
+
+
+def test_a_hole_in_the_journal_stops_the_batch(site: Site) -> None:
+    site.write(5)
+    with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
+        list(reader(site).read(Range(1, 9)))
+
+
+def test_what_is_available_now_does_not_grow(site: Site) -> None:
+    site.write(15)
+    events = reader(site)
+    events.prepareForTriggerAvailableNow()
+    site.write(15)
+    assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
+    assert events.latestOffset({"seq": 10}, ReadMaxRows(10)) == {"seq": 15}

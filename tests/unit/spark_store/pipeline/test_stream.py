@@ -1,0 +1,387 @@
+"""In which order things are made durable, said and removed, and what a batch may begin with. Spark is played."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from spark_store import durable, lake
+from spark_store.erasure import Erasure
+from spark_store.errors import StoreUnavailable
+from spark_store.instants import as_text
+from spark_store.pipeline import erasing, jobs, maintenance, stream
+from spark_store.pipeline.jobs import Target
+from spark_store.pipeline.maintenance import Due
+from spark_store.pipeline.retention import Retention
+from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
+from spark_store.pipeline.trust import Uptime
+from spark_store.tables import APP, ERASURES, TABLES, Lake, Table
+from spark_store.watermark import TableSize, Watermark, publish_watermark, read_watermark
+from tests.support.lake.pipeline_process import Site
+from tests.support.lake.tables import fill
+from tests.support.lake.twin_changes import trim
+
+
+class Spark:
+    """Takes down what it is asked."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def sql(self, statement: str) -> Spark:
+        self._done.append(statement.split(maxsplit=1)[0])
+        return self
+
+    def collect(self) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def done() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> Target:
+    place = Lake(tmp_path)
+    place.pipeline.mkdir(parents=True)
+    monkeypatch.setattr(durable, "sync", lambda it: done.append(f"sync {it == place}"))
+    spark: Any = Spark(done)
+    return Target(spark, place, 1)
+
+
+def running(target: Target) -> Stream:
+    return Stream(target, lambda *_, **__: None, StreamOptions(), threading.Event())
+
+
+def test_the_lake_is_durable_before_the_watermark_says_so(
+    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = stream.publish_watermark
+    monkeypatch.setattr(stream, "publish_watermark", lambda *it: (done.append("publish"), publish(*it)))
+    running(target)._publish(7)
+    assert done == ["sync True", "publish"]
+    assert read_watermark(target.lake.watermark).seq == 7
+
+
+def test_a_lake_that_is_not_durable_moves_no_watermark(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: Lake) -> None:
+        raise StoreUnavailable("the disk refuses")
+
+    monkeypatch.setattr(durable, "sync", refuses)
+    with pytest.raises(StoreUnavailable):
+        running(target)._publish(7)
+    assert not target.lake.watermark.exists()
+
+
+def test_nothing_is_removed_before_what_replaces_it_is_durable(
+    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = len(TABLES)
+    monkeypatch.setattr(erasing, "_clean", lambda *_: done.append("clean"))
+    monkeypatch.setattr(erasing, "drop_shuffles", lambda _: done.append("shuffles"))
+    monkeypatch.setattr(erasing, "_note", lambda _, table, number: done.append(f"note {number} in {table.name}"))
+    erasing.erase(target, [Erasure(4, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
+    noted = [f"note 4 in {table.name}" for table in TABLES]
+    assert done == [*["DELETE"] * tables, "sync True", *["clean"] * tables, "shuffles", *noted]
+    done.clear()
+    maintenance.vacuum(target)
+    assert done == ["sync True", *["VACUUM"] * tables]
+
+
+@pytest.mark.parametrize("older", [*TABLES, None])
+def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
+    older: Table | None, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
+    Site(target.lake.data_dir).write(50)
+    publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
+    found = {"prepare": None, "appended": 45, "merged": 45, "check_same_journal": None}
+    for name, value in found.items():
+        monkeypatch.setattr(jobs, name, lambda *_, value=value: value)
+
+    def noted(_: Lake, table: Table, app: str) -> int:
+        return {ERASURES: 2 if table == older else 4, APP: 0}[app]
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lake, "last_transaction", noted)
+    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
+    monkeypatch.setattr(Stream, "_publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        running(target)._catch_up()
+    kept = read_watermark(target.lake.watermark)
+    assert (kept.seq, kept.erased, kept.erased_at) == ((45, 3, "t") if older is None else (45, 2, None))
+
+
+def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_same(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service trims up to the watermark: it hears of the table before it is decided what to merge into it."""
+    site, known = Site(target.lake.data_dir), []
+    site.write(50)
+    publish_watermark(target.lake.watermark, Watermark(45))
+
+    def trimmed(*_: Any) -> None:
+        trim(site, 30)
+
+    def merged(_: Target, first: int, last: int) -> None:
+        known.append((read_watermark(target.lake.watermark).seq, first, last))
+        raise KeyboardInterrupt
+
+    found = {"prepare": lambda _: None, "appended": lambda _: 45, "merged": lambda _: 20, "check_same_journal": trimmed}
+    for name, call in found.items():
+        monkeypatch.setattr(jobs, name, call)
+    monkeypatch.setattr(jobs, "merge_latest", merged)
+    monkeypatch.setattr(lake, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
+    with pytest.raises(KeyboardInterrupt):
+        running(target)._catch_up()
+    assert known == [(20, 1, 45)]
+
+
+@pytest.mark.parametrize(("once", "left"), [(False, 60), (True, 0)])
+def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
+    once: bool, left: float, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Site(target.lake.data_dir).write(5)
+    fill(target.lake, 1, 1)
+    begun = datetime.now(UTC)
+    publish_watermark(target.lake.watermark, Watermark(5, vacuumed=as_text(begun - timedelta(hours=1))))
+    for name, value in {"prepare": None, "appended": 5, "merged": 5, "check_same_journal": None}.items():
+        monkeypatch.setattr(stream.jobs, name, lambda *_, value=value: value)
+    monkeypatch.setattr(stream.lake, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(stream.lake, "has_gaps", lambda *_: False)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    made = Stream(target, lambda *_, **__: None, StreamOptions(once=once), threading.Event())
+    made._catch_up()
+    waits = maintenance.Upkeep().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
+    assert waits.total_seconds() == pytest.approx(left, abs=30)
+    # Never done: since the table was made.
+    assert begun - timedelta(seconds=1) < made._done.optimized <= datetime.now(UTC)
+
+
+def test_a_batch_begins_where_the_lake_is() -> None:
+    """Not where the checkpoint of another run was."""
+    check_begin(7, 7)
+    for begin in (6, 8):
+        with pytest.raises(StoreUnavailable, match=f"begins after event 7, where the lake is, found .* after {begin}"):
+            check_begin(begin, 7)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("Error while sending or receiving"),
+        Py4JError("An error occurred while calling o1.sql: Answer from Java side is empty"),
+    ],
+)
+def test_a_java_process_that_was_killed_is_told_in_our_words(error: Exception) -> None:
+    assert "Java process has ended amid its work: killed, or short of memory" in str(stream.translated(error))
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(stream.shutil, "rmtree", refuses)
+    with pytest.raises(PermissionError):
+        running(target)._start()
+
+
+@pytest.mark.parametrize(("newest", "expected"), [(0, ["erase", "keep up"]), (3, ["follow"])])
+def test_a_run_that_finds_nothing_new_starts_no_query(
+    newest: int, expected: list[str], target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stream, "_catch_up", lambda _: newest)
+    for name in ("_follow", "_erase", "_keep_up"):
+        monkeypatch.setattr(Stream, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
+    Stream(target, lambda *_, **__: None, StreamOptions(once=True), threading.Event()).run()
+    assert done == expected
+
+
+def test_a_moment_is_kept_beside_a_batch(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who fills a lake anew does not wait for it. What the watermark tells is told between batches."""
+    kept: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr(stream.moments, "keep", lambda _, seq: kept.put(seq))
+    counted = threading.Event()
+    monkeypatch.setattr(Stream, "_count_files", lambda _: counted.set())
+    filling = running(target)
+    filling._watermark = Watermark(300_000)
+    filling._done = filling._done._replace(events=300_000)
+    with ThreadPoolExecutor(1) as threads:
+        with filling._batch:
+            keeping = threads.submit(filling._keep_up)
+            assert kept.get(timeout=30) == 300_000
+            assert not counted.is_set()
+            filling._watermark = Watermark(500_000)
+        keeping.result(30)
+    assert counted.is_set()
+    assert read_watermark(target.lake.watermark).seq == 500_000
+    assert kept.empty()
+
+
+def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def refuses(*_: Any) -> int:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(stream.moments, "keep", refuses)
+    filling = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
+    filling._done = filling._done._replace(events=300_000)
+    filling._keep_up()
+    assert said == ["upkeep failed"]
+    filling._keep_up()
+    assert said == ["upkeep failed"], "not tried again at once"
+
+
+def test_other_upkeep_does_not_wait_for_one_that_fails(
+    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> int:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(stream.moments, "keep", refuses)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    filling = running(target)
+    filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
+    filling._keep_up()
+    assert "VACUUM" not in done
+    filling._keep_up()
+    assert done.count("VACUUM") == len(TABLES)
+    assert list(read_watermark(target.lake.watermark).upkeep_failures) == ["moment"]
+
+
+def test_many_erasures_are_noted_as_they_are_done(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is to end need not do all of them, and the next one goes on where it was."""
+    Site(target.lake.data_dir).write(1)
+    asked = [Erasure(number, "thing", f"acme:lamp-{number}", 5, "t", "anna", "t", None) for number in range(1, 121)]
+    erased: list[tuple[int, int]] = []
+    stopping = threading.Event()
+    running = Stream(target, lambda *_, **__: None, StreamOptions(), stopping)
+
+    def erase(_: Target, erasures: Sequence[Erasure]) -> None:
+        erased.append((erasures[0].id, erasures[-1].id))
+        if erased[-1][1] == 100:
+            stopping.set()
+
+    monkeypatch.setattr(stream.Follower, "erasures", lambda _, after: asked[after:])
+    monkeypatch.setattr(erasing, "erase", erase)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    running._erase()
+    assert erased == [(1, 50), (51, 100)]
+    assert read_watermark(target.lake.watermark).erased == 100
+
+
+def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, wrong, forgotten = time.time(), 0.0, []
+    said: list[tuple[str, dict[str, Any]]] = []
+
+    def forget(_: Target, __: Retention, now: datetime) -> int:
+        forgotten.append(now.timestamp())
+        return 0
+
+    def told(event: str, **fields: Any) -> None:
+        said.append((event, fields))
+
+    def started() -> Stream:
+        found = Stream(target, told, StreamOptions(), threading.Event(), lambda: begun + wrong)
+        with pytest.raises(StoreUnavailable, match="as far as needed"):
+            found._catch_up()
+        return found
+
+    def no_further(*_: Any) -> int:
+        raise StoreUnavailable("as far as needed")
+
+    monkeypatch.setattr(stream.retention, "forget", forget)
+    monkeypatch.setattr(stream.jobs, "prepare", lambda _: {})
+    monkeypatch.setattr(lake, "last_transaction", no_further)
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    running = started()
+    running._do(Due(optimize=False, vacuum=False, forget=True))
+    assert [event for event, _ in said] == ["forgotten", "upkeep"]
+    wrong = 400.0 * 86400
+    running._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten == pytest.approx([begun, begun], abs=600)
+    event, fields = said[2]
+    assert (event, fields["seconds"]) == ("clock went ahead", pytest.approx(wrong, abs=600))
+    looked = read_watermark(target.lake.watermark).retention
+    assert looked is not None
+    assert looked.at == fields["believed"]
+    # What was done by hand went by the clock, which is wrong.
+    at = as_text(datetime.fromtimestamp(begun + wrong, UTC))
+    by_hand = msgspec.structs.replace(looked, by_hand=at)
+    kept = read_watermark(target.lake.watermark)
+    publish_watermark(target.lake.watermark, msgspec.structs.replace(kept, retention=by_hand))
+    # Another process measures from where this one was; for a machine that was off, as much as a day is believed.
+    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten[2] == pytest.approx(begun, abs=600)
+    for seconds in (20.0, 30.0):
+        monkeypatch.setattr(stream.trust, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
+        started()._do(Due(optimize=False, vacuum=False, forget=True))
+        assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
+    # A clock that is behind makes nothing older, and what is believed stays what it was.
+    wrong = -86400.0
+    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten[-1] == pytest.approx(begun - 86400, abs=600)
+    wrong = 0.0
+    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    assert forgotten[-1] == pytest.approx(begun, abs=600)
+
+
+def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    todo = [Due(optimize=True, vacuum=True, forget=False), Due(optimize=False, vacuum=True, forget=False)]
+    todo.append(todo[0])
+    damage = StoreUnavailable("a damaged file")
+
+    def optimize(_: Target) -> None:
+        if len(todo) == 2:
+            raise damage
+
+    def failures() -> list[str]:
+        running._keep_up()
+        assert said.pop() == ("upkeep failed" if len(todo) == 2 else "upkeep")
+        return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).upkeep_failures.items()]
+
+    monkeypatch.setattr(stream, "due", lambda *_: todo.pop(0))
+    monkeypatch.setattr(stream.snapshots, "take", lambda _: 0)
+    monkeypatch.setattr(maintenance, "optimize", optimize)
+    monkeypatch.setattr(stream.lake, "size", lambda *_: TableSize(1, 1))
+    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    running = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
+    assert failures() == ["optimize: a damaged file"]
+    assert failures() == ["optimize: a damaged file"], "old files were removed, and nothing was compacted"
+    assert failures() == []
+
+
+@pytest.mark.parametrize(("master", "planned"), [("local[2]", {"spark.sql.adaptive.enabled": "false"}), ("yarn", {})])
+def test_stages_are_planned_one_by_one_on_a_cluster_alone(master: str, planned: dict[str, str], tmp_path: Path) -> None:
+    found: dict[str, str] = {}
+    spark: Any = SimpleNamespace(
+        dataSource=SimpleNamespace(register=lambda _: None),
+        sparkContext=SimpleNamespace(master=master, defaultParallelism=2),
+        conf=SimpleNamespace(set=found.__setitem__),
+    )
+    Target.of(spark, tmp_path)
+    assert found == planned

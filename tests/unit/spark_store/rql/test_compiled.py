@@ -1,0 +1,101 @@
+"""A compiled predicate says what `evaluate` says, whatever it is asked."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any
+
+import pytest
+
+from spark_store.errors import QueryError
+from spark_store.rql import compiled, evaluate, parse, resolve_times
+from tests.support.paths import VECTORS
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8"))
+VALUES = [
+    0,
+    1,
+    -1,
+    1.0,
+    1.5,
+    2**53 + 1,
+    float(2**53),
+    True,
+    False,
+    None,
+    "",
+    "1",
+    "true",
+    "a",
+    "ä",
+    "\U0001f600",
+    [],
+    [1, "a"],
+    {},
+]
+LITERALS = [
+    "1",
+    "1.0",
+    "1.5",
+    "9007199254740993",
+    "true",
+    "false",
+    "null",
+    '"1"',
+    '"a"',
+    '"true"',
+    '"ä"',
+    '"\uffff"',
+    '""',
+]
+OPERATORS = ["eq", "ne", "gt", "ge", "lt", "le", "like"]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES])
+def test_case(case: dict[str, Any]) -> None:
+    """Each case of the filter language."""
+    try:
+        predicate = resolve_times(parse(case["filter"]), NOW)
+    except QueryError:
+        return
+    thing = {"thingId": "acme.site:lamp-7", "policyId": "acme.site:pol-7", **case["thing"]}
+    assert compiled(predicate)(thing) is evaluate(predicate, thing)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_value_compares_with_every_literal_as_it_is_evaluated(operator: str) -> None:
+    """Where the field is, where it is missing, and where something else stands in its way."""
+    for literal in LITERALS:
+        try:
+            predicate = parse(f"{operator}(attributes/a/b,{literal})")
+        except QueryError:
+            continue
+        test = compiled(predicate)
+        for value in VALUES:
+            things = (
+                {"attributes": {"a": {"b": value}}},
+                {"attributes": {"a": [{"b": value}]}},
+                {"attributes": {"a": value}},
+            )
+            for thing in (*things, {"attributes": {}}, {}):
+                assert test(thing) is evaluate(predicate, thing), (operator, literal, thing)
+
+
+def test_parts_are_joined_as_they_are_evaluated() -> None:
+    parts = ["eq(attributes/a,1)", "gt(attributes/b,2)", "exists(attributes/c)", "not(eq(attributes/a,1))"]
+    for one, other, rule in product(parts, parts, ("and", "or")):
+        predicate = parse(f"{rule}({one},{other})")
+        test = compiled(predicate)
+        for a, b, c in product((0, 1), (2, 3), (False, True)):
+            thing = {"attributes": {"a": a, "b": b, **({"c": 1} if c else {})}}
+            assert test(thing) is evaluate(predicate, thing)
+
+
+def test_what_is_beside_the_document_is_left_to_the_evaluation() -> None:
+    thing = {"thingId": "acme.site:lamp-7", "_modified": "2030-01-15T07:30:00.25Z", "_revision": 7}
+    for text in ('eq(_modified,"2030-01-15T07:30:00.250000Z")', "gt(_revision,6)", 'eq(_namespace,"acme.site")'):
+        predicate = parse(text)
+        assert compiled(predicate)(thing) is evaluate(predicate, thing), text

@@ -1,0 +1,172 @@
+"""The options of a search: what they ask for, and which are refused with which words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_store.asking import Sorting
+from spark_store.errors import InvalidOption
+from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.options import BY_ID, MAX_SORTED, Options, read_options
+from tests.support.cpu_budget import at_most
+
+A = Sorting(Field(FieldKind.DOCUMENT, ("attributes", "a")))
+MODIFIED = Sorting(Field(FieldKind.INSTANT, ("_modified",)), is_descending=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (None, Options(25, (BY_ID,))),
+        ("", Options()),
+        ("size(3)", Options(3)),
+        ("size(1)", Options(1)),
+        ("size(200)", Options(200)),
+        ("size(007)", Options(7)),
+        ("size(3),size(5)", Options(3)),
+        (" \n\tsize(3)", Options(3)),
+        ("sort(+attributes/a)", Options(order=(A, BY_ID))),
+        ("sort(+/attributes/a)", Options(order=(A, BY_ID))),
+        ("sort(+attributes/a,-_modified),size(50)", Options(50, (A, MODIFIED, BY_ID))),
+        ("size(50),sort(-_modified)", Options(50, (MODIFIED, BY_ID))),
+        ("sort(-thingId)", Options(order=(Sorting(BY_ID.field, is_descending=True),))),
+        ("sort(+attributes/a,-thingId,+_modified)", Options(order=(A, Sorting(BY_ID.field, is_descending=True)))),
+        ("sort(+attributes/a,-attributes/a)", Options(order=(A, BY_ID))),
+    ],
+)
+def test_a_text_asks_for_a_size_and_an_order(text: str | None, options: Options) -> None:
+    assert read_options(text) == options
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "policyId",
+        "_revision",
+        "_created",
+        "definition",
+        "attributes/a b/c",
+        "attributes/tags/0",
+        "features/lamp/properties/on",
+        "features/lamp/desiredProperties/power/kw",
+    ],
+)
+def test_what_has_a_value_orders(name: str) -> None:
+    (sorting, last) = read_options(f"sort(+{name})").order
+    assert sorting.field.path == tuple(name.split("/"))
+    assert last == BY_ID
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "foo",
+        "namespace",
+        "_namespace",
+        "_metadata",
+        "_metadata/attributes/a",
+        "attributes",
+        "features/lamp",
+        "features/lamp/properties",
+        "features/lamp/definition",
+        "features/*/properties/on",
+        "topic:action",
+        "attributes//a",
+    ],
+)
+def test_anything_else_is_an_unknown_property(name: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        read_options(f"sort(+{name})")
+    assert caught.value.fault.status == 400
+    assert caught.value.fault.error == "thing-search:search.option.invalid"
+    assert caught.value.fault.message == f"Unknown property name: {name}"
+    assert caught.value.fault.description == "The sort option is invalid."
+
+
+@pytest.mark.parametrize("number", ["0", "300", "201", "00", "9" * 10_000])
+def test_a_size_out_of_its_range_is_refused(number: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        read_options(f"size({number})")
+    assert caught.value.fault.message.startswith(f"Invalid option: 'size({number.lstrip('0')[:20] or '0'})'")
+    assert caught.value.fault.description == "size(n) -- n must be between 1 and 200"
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("size=3", 4),
+        ("size( 3)", 5),
+        ("size(3) ", 7),
+        ("size(3), size(4)", 8),
+        ("size(3)x", 7),
+        ("size(-3)", 5),
+        ("size(٣)", 5),
+        ("size()", 5),
+        ("size(3", 6),
+        ("Size(3)", 0),
+        ("sort(attributes/a)", 5),
+        ("sort()", 5),
+        ("sort(+)", 6),
+        ("sort(+attributes/a, -thingId)", 19),
+        ("sort(+attributes/a", 18),
+        ('sort(+attributes/a")', 18),
+        ("limit(a,b)", 6),
+        ("cursor()", 7),
+        ("sort", 4),
+        ("drop(table)", 0),
+        (" ", 1),
+        (",", 0),
+    ],
+)
+def test_what_is_no_option_is_refused_with_its_place(text: str, position: int) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        read_options(text)
+    message = caught.value.fault.message
+    assert message.startswith(f"Invalid options: {text}\n")
+    assert f"^ position {position}: expected " in message
+    assert message.splitlines()[-1].index("^") == len("Invalid options: ") + position
+    assert caught.value.fault.description == "At least one provided option is invalid."
+
+
+@pytest.mark.parametrize("option", ["limit(0,10)", "cursor(abc)"])
+def test_options_of_the_http_api_alone_are_not_supported(option: str) -> None:
+    with pytest.raises(InvalidOption, match="is not supported at this endpoint") as caught:
+        read_options(f"size(3),{option}")
+    assert option in caught.value.fault.message
+
+
+def test_there_is_one_sort_option_at_most() -> None:
+    with pytest.raises(InvalidOption, match=r"Too many sort options\.") as caught:
+        read_options("sort(+attributes/a),sort(-_modified)")
+    assert caught.value.fault.description == "0 or 1 sort option is expected."
+
+
+def test_the_number_of_properties_to_sort_by_is_bounded() -> None:
+    many = [f"+attributes/{number}" for number in range(MAX_SORTED + 1)]
+    assert len(read_options(f"sort({','.join(many[:-1])})").order) == MAX_SORTED + 1
+    with pytest.raises(InvalidOption, match="at most 32 properties"):
+        read_options(f"sort({','.join(many)})")
+
+
+@pytest.mark.parametrize(
+    "text", ["sort(+" + "a" * 60_000 + ")", "sort(+attributes/a" + "/a" * 500_000 + ")", "cursor(" + "a" * 60_000 + ")"]
+)
+def test_the_message_about_a_long_text_is_short(text: str) -> None:
+    with at_most(1), pytest.raises(InvalidOption) as caught:
+        read_options(text)
+    assert len(caught.value.fault.message) < 500
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from(["size(", "sort(", "+", "-", "thingId", ",", ")", "1", "\\", '"'])).map("".join)
+)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        options = read_options(text)
+    except InvalidOption:
+        return
+    assert 1 <= options.size <= 200
+    assert options.order[-1].field == BY_ID.field

@@ -1,0 +1,424 @@
+"""Histories that lie in the lake, in the journal, or in both: nobody who reads one sees where the border is.
+
+The case numbers are those of the streaming-subscription test cases.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectivity.erasing import steps
+from mappings.ids import EntityId, EntityType, partition_entity
+from mappings.signals import Event, HistoryQuery
+from spark_store import erasure
+from spark_store.cold import Cold
+from spark_store.errors import HistoryUnavailable
+from spark_store.history import Trimmed, cold_page, open_range, page
+from spark_store.journal import Journal, SqliteJournal
+from spark_store.memory import MemoryJournal
+from spark_store.records import Change
+from spark_store.tables import EVENTS, Lake
+from tests.contract.journal import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
+from tests.support.lake.tables import append_events, compact, forget
+
+SECOND = 1_000_000_000
+NEIGHBOUR = EntityId(EntityType.THING, "acme.site", "lamp-8")
+
+
+class Border(NamedTuple):
+    """A journal and a lake that together have everything."""
+
+    journal: Journal
+    cold: Cold
+    lake: Lake
+
+
+def trim(journal: Journal, last: int) -> None:
+    """Take away events up to this number."""
+    while journal.trim(last, LATER, 100):
+        journal.commit()
+
+
+def read(border: Border, query: HistoryQuery, limit: int = 500, size: int = MUCH) -> list[Event]:
+    """All pages. A page with the last event says that it is the last one."""
+    range = open_range(border.journal, query)
+    position, found = 0, []
+    while True:
+        one = page(border.journal, range, position, limit, size)
+        if one.trimmed is not None:
+            assert one.events == []
+            one = cold_page(border.cold, range, one.trimmed, limit, size, border.journal.trimmed())
+        assert len(one.events) <= limit
+        assert one.position > position or one.ended
+        found += one.events
+        if one.ended:
+            return found
+        position = one.position
+
+
+@pytest.fixture
+def border(tmp_path: Path) -> Iterator[Border]:
+    """Revisions 1 to 101 of the lamp, one a second, the first 40 of them in the lake alone."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(LAMP, revision) for revision in range(1, 102)])
+    lake = Lake(tmp_path)
+    events = journal.events(LAMP, 1, 101, 101, MUCH)
+    append_events(lake, list(enumerate(events[:30], 1)), rows=10)
+    append_events(lake, list(enumerate(events[30:60], 31)), rows=10)
+    trim(journal, 40)
+    yield Border(journal, Cold(lake), lake)
+    journal.close()
+
+
+def span(first: int, last: int) -> list[int]:
+    return list(range(first, last + 1))
+
+
+def nanoseconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) * SECOND + 250_000_000
+
+
+@pytest.mark.parametrize("limit", [1, 7, 40, 500])
+def test_a_replay_runs_across_the_border(border: Border, limit: int) -> None:
+    found = read(border, HistoryQuery(LAMP), limit)
+    assert revisions(found) == span(1, 101)
+    assert [one.value for one in found] == [str(revision - 1).encode() for revision in span(1, 101)]
+    assert [one.timestamp for one in found] == [timestamp(revision) for revision in span(1, 101)]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 500])
+def test_the_messages_of_a_stream_are_read_across_the_border(border: Border, limit: int) -> None:
+    """Offsets, contents and times are those that were published, and of the other partition there is nothing."""
+    other = partition_entity("acme.site:hall/tank/1")
+    wanted: list[Event] = []
+    for offset in span(1, 30):
+        message = published(TANK, offset, b'"{\\"v\\":%d}"' % offset, b'{"ts":%d}' % (1_700_000_000_000 - offset))
+        border.journal.append([message, published(other, offset)])
+        wanted += message.events
+    last = 101 + 2 * 20
+    append_events(border.lake, [each[:2] for each in border.journal.follow_on(60, last - 60, MUCH)], rows=4)
+    trim(border.journal, last)
+    assert read(border, HistoryQuery(TANK), limit) == wanted
+    assert read(border, HistoryQuery(TANK, from_revision=15, to_revision=25), limit) == wanted[14:25]
+
+
+@pytest.mark.parametrize("limit", [1, 30, 500])
+def test_a_filter_works_across_the_border(border: Border, limit: int) -> None:
+    assert revisions(read(border, HistoryQuery(LAMP, filter="ge(attributes/counter,30)"), limit)) == span(31, 101)
+    assert (
+        revisions(read(border, HistoryQuery(LAMP, filter='like(attributes/counter,"*7")'), limit)) == span(8, 98)[::10]
+    )
+
+
+def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(border: Border) -> None:
+    for last in (20, 40):
+        range = open_range(border.journal, HistoryQuery(LAMP, 1, last))
+        first = page(border.journal, range, 0, last, MUCH)
+        assert first.trimmed is not None
+        assert cold_page(border.cold, range, first.trimmed, last, MUCH, 40).ended
+        assert not cold_page(border.cold, range, first.trimmed, last - 1, MUCH, 40).ended
+
+
+def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
+    forget(border.lake, "revision <= 20")
+    assert revisions(read(border, HistoryQuery(LAMP))) == span(21, 101)
+    assert revisions(read(border, HistoryQuery(LAMP, -90), 7)) == span(21, 101)
+    assert revisions(read(border, HistoryQuery(LAMP, 5, 10))) == []
+    forget(border.lake, "revision <= 60")
+    assert revisions(read(border._replace(cold=Cold(border.lake)), HistoryQuery(LAMP))) == span(41, 101)
+
+
+@pytest.mark.parametrize("limit", [3, 500])
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (HistoryQuery(LAMP), span(1, 101)),
+        (HistoryQuery(LAMP, filter="ge(attributes/counter,0)"), span(1, 101)),
+        (HistoryQuery(LAMP, to_revision=33), span(1, 33)),
+        (HistoryQuery(LAMP, before=nanoseconds(timestamp(16))), span(1, 15)),
+    ],
+    ids=["all", "filter", "to", "before"],
+)
+def test_a_replay_that_has_begun_is_not_disturbed_by_retention_compaction_and_vacuum(
+    border: Border, asked: HistoryQuery, expected: list[int], limit: int
+) -> None:
+    """Not by several of them either, while the files stay that retention has deleted rows of."""
+    found, deletions = [], iter(["revision <= 20", "revision <= 30", "revision <= 40"])
+    range, position = open_range(border.journal, asked), 0
+    while True:
+        one = page(border.journal, range, position, limit, MUCH)
+        if one.trimmed is not None:
+            one = cold_page(border.cold, range, one.trimmed, limit, MUCH, 40)
+        if (condition := next(deletions, None)) is not None:
+            forget(border.lake, condition)
+            table = DeltaTable(border.lake.path(EVENTS))
+            table.optimize.compact()
+            table.vacuum(retention_hours=24, dry_run=False, enforce_retention_duration=False)
+            border.cold.reaches()
+        found += revisions(one.events)
+        position = one.position
+        if one.ended:
+            break
+    assert found == expected
+    # Who begins now begins at the oldest event that there is now.
+    assert 1 not in revisions(read(border, asked))
+
+
+def test_a_replay_whose_files_are_removed_fails_rather_than_to_leave_out_events(border: Border) -> None:
+    border.cold.reaches()
+    range = open_range(border.journal, HistoryQuery(LAMP))
+    forget(border.lake, "revision <= 20")
+    compact(border.lake)
+    later = page(border.journal, range, 10, 5, MUCH)
+    assert later.trimmed is not None
+    with pytest.raises(HistoryUnavailable, match="expected revision 11 in the lake, found none before 21"):
+        cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
+
+
+def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(border: Border) -> None:
+    """Where the reader was started anew meanwhile."""
+    range = open_range(border.journal, HistoryQuery(LAMP))
+    forget(border.lake, "revision <= 20")
+    later = page(border.journal, range, 10, 5, MUCH)
+    assert later.trimmed is not None
+    with pytest.raises(HistoryUnavailable, match="expected revision 11 in the lake, found none before 21"):
+        cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
+
+
+@pytest.mark.parametrize("limit", [7, 500])
+@pytest.mark.parametrize("condition", ["revision >= 25 AND revision <= 60", "revision >= 25 AND revision <= 30"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        HistoryQuery(LAMP),
+        HistoryQuery(LAMP, filter="ge(attributes/counter,0)"),
+        HistoryQuery(LAMP, after=nanoseconds(timestamp(3))),
+        HistoryQuery(LAMP, before=nanoseconds(timestamp(36))),
+    ],
+    ids=["all", "filter", "after", "before"],
+)
+def test_events_that_the_lake_has_lost_after_others_are_told(
+    border: Border, limit: int, condition: str, asked: HistoryQuery
+) -> None:
+    forget(border.lake, condition)
+    with pytest.raises(
+        HistoryUnavailable, match=r"expected (revision 25 in|every revision from \d+ to \d+ in) the lake"
+    ):
+        read(border, asked, limit)
+
+
+def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_told(border: Border) -> None:
+    """What follows them is not passed over."""
+    border = border._replace(cold=Cold(border.lake))
+    forget(border.lake, "revision >= 9 AND revision <= 12")
+    asked = open_range(border.journal, HistoryQuery(LAMP))
+    with patch("spark_store.cold.AHEAD", 10):
+        first = page(border.journal, asked, 0, 10, MUCH)
+        assert first.trimmed is not None
+        found = cold_page(border.cold, asked, first.trimmed, 10, MUCH, 40)
+        assert (revisions(found.events), found.position, found.ended) == (span(1, 8), 8, False)
+        with pytest.raises(HistoryUnavailable, match="expected revision 9 in the lake, found none before 13"):
+            read(border, HistoryQuery(LAMP), 10)
+
+
+def test_a_replay_that_retention_overtakes_wholly_fails_too(border: Border) -> None:
+    """At the beginning of a range it is the beginning that has gone, and nothing is missed."""
+    asked = open_range(border.journal, HistoryQuery(LAMP))
+    forget(border.lake, "revision <= 60")
+    for position, is_beginning in ((0, True), (10, False)):
+        later = page(border.journal, asked, position, 5, MUCH)
+        assert later.trimmed is not None
+        if is_beginning:
+            assert cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40).position == 40
+        else:
+            with pytest.raises(HistoryUnavailable, match="expected revision 11 in the lake, found none before 41"):
+                cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40)
+
+
+def test_a_lake_that_lacks_what_was_trimmed_is_told(border: Border) -> None:
+    trim(border.journal, 70)
+    with pytest.raises(HistoryUnavailable, match="up to number 70, found none after 60"):
+        read(border, HistoryQuery(LAMP))
+
+
+def test_a_filter_that_matches_the_last_cold_event_knows_the_end(border: Border) -> None:
+    asked = HistoryQuery(LAMP, 1, 40, filter="ge(attributes/counter,30)")
+    range = open_range(border.journal, asked)
+    first = page(border.journal, range, 0, 10, MUCH)
+    assert first.trimmed is not None
+    found = cold_page(border.cold, range, first.trimmed, 9, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(31, 39), False)
+    found = cold_page(border.cold, range, first.trimmed, 10, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(31, 40), True)
+
+
+def test_case_35_the_last_event_before_a_cold_instant_is_known_as_the_last(border: Border) -> None:
+    range = open_range(border.journal, HistoryQuery(LAMP, before=nanoseconds(timestamp(8))))
+    first = page(border.journal, range, 0, 7, MUCH)
+    assert first.trimmed is not None
+    found = cold_page(border.cold, range, first.trimmed, 7, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(1, 7), True)
+    found = cold_page(border.cold, range, first.trimmed, 6, MUCH, 40)
+    assert (revisions(found.events), found.ended) == (span(1, 6), False)
+
+
+def test_compaction_between_two_pages_does_not_disturb(border: Border) -> None:
+    range = open_range(border.journal, HistoryQuery(LAMP))
+    position, found = 0, []
+    while not (one := page(border.journal, range, position, 3, MUCH)).ended:
+        if one.trimmed is not None:
+            one = cold_page(border.cold, range, one.trimmed, 3, MUCH, 40)
+            compact(border.lake)
+        found += revisions(one.events)
+        position = one.position
+    assert found + revisions(one.events) == span(1, 101)
+
+
+# what was erased
+
+
+@pytest.fixture
+def again(tmp_path: Path) -> Iterator[SqliteJournal]:
+    """The lamp was erased at revision 5 and made again; there is no lake."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(LAMP, revision) for revision in range(1, 6)])
+    record = journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(5), "operator"))
+    for step in steps(record):
+        journal.within(step)
+    journal.append([change(LAMP, revision) for revision in range(6, 12)])
+    yield journal
+    journal.close()
+
+
+@pytest.mark.parametrize("limit", [2, 500])
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (HistoryQuery(LAMP), span(6, 11)),
+        (HistoryQuery(LAMP, filter="ge(attributes/counter,7)"), span(8, 11)),
+        (HistoryQuery(LAMP, filter="lt(attributes/counter,2)"), []),
+        (HistoryQuery(LAMP, 2, 4), []),
+        (HistoryQuery(LAMP, 2, 5, filter="ge(attributes/counter,0)"), []),
+        (HistoryQuery(LAMP, 3, 8), span(6, 8)),
+        (HistoryQuery(LAMP, -2), span(10, 11)),
+        (HistoryQuery(LAMP, after=nanoseconds(timestamp(2))), span(6, 11)),
+        (HistoryQuery(LAMP, after=nanoseconds(timestamp(8))), span(9, 11)),
+        (HistoryQuery(LAMP, before=nanoseconds(timestamp(9))), span(6, 8)),
+        (HistoryQuery(LAMP, after=nanoseconds(timestamp(1)), before=nanoseconds(timestamp(4))), []),
+    ],
+)
+def test_a_history_begins_behind_what_was_erased_and_no_lake_is_asked(
+    again: SqliteJournal, asked: HistoryQuery, expected: list[int], limit: int
+) -> None:
+    range = open_range(again, asked)
+    position, found, is_over = 0, [], False
+    while not is_over:
+        events, position, is_over, trimmed = page(again, range, position, limit, MUCH)
+        assert trimmed is None
+        found += revisions(events)
+    assert found == expected
+
+
+def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: SqliteJournal, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    append_events(lake, list(enumerate(again.events(LAMP, 6, 8, 9, MUCH), 6)))
+    trim(again, 8)
+    border = Border(again, Cold(lake), lake)
+    found = page(again, open_range(again, HistoryQuery(LAMP)), 0, 10, MUCH)
+    assert found.trimmed == Trimmed(6, 8, False, 6)
+    assert revisions(read(border, HistoryQuery(LAMP))) == span(6, 11)
+    # Retention has taken the beginning.
+    forget(lake, "revision <= 7")
+    assert revisions(read(border._replace(cold=Cold(lake)), HistoryQuery(LAMP))) == span(8, 11)
+
+
+# everything, at random
+
+
+class History(NamedTuple):
+    """Events of two entities as they came in, and after how many of them something was done."""
+
+    changes: list[Change]
+    trimmed: int
+    batches: list[int]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    newest = {LAMP: 0, NEIGHBOUR: 0}
+    now = datetime(2030, 1, 15, tzinfo=UTC)
+    changes = []
+    for _ in range(draw(st.integers(1, 60))):
+        entity = LAMP if draw(st.integers(0, 3)) else NEIGHBOUR
+        newest[entity] += 1
+        now += timedelta(microseconds=draw(st.sampled_from((0, 0, 1, 999, 1000, 1_000_000))))
+        made = change(entity, newest[entity], str(draw(st.integers(0, 9))).encode())
+        text = f"{now.isoformat(timespec='microseconds')[:-6]}Z"
+        changes.append(Change((made.events[0]._replace(timestamp=text),), made.snapshots))
+    moved = draw(st.integers(0, len(changes)))
+    trimmed = draw(st.integers(0, moved))
+    edges = sorted({moved, *draw(st.lists(st.integers(1, max(1, moved)), max_size=3))} - {0})
+    return History(changes, trimmed, [edge for edge in edges if edge <= moved])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    history=histories(),
+    first=st.integers(-70, 70),
+    last=st.none() | st.integers(-70, 70),
+    after=st.none() | st.integers(-5, 70),
+    before=st.none() | st.integers(-5, 70),
+    nudge=st.sampled_from((-1, 0, 1)),
+    digit=st.none() | st.integers(0, 9),
+    limit=st.integers(1, 45),
+    size=st.sampled_from((1, 40, MUCH)),
+    rows=st.integers(1, 30),
+)
+def test_a_trimmed_journal_and_its_lake_answer_as_the_whole_journal_does(
+    history: History,
+    first: int,
+    last: int | None,
+    after: int | None,
+    before: int | None,
+    nudge: int,
+    digit: int | None,
+    limit: int,
+    size: int,
+    rows: int,
+) -> None:
+    whole, trimmed = MemoryJournal(), MemoryJournal()
+    events = [one.events[0] for one in history.changes]
+
+    def instant(place: int | None) -> int | None:
+        """At an event, or a nanosecond beside it."""
+        if place is None:
+            return None
+        text = events[min(max(place, 0), len(events) - 1)].timestamp
+        return (int(datetime.fromisoformat(text).timestamp() * 1000) // 1000 * SECOND) + int(text[20:26]) * 1000 + nudge
+
+    asked = HistoryQuery(
+        LAMP, first, last, instant(after), instant(before), None if digit is None else f"eq(attributes/counter,{digit})"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder))
+        begin = 0
+        for edge in history.batches:
+            append_events(lake, list(enumerate(events[begin:edge], begin + 1)), rows)
+            begin = edge
+        for journal in (whole, trimmed):
+            journal.append(history.changes)
+        trim(trimmed, history.trimmed)
+        cold = Cold(lake)
+        assert read(Border(trimmed, cold, lake), asked, limit, size) == read(
+            Border(whole, cold, lake), asked, limit, size
+        )
