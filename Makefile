@@ -1,11 +1,10 @@
 # `make help` lists what there is. A fresh Debian or Ubuntu with git, make and Python 3.11 needs nothing else.
 .DEFAULT_GOAL := help
-.PHONY: demo test install unit check soak bench docs serve clean help constraints format sbom
+.PHONY: demo test test-busy install unit check soak coverage bench docs serve clean help constraints format sbom
 
 RUN := .venv/bin
-# Tests share the cores, module by module in their order: the long ones are not last.
-# One that hangs ends the run, and is named.
-SPREAD := -n auto --dist loadscope --no-loadscope-reorder --max-worker-restart 0
+# One worker more than there are cores; a module stays on one worker, and so does all of Spark.
+SPREAD := -n auto --dist loadgroup --max-worker-restart 2
 READY := .venv/ready
 
 demo: $(READY) ## the main job, shown: devices report, their past is replayed over three real brokers and read from the lake
@@ -13,9 +12,11 @@ demo: $(READY) ## the main job, shown: devices report, their past is replayed ov
 	@tools/spark --demo
 	@$(RUN)/python -m examples.demo
 
-test: install ## the whole suite, against real brokers
-	$(RUN)/pytest $(SPREAD) -m "not spark and not soak"
-	$(RUN)/pytest $(SPREAD) -m "spark and not soak"
+test: install ## everything a newcomer needs to trust it, against real brokers and Spark, in minutes
+	$(RUN)/pytest $(SPREAD) --ignore=tests/repo
+
+test-busy: install ## the same beside two processes that compute without end
+	@tools/test-busy
 
 install: $(READY) ## the environment and everything that tests and demo need
 	@tools/brokers
@@ -23,8 +24,8 @@ install: $(READY) ## the environment and everything that tests and demo need
 	@$(RUN)/python -m tools.spark_classes
 	@tools/streamr_client
 
-unit: $(READY) ## the tests that need neither broker nor Spark nor Node, in minutes
-	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak"
+unit: $(READY) ## the tests that need neither broker nor Spark nor Node
+	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak" tests/unit tests/contract
 
 check: $(READY) ## format, lint, types, spelling, architecture, generated pages, known weaknesses
 	$(RUN)/ruff format --check .
@@ -32,11 +33,11 @@ check: $(READY) ## format, lint, types, spelling, architecture, generated pages,
 	$(RUN)/mypy
 	$(RUN)/codespell
 	$(RUN)/python tools/docs.py --check
-	$(RUN)/pytest -q tests/repo/test_architecture.py tests/repo/test_files.py tests/repo/test_docs.py
+	$(RUN)/pytest -q -n auto tests/repo
 	$(RUN)/python tools/audit.py
 
-soak: install ## the long series of faults and kills
-	$(RUN)/pytest -m soak -o faulthandler_timeout=14400
+soak: install ## the long series, or one shard of them: make soak SHARD=kills-kafka
+	$(RUN)/python -m tests.soak $(SHARD)
 
 bench: install ## benchmarks, each figure beside that of the bare client
 	$(RUN)/python -m tests.bench

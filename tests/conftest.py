@@ -1,38 +1,135 @@
-"""Fixtures that all tests share, and what ends a test that hangs."""
+"""Fixtures that all tests share, how tests are spread over workers, and what ends a test that hangs."""
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
 
 import hypothesis
 import pytest
+from xdist.workermanage import WorkerController
 
+from tests.support.brokers import BrokerFailed
 from tests.support.brokers.kafka import Kafka
-from tests.support.brokers.mosquitto import Certificates, Mosquitto
+from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.brokers.shared import STARTS, BrokerServer, RemoteBrokers, SharedBrokers, Source
 from tests.support.clock import Clock
+from tests.support.dice import SEED, THOROUGH, examples
+from tests.support.watchdog import Watchdog
 
 # How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.register_profile("any machine", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("any machine")
 
-_words = pytest.StashKey[int]()
+SLOW = 10.0
+"""Seconds above which a test says why it takes them: `@pytest.mark.slow(reason="…")`."""
+
+OWN = {"own_mosquitto", "own_rabbitmq", "own_kafka"}
+LONGEST_FIRST = ("tests/lake/", "tests/service/", "tests/links/", "tests/contract/")
+
+_watchdog = pytest.StashKey[Watchdog]()
+_brokers = pytest.StashKey[Source]()
+_shared = pytest.StashKey[SharedBrokers]()
+_server = pytest.StashKey[BrokerServer]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "hang_seconds", "seconds that a test may take before the run shows all stacks and ends", default="180"
+    )
+
+
+def pytest_report_header() -> str:
+    return f"seed: {SEED} (the same again: SEED={SEED}), {'all' if THOROUGH else 'a fifth of the'} random examples"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: much of the time a test waits for a broker or a service."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # The words of a test are caught while it runs; where it hangs is said where they are not.
-    config.stash[_words] = os.dup(sys.__stderr__.fileno()) if sys.__stderr__ else 2
+    # Output of a test is captured while it runs; the stacks of one that hangs are written where nothing is captured.
+    output = os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w")
+    config.stash[_watchdog] = Watchdog(output)
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = SEED
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        number = int(worker["workerid"].removeprefix("gw"))
+        config.stash[_brokers] = RemoteBrokers(worker["brokers_address"], worker["brokers_key"], number)
+        return
+    config.stash[_shared] = config.stash[_brokers] = SharedBrokers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell a worker where the brokers are."""
+    stash = node.config.stash
+    if _server not in stash:
+        stash[_server] = BrokerServer(stash[_shared])
+    node.workerinput.update(brokers_address=stash[_server].address, brokers_key=stash[_server].key)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _server in config.stash:
+        config.stash[_server].close()
+    if _shared in config.stash:
+        config.stash[_shared].close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a module on one worker, all of Spark too, and each private broker; begin with what takes longest."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=_rank)
+
+
+def _group(item: pytest.Item) -> str:
+    if item.get_closest_marker("spark") is not None:
+        return "spark"
+    if own := OWN & set(getattr(item, "fixturenames", ())):
+        return min(own)
+    return item.nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.get_closest_marker("spark") is not None:
+        return -1
+    for rank, folder in enumerate(LONGEST_FIRST):
+        if item.nodeid.startswith(folder):
+            return rank
+    return len(LONGEST_FIRST)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Brokers start while the first tests run."""
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if needed := used & STARTS.keys():
+        session.config.stash[_brokers].prepare(sorted(needed))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """A test has `faulthandler_timeout` seconds. pytest forgets them where one fails; what is left behind may hang too."""
-    if seconds := float(item.config.getini("faulthandler_timeout")):
-        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_words])
-    return (yield)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    watchdog = item.config.stash[_watchdog]
+    watchdog.watch(item.nodeid, float(item.config.getini("hang_seconds")))
+    try:
+        return (yield)
+    finally:
+        watchdog.rest()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that took long and do not say why."""
+    reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
+    slow = [each for each in reports if each.when == "call" and each.duration > SLOW and "slow" not in each.keywords]
+    for report in sorted(slow, key=lambda each: -each.duration):
+        terminalreporter.write_line(f"above {SLOW:g} s without a reason: {report.duration:.1f} s {report.nodeid}")
 
 
 @pytest.fixture
@@ -40,28 +137,83 @@ def clock() -> Clock:
     return Clock()
 
 
+Wanted = TypeVar("Wanted", Mosquitto, RabbitMQ, Kafka)
+
+
+def _get(config: pytest.Config, name: str, kind: type[Wanted]) -> Wanted:
+    try:
+        broker = config.stash[_brokers].get(name)
+    except BrokerFailed as error:
+        pytest.fail(str(error), pytrace=False)
+    assert isinstance(broker, kind)
+    return broker
+
+
 @pytest.fixture(scope="session")
-def mosquitto() -> Iterator[Mosquitto]:
+def mosquitto(pytestconfig: pytest.Config) -> Mosquitto:
     """One broker for all tests that neither stop it nor need a special configuration. Use topics of your own."""
-    with Mosquitto.start() as broker:
-        yield broker
+    return _get(pytestconfig, "mosquitto", Mosquitto)
 
 
 @pytest.fixture(scope="session")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+def rabbitmq(pytestconfig: pytest.Config) -> RabbitMQ:
     """One broker for all tests that neither stop it nor need a special configuration. Use queues of your own.
 
-    Besides `/` it has the virtual host `fleet`, and besides its own a user `stranger` who may come in and do nothing.
+    Besides `/` it has the virtual host `fleet`, and besides its own a user `stranger` without permissions.
     Its certificate is for `localhost`.
     """
-    certificates = Certificates.make(tmp_path_factory.mktemp("rabbitmq"), "localhost")
-    with RabbitMQ.start(users={"stranger": "known"}, vhosts=["fleet"], tls=certificates) as broker:
-        yield broker
+    return _get(pytestconfig, "rabbitmq", RabbitMQ)
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def kafka(pytestconfig: pytest.Config) -> Kafka:
     """One broker for all tests that do not stop it, with users and TLS. Use topics and groups of your own."""
-    certificates = Certificates.make(tmp_path_factory.mktemp("kafka"))
-    with Kafka.start(users={"ada": "secret"}, tls=certificates) as broker:
+    return _get(pytestconfig, "kafka", Kafka)
+
+
+def _own(start: Callable[[], Wanted]) -> Iterator[Wanted]:
+    try:
+        broker = start()
+    except BrokerFailed as error:
+        pytest.fail(f"needs a broker that could not be started: {str(error).splitlines()[0]}", pytrace=False)
+    with broker:
         yield broker
+
+
+def _running(broker: Wanted) -> Wanted:
+    if not broker.is_running():
+        broker.start_again()
+    return broker
+
+
+@pytest.fixture(scope="session")
+def _own_mosquitto() -> Iterator[Mosquitto]:
+    yield from _own(Mosquitto.start)
+
+
+@pytest.fixture(scope="session")
+def _own_rabbitmq() -> Iterator[RabbitMQ]:
+    yield from _own(RabbitMQ.start)
+
+
+@pytest.fixture(scope="session")
+def _own_kafka() -> Iterator[Kafka]:
+    yield from _own(Kafka.start)
+
+
+@pytest.fixture
+def own_mosquitto(_own_mosquitto: Mosquitto) -> Mosquitto:
+    """A broker that the test may stop, kill and start again; it runs when the test begins."""
+    return _running(_own_mosquitto)
+
+
+@pytest.fixture
+def own_rabbitmq(_own_rabbitmq: RabbitMQ) -> RabbitMQ:
+    """A broker that the test may stop, kill and start again; it runs when the test begins."""
+    return _running(_own_rabbitmq)
+
+
+@pytest.fixture
+def own_kafka(_own_kafka: Kafka) -> Kafka:
+    """A broker that the test may stop, kill and start again; it runs when the test begins."""
+    return _running(_own_kafka)

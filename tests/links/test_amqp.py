@@ -348,25 +348,6 @@ class TestAmqp091(BrokerBehaviour):
         await wait_until(lambda: len(world.heard()) >= 20)
         assert [envelope.payload for envelope in world.heard()] == numbered(20)
 
-    async def test_a_message_that_is_larger_than_the_broker_takes_fails_alone(self, world: AmqpWorld) -> None:
-        """RabbitMQ's bound holds for channels that are opened after it was set."""
-        bound = "application:set_env(rabbit, max_message_size, {})."
-        await asyncio.to_thread(world.broker.tell, "eval", bound.format(20_000))
-        try:
-            link = await world.connect()
-            publishing = Publishing(link)
-            for size in (100, 19_000, 30_000, 100):
-                publishing.give(*outgoing(world.out, bytes(size)))
-            one, two, refused, four = await publishing.all_done()
-            assert (one, two, four) == (None, None, None)
-            assert isinstance(refused, PublishFailed)
-            assert refused.fault.status == 413
-            assert "message size" in str(refused)
-            assert not link.lost.done()
-            await link.close()
-        finally:
-            await asyncio.to_thread(world.broker.tell, "eval", bound.format(134_217_728))
-
     async def test_publishing_works_once_the_exchange_is_there(self, world: AmqpWorld, link: AmqpLink) -> None:
         name = f"later-{uuid4().hex}"
         publishing = Publishing(link)
@@ -511,13 +492,31 @@ class TestAmqp091(BrokerBehaviour):
 
 @pytest.mark.broker("rabbitmq")
 class TestFaultsOfTheBroker:
-    """On a broker of their own, since everybody would notice."""
+    """On a broker of their own, since other tests would notice."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def broker(cls) -> Any:
-        with RabbitMQ.start() as broker:
-            yield broker
+    @pytest.fixture
+    def broker(self, own_rabbitmq: RabbitMQ) -> RabbitMQ:
+        return own_rabbitmq
+
+    async def test_a_message_that_is_larger_than_the_broker_takes_fails_alone(self, broker: RabbitMQ) -> None:
+        """RabbitMQ's bound holds for channels that are opened after it was set."""
+        bound = "application:set_env(rabbit, max_message_size, {})."
+        await asyncio.to_thread(broker.tell, "eval", bound.format(20_000))
+        try:
+            async with AmqpWorld.at(broker) as world:
+                link = await world.connect()
+                publishing = Publishing(link)
+                for size in (100, 19_000, 30_000, 100):
+                    publishing.give(*outgoing(world.out, bytes(size)))
+                one, two, refused, four = await publishing.all_done()
+                assert (one, two, four) == (None, None, None)
+                assert isinstance(refused, PublishFailed)
+                assert refused.fault.status == 413
+                assert "message size" in str(refused)
+                assert not link.lost.done()
+                await link.close()
+        finally:
+            await asyncio.to_thread(broker.tell, "eval", bound.format(134_217_728))
 
     async def test_a_killed_broker_delivers_again_what_was_unsettled_and_keeps_what_it_confirmed(
         self, broker: RabbitMQ

@@ -386,32 +386,35 @@ class TestKafka(BrokerBehaviour):
         assert not link.lost.done()
         await link.close()
 
-    async def test_a_broker_that_was_killed_delivers_what_was_unsettled(self, world: KafkaWorld) -> None:
-        with Kafka.start() as own:
-            own.create("in", "out")
-            world.document["uri"] = own.uri()
-            world.document["specificConfig"] = {"bootstrapServers": own.bootstrap}
-            world.sources(["in"])
-            first = await world.connect()
-            with Onlooker(own.bootstrap, "out") as other:
-                await asyncio.to_thread(other.send, "in", numbered(3))
-                await Taker(first).take(3)
-                own.kill()
-                error = await lost(first)
-                assert (error.retry, error.detail) == (True, Detail.REFUSED)
-                await first.close()
-                with pytest.raises(NotConnected, match="connection refused"):
-                    await world.connect()
-                await asyncio.to_thread(own.start_again)
-                second = await world.connect()
-                again = await Taker(second).take(3)
-                assert [each.envelope.payload for each in again] == numbered(3)
-                assert all(each.redelivered for each in again)
-                publishing = Publishing(second)
-                publishing.give(Outgoing("out", Envelope(b"back")))
-                assert await publishing.all_done() == [None]
-                await wait_until(lambda: other.heard)
-                await second.close()
+    async def test_a_broker_that_was_killed_delivers_what_was_unsettled(
+        self, world: KafkaWorld, own_kafka: Kafka
+    ) -> None:
+        own = own_kafka
+        source, out = f"{world.name}.own-in", f"{world.name}.own-out"
+        await asyncio.to_thread(own.create, source, out)
+        world.document["uri"] = own.uri()
+        world.document["specificConfig"] = {"bootstrapServers": own.bootstrap}
+        world.sources([source])
+        first = await world.connect()
+        with Onlooker(own.bootstrap, out) as other:
+            await asyncio.to_thread(other.send, source, numbered(3))
+            await Taker(first).take(3)
+            own.kill()
+            error = await lost(first)
+            assert (error.retry, error.detail) == (True, Detail.REFUSED)
+            await first.close()
+            with pytest.raises(NotConnected, match="connection refused"):
+                await world.connect()
+            await asyncio.to_thread(own.start_again)
+            second = await world.connect()
+            again = await Taker(second).take(3)
+            assert [each.envelope.payload for each in again] == numbered(3)
+            assert all(each.redelivered for each in again)
+            publishing = Publishing(second)
+            publishing.give(Outgoing(out, Envelope(b"back")))
+            assert await publishing.all_done() == [None]
+            await wait_until(lambda: other.heard)
+            await second.close()
 
     async def test_a_missing_topic_is_named_and_found_when_it_appears(self, world: KafkaWorld, kafka: Kafka) -> None:
         topic = f"{world.name}.later"

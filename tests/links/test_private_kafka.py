@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,15 +16,9 @@ from tests.support.wait import wait_until, wait_until_sync
 pytestmark = pytest.mark.broker("kafka")
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[Kafka]:
-    with Kafka.start() as broker:
-        yield broker
-
-
 @pytest.mark.parametrize("end", [Kafka.stop, Kafka.kill])
-def test_records_outlive_the_broker(own: Kafka, end: Callable[[Kafka], None]) -> None:
-    topic = end.__name__
+def test_records_outlive_the_broker(own_kafka: Kafka, end: Callable[[Kafka], None]) -> None:
+    own, topic = own_kafka, f"kept-through-{end.__name__}"
     own.create(topic)
     with Onlooker(own.bootstrap, topic) as other:
         other.send(topic, [b"kept"])

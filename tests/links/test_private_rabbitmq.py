@@ -14,20 +14,22 @@ from tests.support.clients.bare_amqp import AmqpBystander
 pytestmark = pytest.mark.broker("rabbitmq")
 
 
-async def test_a_broker_that_was_stopped_or_killed_starts_again_at_its_port_with_its_messages() -> None:
-    with await asyncio.to_thread(RabbitMQ.start) as broker:
-        port = broker.port
-        async with AmqpBystander(broker.uri()) as bystander:
-            await bystander.queue("kept")
-            await bystander.send("kept", [b"1", b"2"])
-        for end in (broker.stop, broker.kill):
-            await asyncio.to_thread(end)
-            assert not is_listening(broker.host, port)
-            assert "stopped" in repr(broker)
-            await asyncio.to_thread(broker.start_again)
-            assert (broker.port, is_listening(broker.host, port)) == (port, True)
-        async with AmqpBystander(broker.uri()) as bystander:
-            assert (await bystander.queue("kept")).declaration_result.message_count == 2
+@pytest.mark.slow(reason="RabbitMQ is started twice")
+async def test_a_broker_that_was_stopped_or_killed_starts_again_at_its_port_with_its_messages(
+    own_rabbitmq: RabbitMQ,
+) -> None:
+    broker, port = own_rabbitmq, own_rabbitmq.port
+    async with AmqpBystander(broker.uri()) as bystander:
+        await bystander.queue("kept")
+        await bystander.send("kept", [b"1", b"2"])
+    for end in (broker.stop, broker.kill):
+        await asyncio.to_thread(end)
+        assert not is_listening(broker.host, port)
+        assert "stopped" in repr(broker)
+        await asyncio.to_thread(broker.start_again)
+        assert (broker.port, is_listening(broker.host, port)) == (port, True)
+    async with AmqpBystander(broker.uri()) as bystander:
+        assert (await bystander.queue("kept")).declaration_result.message_count == 2
 
 
 def test_what_the_broker_is_told_and_does_not_understand_is_an_error(rabbitmq: RabbitMQ) -> None:

@@ -1,4 +1,4 @@
-"""A test that hangs ends: it is said where it stands, and it has failed."""
+"""A test that hangs ends the run, and shows where each of its threads and child processes is."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 
 from tests.support.paths import ROOT
 
-ENDS_WITHIN = 60.0
+ENDS_WITHIN = 120.0
 
 HANGS = """
+import subprocess
+import sys
 import threading
 import pytest
 
 @pytest.fixture
-def brief(request):
+def resource(request):
     yield
     if "teardown" in request.node.name:
         threading.Event().wait()
@@ -25,21 +27,43 @@ def brief(request):
 def test_call():
     threading.Event().wait()
 
-def test_failed_teardown(brief):
+def test_failed_teardown(resource):
     assert False
 
-def test_passed_teardown(brief):
+def test_passed_teardown(resource):
     pass
+
+def test_child():
+    program = "import threading\\ndef wait_in_child():\\n    threading.Event().wait()\\nwait_in_child()"
+    subprocess.run([sys.executable, "-c", program])
 """
 
 
-@pytest.mark.parametrize("name", ["test_call", "test_failed_teardown", "test_passed_teardown"])
-def test_a_test_that_hangs_ends_and_it_is_said_where_it_stood(tmp_path: Path, name: str) -> None:
-    file = tmp_path / "test_it.py"
+def run_hanging(folder: Path, name: str, seconds: float) -> str:
+    """What the run of this test writes to standard error. It ends with 1."""
+    file = folder / "test_it.py"
     file.write_text(HANGS, encoding="utf-8")
-    options = ["-o", "faulthandler_timeout=0.2", "-o", "faulthandler_exit_on_timeout=true"]
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options, f"{file}::{name}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.conftest",
+        "-o",
+        f"hang_seconds={seconds}",
+        f"{file}::{name}",
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ENDS_WITHIN, check=False)
     assert ended.returncode == 1, ended.stdout
     assert "Timeout" in ended.stderr
     assert str(file) in ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.parametrize("name", ["test_call", "test_failed_teardown", "test_passed_teardown"])
+def test_a_test_that_hangs_ends_the_run_and_its_place_is_shown(tmp_path: Path, name: str) -> None:
+    run_hanging(tmp_path, name, 0.5)
+
+
+def test_the_stack_of_a_child_process_is_shown(tmp_path: Path) -> None:
+    assert "wait_in_child (" in run_hanging(tmp_path, "test_child", 4)

@@ -29,6 +29,10 @@ class BrokerFailed(RuntimeError):
     """The broker was started and did not get ready, or ended by itself; the message holds its last words."""
 
 
+class BrokerSilent(BrokerFailed):
+    """The broker runs and does not answer."""
+
+
 @functools.cache
 def docker_answers() -> bool:
     """Whether a Docker engine can be asked to run brokers."""

@@ -13,14 +13,16 @@ broker runs from the jars that `tools/kafka` has fetched.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclOperation,
@@ -33,7 +35,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from tests.support.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
+from tests.support.brokers import BrokerFailed, BrokerMissing, BrokerSilent, docker_answers, free_port, is_listening
 from tests.support.brokers.mosquitto import Certificates
 from tests.support.brokers.runners import Container, Process, Runner, started
 from tests.support.paths import ROOT
@@ -64,9 +66,11 @@ class Kafka:
     All are there, whether anybody uses them or not. Whoever does not log in may do everything; users too, but for what
     `deny` takes away."""
 
-    def __init__(self, folder: Path, users: Mapping[str, str], tls: Certificates | None) -> None:
+    def __init__(self, folder: Path, users: Mapping[str, str], tls: Certificates | None, proxies: int = 1) -> None:
         self._folder, self._users, self._tls = folder, users, tls
-        self.port, self.proxied_port, self.proxy_port, self.login_port = (free_port() for _ in range(4))
+        self.port, self.login_port = free_port(), free_port()
+        self._proxies = [(free_port(), free_port()) for _ in range(proxies)]
+        self.use_proxy(0)
         self.tls_port, self.tls_login_port, self.tls_own_port = (free_port() if tls else 0 for _ in range(3))
         self._controller_port = free_port()
         self._properties = folder / "server.properties"
@@ -77,13 +81,25 @@ class Kafka:
     def __repr__(self) -> str:
         return f"<Kafka at {self.host}:{self.port}, data in {self._folder}>"
 
+    def __getstate__(self) -> dict[str, object]:
+        """A copy makes an administrator's client of its own."""
+        return {**self.__dict__, "_admin": None}
+
+    def use_proxy(self, number: int) -> None:
+        """Which of the proxied listeners `proxied_port` and `proxy_port` are: each worker has one."""
+        self.proxied_port, self.proxy_port = self._proxies[number % len(self._proxies)]
+
     @classmethod
-    def start(cls, *, users: Mapping[str, str] | None = None, tls: Certificates | None = None) -> Kafka:
+    def start(
+        cls, *, users: Mapping[str, str] | None = None, tls: Certificates | None = None, proxies: int = 1
+    ) -> Kafka:
         """A broker that is ready. `users` (name → password) may log in with each of `MECHANISMS`.
+
+        `proxies` is how many listeners there are behind a proxy.
 
         Raises BrokerMissing where there is neither a Docker engine nor the jars, BrokerFailed where it will not start.
         """
-        return started(lambda: cls(Path(tempfile.mkdtemp(prefix="kafka-")), users or {}, tls), "in use")
+        return started(lambda: cls(Path(tempfile.mkdtemp(prefix="kafka-")), users or {}, tls, proxies), "in use")
 
     @property
     def bootstrap(self) -> str:
@@ -108,7 +124,7 @@ class Kafka:
                 f"exec {tools}/kafka-server-start.sh {self._properties}\n",
                 encoding="utf-8",
             )
-            ports = [self.port, self.proxied_port, self.login_port]
+            ports = [self.port, self.login_port, *(port for port, _ in self._proxies)]
             ports += [self.tls_port, self.tls_login_port, self.tls_own_port]
             runner: Runner = Container(IMAGE, f"bash {script}", self._folder, [port for port in ports if port])
             self._write_properties(runner.host, "")
@@ -117,8 +133,19 @@ class Kafka:
             raise BrokerMissing("Kafka", str(JARS))
         run = [java, *JAVA[1:], "-cp", f"{JARS}/*"]
         script = self._folder / "run.sh"
+        data, formatted = self._folder / "data", self._formatted_folder()
+        # Formatting takes a Java of its own: done once for the same users, then copied.
         script.write_text(
-            f"{_line(run)} kafka.tools.StorageTool {format_line} --ignore-formatted\n"
+            f"if [ ! -d {data} ]; then\n"
+            f"  if [ ! -d {formatted} ]; then\n"
+            f"    {_line(run)} kafka.tools.StorageTool {format_line}\n"
+            f"    mkdir -p {formatted.parent}\n"
+            f"    cp -r {data} {formatted}.$$\n"
+            f"    mv -T {formatted}.$$ {formatted} || rm -rf {formatted}.$$\n"
+            f"  else\n"
+            f"    cp -r {formatted} {data}\n"
+            f"  fi\n"
+            f"fi\n"
             f"exec {_line(run)} kafka.Kafka {self._properties}\n",
             encoding="utf-8",
         )
@@ -126,12 +153,20 @@ class Kafka:
         self._write_properties(runner.host, "127.0.0.1")
         return runner
 
+    def _formatted_folder(self) -> Path:
+        """Where storage with these users and passwords is kept."""
+        users = hashlib.sha256(repr(sorted(self._users.items())).encode()).hexdigest()[:16]
+        return JARS.parent / "kafka-formatted" / users
+
     def _write_properties(self, host: str, bind: str) -> None:
         # name → the port bound, the port said to clients, the protocol.
         listeners = {
             "PLAIN": (self.port, self.port, "PLAINTEXT"),
-            "PROXIED": (self.proxied_port, self.proxy_port, "PLAINTEXT"),
             "LOGIN": (self.login_port, self.login_port, "SASL_PLAINTEXT"),
+            **{
+                f"PROXIED{number}": (port, proxy_port, "PLAINTEXT")
+                for number, (port, proxy_port) in enumerate(self._proxies)
+            },
         }
         if self._tls is not None:
             listeners["TLS"] = (self.tls_port, self.tls_port, "SSL")
@@ -218,10 +253,19 @@ class Kafka:
         try:
             wait_until_sync(is_settled, READY_WITHIN)
         except TimedOut as error:
-            raise BrokerFailed(f"Kafka is not ready after {READY_WITHIN} s:\n{self.log()}") from error
+            raise BrokerSilent(f"Kafka is not ready after {READY_WITHIN} s:\n{self.log()}") from error
         if not self._runner.is_running():
             raise BrokerFailed(f"Kafka ended while it was starting:\n{self.log()}")
-        self.admin.list_topics(timeout=ANSWERS_WITHIN)
+        end = time.monotonic() + READY_WITHIN
+        while True:
+            try:
+                self.admin.list_topics(timeout=ANSWERS_WITHIN)
+                return
+            except KafkaException as error:
+                if time.monotonic() > end:
+                    raise BrokerSilent(
+                        f"Kafka does not answer after {READY_WITHIN} s: {error}\n{self.log()}"
+                    ) from error
 
     @property
     def admin(self) -> AdminClient:
@@ -273,6 +317,9 @@ class Kafka:
     def kill(self) -> None:
         """End the broker at once (SIGKILL)."""
         self._runner.end(gently=False)
+
+    def is_running(self) -> bool:
+        return self._runner.is_running()
 
     def log(self) -> str:
         """Everything the broker has said since it was first started."""

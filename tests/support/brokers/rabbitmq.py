@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from tests.support.brokers import BrokerFailed, BrokerMissing, docker_answers, free_port, is_listening
+from tests.support.brokers import BrokerFailed, BrokerMissing, BrokerSilent, docker_answers, free_port, is_listening
 from tests.support.brokers.mosquitto import Certificates
 from tests.support.brokers.runners import Container, Process, Runner, started
 from tests.support.wait import TimedOut, wait_until_sync
@@ -129,7 +129,7 @@ class RabbitMQ:
         try:
             wait_until_sync(self._is_settled, READY_WITHIN)
         except TimedOut as error:
-            raise BrokerFailed(f"RabbitMQ is not ready after {READY_WITHIN} s:\n{self.log()[-4000:]}") from error
+            raise BrokerSilent(f"RabbitMQ is not ready after {READY_WITHIN} s:\n{self.log()[-4000:]}") from error
         if not self._runner.is_running():
             raise BrokerFailed(f"RabbitMQ ended while it was starting:\n{self.log()[-4000:]}")
 
@@ -160,6 +160,9 @@ class RabbitMQ:
 
     def clear_alarm(self) -> None:
         self.tell("set_vm_memory_high_watermark", "0.4")
+
+    def is_running(self) -> bool:
+        return self._runner.is_running()
 
     def log(self) -> str:
         """Everything the broker has said since it was first started."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import psutil
 
-from tests.support.brokers import BrokerFailed
+from tests.support.brokers import BrokerFailed, BrokerSilent
 from tests.support.wait import wait_until_sync
 
 STOPPED_WITHIN = 30.0
@@ -30,14 +31,12 @@ class Startable(Protocol):
 
 Broker = TypeVar("Broker", bound=Startable)
 
-MOST_TRIES = 3
-
 
 def started(make: Callable[[], Broker], taken: str) -> Broker:
-    """A broker that is ready. Raises BrokerFailed where it will not start.
+    """A broker that is ready. One that does not answer, or whose port was taken meanwhile, is made again on other ports.
 
-    A port that was free a moment ago may be taken when the broker wants it: then another broker is made, with other ports.
-    `taken` is what the broker says of a port that is.
+    `taken` is what the broker says of a port that another program has. Raises BrokerFailed where the second one does not
+    start either (the third, for ports); the log of each that failed is on standard error.
     """
     tries = 0
     while True:
@@ -46,10 +45,16 @@ def started(make: Callable[[], Broker], taken: str) -> Broker:
             broker.start_again()
         except BrokerFailed as error:
             broker.close()
-            if tries == MOST_TRIES or taken not in str(error):
+            most = 3 if taken in str(error) else 2 if isinstance(error, BrokerSilent) else 1
+            if tries >= most:
                 raise
+            print(f"start {tries} failed, trying other ports: {error}", file=sys.stderr)
         else:
             return broker
+
+
+class BrokerShared(RuntimeError):
+    """The broker belongs to all tests: one that is stopped is `own_mosquitto`, `own_rabbitmq` or `own_kafka`."""
 
 
 class Runner(Protocol):
@@ -76,8 +81,18 @@ class Process:
         self._command, self._log = list(command), log
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_copy = False
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy in another process knows where the program is, and can neither start nor end it."""
+        return {**self.__dict__, "_process": None, "_is_copy": True}
+
+    def _check_owned(self) -> None:
+        if self._is_copy:
+            raise BrokerShared(f"{self._command[0]} is shared by all tests and cannot be started or stopped")
 
     def start(self) -> None:
+        self._check_owned()
         with self._log.open("ab") as log:
             # A session of its own: the program may be a script, and what is to be ended is all that it has started.
             self._process = subprocess.Popen(
@@ -90,6 +105,7 @@ class Process:
             )
 
     def end(self, *, gently: bool) -> None:
+        self._check_owned()
         if (process := self._process) is None:
             return
         if process.poll() is None:

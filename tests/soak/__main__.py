@@ -1,0 +1,79 @@
+"""The long series: `python -m tests.soak [SHARD …]` runs these shards, or all, and says what each took.
+
+`SEED=…` draws the same again; it is printed at the beginning of each shard.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from tests.support.dice import SEED
+from tests.support.paths import ROOT
+
+LONGEST_TEST = 4 * 3600
+"""Seconds after which a test of a long series hangs."""
+
+
+class Shard(NamedTuple):
+    """A part of the long series that can run alone."""
+
+    minutes: int
+    """What it takes on two cores."""
+    about: str
+    arguments: tuple[str, ...] = ()
+    """For pytest; by default the tests marked with the shard's name, one after the other."""
+
+
+SHARDS = {
+    "kills-mqtt": Shard(10, "service and Mosquitto killed under load"),
+    "kills-amqp": Shard(10, "service and RabbitMQ killed under load"),
+    "kills-kafka": Shard(10, "service and Kafka killed under load"),
+    "kills-streams": Shard(20, "writers and readers of streams through kills and cuts"),
+    "kills-operators": Shard(10, "connections changed, closed and opened under load; trimming and indexing killed"),
+    "brokers": Shard(10, "the whole service's cases on every broker"),
+    "demo": Shard(5, "the demo and the examples in all their forms"),
+    "public-clients": Shard(10, "Streamr's public clients"),
+    "properties": Shard(
+        60,
+        "all random examples of every property and oracle",
+        ("-m", "not broker and not spark and not node and not soak or soak(shard='properties')"),
+    ),
+    "api": Shard(10, "the HTTP API's description asked at random"),
+    "fuzzing": Shard(45, "fuzzing by coverage"),
+    "lake": Shard(20, "the pipeline's cases on a real Spark"),
+    "lake-processes": Shard(15, "pipelines as processes: clusters, backups, replays while the lake is written"),
+    "lake-kills": Shard(90, "driver, Java and service killed at every point of a batch"),
+}
+
+
+def run(name: str, shard: Shard) -> bool:
+    """Whether the shard passed."""
+    print(f"── {name}: {shard.about}; about {shard.minutes} min, seed {SEED}", flush=True)
+    arguments = shard.arguments or ("-m", f"soak(shard='{name}')", "-n", "0")
+    begun = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-o", f"hang_seconds={LONGEST_TEST}", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "THOROUGH": "1"},
+        check=False,
+    )
+    minutes = (time.monotonic() - begun) / 60
+    print(f"── {name}: {'passed' if ended.returncode == 0 else 'FAILED'} in {minutes:.1f} min", flush=True)
+    return ended.returncode == 0
+
+
+def main(names: list[str]) -> int:
+    if unknown := [name for name in names if name not in SHARDS]:
+        print(f"shard: found {', '.join(unknown)}, expected some of: {', '.join(SHARDS)}", file=sys.stderr)
+        return 2
+    failed = [name for name in names or SHARDS if not run(name, SHARDS[name])]
+    print(f"failed: {', '.join(failed)}" if failed else "all shards passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,147 @@
+"""Brokers that all workers of a test run share: started when first needed, ended with the run.
+
+The process that controls the run owns them. A worker connects to it, says which brokers its tests need, and is given
+copies that know where the broker is; a copy cannot be stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Protocol
+
+from tests.support.brokers import BrokerFailed, BrokerMissing
+from tests.support.brokers.kafka import Kafka
+from tests.support.brokers.mosquitto import Certificates, Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
+
+Broker = Mosquitto | RabbitMQ | Kafka
+
+
+def _mosquitto(_folder: Path) -> Mosquitto:
+    return Mosquitto.start()
+
+
+def _rabbitmq(folder: Path) -> RabbitMQ:
+    """It has the virtual host `fleet`, a user `stranger` without permissions, and a certificate for `localhost`."""
+    return RabbitMQ.start(users={"stranger": "known"}, vhosts=["fleet"], tls=Certificates.make(folder, "localhost"))
+
+
+def _kafka(folder: Path) -> Kafka:
+    return Kafka.start(users={"ada": "secret"}, tls=Certificates.make(folder), proxies=os.cpu_count() or 1)
+
+
+STARTS: Mapping[str, Callable[[Path], Broker]] = {"mosquitto": _mosquitto, "rabbitmq": _rabbitmq, "kafka": _kafka}
+
+
+class Source(Protocol):
+    """Where a worker gets brokers from."""
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Start these in the background."""
+
+    def get(self, name: str) -> Broker:
+        """A running broker. Raises BrokerFailed with one line."""
+
+
+class SharedBrokers:
+    """Owns the brokers: each is started at most once, by a thread of its own."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="shared-brokers-"))
+        self._lock = threading.Lock()
+        self._starts: dict[str, threading.Thread] = {}
+        self._brokers: dict[str, Broker] = {}
+        self._failures: dict[str, str] = {}
+
+    def prepare(self, names: Iterable[str]) -> None:
+        with self._lock:
+            for name in names:
+                if name not in self._starts:
+                    self._starts[name] = threading.Thread(target=self._start, args=(name,), daemon=True)
+                    self._starts[name].start()
+
+    def _start(self, name: str) -> None:
+        folder = self._folder / name
+        folder.mkdir()
+        try:
+            self._brokers[name] = STARTS[name](folder)
+        except (BrokerMissing, BrokerFailed, OSError) as error:
+            self._failures[name] = str(error).splitlines()[0]
+
+    def get(self, name: str) -> Broker:
+        self.prepare([name])
+        self._starts[name].join()
+        if name in self._failures:
+            raise BrokerFailed(f"needs {name}, which could not be started: {self._failures[name]}")
+        return self._brokers[name]
+
+    def close(self) -> None:
+        """End all of them."""
+        for start in self._starts.values():
+            start.join()
+        for broker in self._brokers.values():
+            broker.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class BrokerServer:
+    """Hands shared brokers to the workers, each over a connection of its own."""
+
+    def __init__(self, brokers: SharedBrokers) -> None:
+        self._brokers = brokers
+        self.key = os.urandom(16)
+        self._listener = Listener(family="AF_UNIX", authkey=self.key)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return str(self._listener.address)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        with connection, contextlib.suppress(EOFError, OSError):
+            while True:
+                wanted: str | list[str] = connection.recv()
+                if isinstance(wanted, list):
+                    self._brokers.prepare(wanted)
+                    continue
+                try:
+                    connection.send(self._brokers.get(wanted))
+                except BrokerFailed as error:
+                    connection.send(str(error))
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+class RemoteBrokers:
+    """The worker's side of `BrokerServer`."""
+
+    def __init__(self, address: str, key: bytes, worker: int) -> None:
+        self._connection, self._worker = Client(address, family="AF_UNIX", authkey=key), worker
+
+    def prepare(self, names: Iterable[str]) -> None:
+        self._connection.send(list(names))
+
+    def get(self, name: str) -> Broker:
+        self._connection.send(name)
+        got: Broker | str = self._connection.recv()
+        if isinstance(got, str):
+            raise BrokerFailed(got)
+        if isinstance(got, Kafka):
+            got.use_proxy(self._worker)
+        return got
