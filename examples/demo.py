@@ -201,13 +201,18 @@ def converse(story: Story) -> None:
             search_what_is_hot(story, planner)
     story.reported = time.monotonic()
     if story.found.carrying("mqtt-5") is not None:
-        topics = {"speaks": f"gateways/{story.run}/ask", "listens": f"gateways/{story.run}/answers"}
-        with MqttParty("gateway", mqtt, **topics, is_5=True, show=shown.WithoutTheMiddle()) as gateway:
+        with MqttParty(
+            "gateway",
+            mqtt,
+            speaks=f"gateways/{story.run}/ask",
+            listens=f"gateways/{story.run}/answers",
+            is_5=True,
+            show=shown.WithoutTheMiddle(),
+        ) as gateway:
             replay_what_was_hot(story, gateway)
     read_in_octets(story)
     name = story.devices[0]
-    topics = {"speaks": f"devices/{name}/up", "listens": f"devices/{name}/down"}
-    with MqttParty(name, mqtt, **topics, show=shown.show) as device:
+    with MqttParty(name, mqtt, speaks=f"devices/{name}/up", listens=f"devices/{name}/down", show=shown.show) as device:
         replay_what_was_missed(story, device)
 
 

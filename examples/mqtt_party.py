@@ -40,7 +40,7 @@ class MqttParty(Party):
         self._listening = threading.Event()
         protocol = MQTTProtocolVersion.MQTTv5 if is_5 else MQTTProtocolVersion.MQTTv311
         self._client = Client(CallbackAPIVersion.VERSION2, f"{name}-{secrets.token_hex(3)}", protocol=protocol)
-        self._client.on_connect = lambda *_: self._client.subscribe(listens, 1)
+        self._client.on_connect = self._on_connect
         self._client.on_subscribe = lambda *_: self._listening.set()
         self._client.on_message = self._on_message
         self._client.connect(broker.host, broker.port)
@@ -49,8 +49,11 @@ class MqttParty(Party):
             self.close()
             raise NoAnswer(f"{name}: the broker did not confirm the subscription to {listens}")
 
+    def _on_connect(self, *_: object) -> None:
+        self._client.subscribe(self.listens, 1)
+
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
-        self._heard(message.payload)
+        self._heard(bytes(message.payload))
 
     def _send(self, payload: bytes, correlation_id: str) -> None:
         properties = None

@@ -17,7 +17,8 @@ from urllib.parse import quote
 import aiormq
 import yaml
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from connectivity.brokers import load_broker
 from connectivity.files import load

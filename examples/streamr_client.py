@@ -127,7 +127,7 @@ class Client:
         self._heard: queue.Queue[Frame | None] = queue.Queue()
         name = f"streamr-{secrets.token_hex(4)}"
         self._mqtt = Mqtt(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5)
-        self._mqtt.on_connect = lambda *_: self._mqtt.subscribe(answers, 1)
+        self._mqtt.on_connect = self._on_connect
         self._mqtt.on_subscribe = lambda *_: self._heard.put(None)
         self._mqtt.on_message = self._on_message
         # Whoever is cut off leaves all the same.
@@ -193,6 +193,9 @@ class Client:
             if silence is not None:
                 raise silence from None
             return None
+
+    def _on_connect(self, *_: object) -> None:
+        self._mqtt.subscribe(self._answers, 1)
 
     def _on_message(self, _client: Mqtt, _userdata: Any, message: MQTTMessage) -> None:
         self._heard.put(json.loads(message.payload))

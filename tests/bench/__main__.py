@@ -230,6 +230,7 @@ async def _replay(journal: SqliteJournal, count: int) -> int:
     store = Store(journal)
 
     def open_feed(signal: Subscribe, _subjects: tuple[str, ...]) -> HistoryFeed:
+        assert isinstance(signal.query, HistoryQuery)
         return HistoryFeed.open(store, signal.query, datetime.now(UTC))
 
     streams = Streams(open_feed, Bounds(), time.monotonic)

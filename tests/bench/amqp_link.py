@@ -54,19 +54,19 @@ async def bare_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) ->
     """As many tasks as there may be unconfirmed messages; each waits for the confirm of its own."""
     connection = await aiormq.connect(broker.uri())
     channel = await connection.channel(publisher_confirms=True)
-    properties = {
-        "delivery_mode": 2,
-        "headers": dict(headers) or None,
-        "content_type": headers.get("content-type"),
-        "correlation_id": headers.get("correlation-id"),
-    }
+    assert isinstance(channel, aiormq.Channel)
     left = count
 
     async def work() -> None:
         nonlocal left
         while left > 0:
             left -= 1
-            fields = aiormq.spec.Basic.Properties(**properties)
+            fields = aiormq.spec.Basic.Properties(
+                delivery_mode=2,
+                headers=dict(headers) or None,
+                content_type=headers.get("content-type"),
+                correlation_id=headers.get("correlation-id"),
+            )
             await channel.basic_publish(PAYLOAD, routing_key="out", properties=fields, mandatory=True, wait=False)
 
     watch = Stopwatch()

@@ -30,6 +30,9 @@ def main(host: str, port: int, ask: str, answers: str, items: str) -> int:
     client.max_inflight_messages_set(1_000)
     page = b',"items":' + items.encode()
 
+    def on_connect(*_: object) -> None:
+        client.subscribe(ask, 1)
+
     def on_message(_client: Client, _userdata: object, message: MQTTMessage) -> None:
         heard = json.loads(message.payload)
         number = heard["headers"]["correlation-id"].encode()
@@ -42,7 +45,7 @@ def main(host: str, port: int, ask: str, answers: str, items: str) -> int:
 
     client.on_message, client.on_socket_open = on_message, answer_at_once
     client.on_subscribe = lambda *_: print("ready", flush=True)
-    client.on_connect = lambda *_: client.subscribe(ask, 1)
+    client.on_connect = on_connect
     client.connect(host, port)
     while not (select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 1)):
         for _ in range(200):

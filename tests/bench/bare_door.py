@@ -30,7 +30,7 @@ async def main(count: int, size: int) -> None:
         is_over.set()
 
     async with serve(send, "127.0.0.1", 0, compression=None) as server:
-        print(server.sockets[0].getsockname()[1], flush=True)
+        print(next(iter(server.sockets)).getsockname()[1], flush=True)
         await is_over.wait()
 
 

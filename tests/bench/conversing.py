@@ -40,6 +40,9 @@ def main(host: str, port: int, ask: str, answers: str, count: int, at_once: int)
     begun = ended = things = 0
     is_ready = False
 
+    def on_connect(*_: object) -> None:
+        client.subscribe(answers, 1)
+
     def on_message(_client: Client, _userdata: object, message: MQTTMessage) -> None:
         nonlocal begun, ended, things
         heard = json.loads(message.payload)
@@ -61,7 +64,7 @@ def main(host: str, port: int, ask: str, answers: str, count: int, at_once: int)
         is_ready = True
 
     client.on_message, client.on_subscribe, client.on_socket_open = on_message, on_subscribe, answer_at_once
-    client.on_connect = lambda *_: client.subscribe(answers, 1)
+    client.on_connect = on_connect
     client.connect(host, port)
     while not is_ready:
         client.loop(1)

@@ -35,6 +35,7 @@ from spark_store.pipeline.source import EVENTS_SCHEMA, Range, cut
 from spark_store.pipeline.stream import Stream, StreamOptions
 from spark_store.pipeline.transforms import event_rows, latest_rows
 from spark_store.session import SessionOptions, start_session
+from spark_store.tables import Lake
 from tests.bench.site import processor_seconds_of_all
 
 Spent = dict[str, list[float]]
@@ -129,7 +130,7 @@ def main(folder: Path, rounds: int) -> int:
     with Follower.open(folder / "journal.db") as follower:
         rows = follower.newest()
     spark = start_session(SessionOptions())
-    target, other = Target.of(spark, folder), Target(spark, jobs.Lake(folder / "prepared"), 2)
+    target, other = Target.of(spark, folder), Target(spark, Lake(folder / "prepared"), 2)
     spark.dataSource.register(Events)
     spent: Spent = {}
     for number in range(rounds + 1):

@@ -70,7 +70,7 @@ class Plant:
     def snapshot(self, entity: EntityId) -> Snapshot:
         return Snapshot(entity, 2_000_000, "", "", self._state, "acme.bench:policy")
 
-    def enforcer(self, _policy_id: str) -> Enforcer:
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer:
         return self._enforcer
 
     def now(self) -> datetime:

@@ -58,12 +58,15 @@ def main(
     latencies: list[float] = []
     bad: list[bytes] = []
 
+    def on_connect(*_: object) -> None:
+        client.subscribe(heard, 1)
+
     def on_message(_client: Client, _userdata: Any, message: MQTTMessage) -> None:
         answer = json.loads(message.payload)
         number = int(answer["headers"]["correlation-id"])
         latencies.append((time.perf_counter() - due[number]) * 1000)
         if answer.get("status", 200) >= 300:
-            bad.append(message.payload)
+            bad.append(bytes(message.payload))
         room.release()
         if len(latencies) == count:
             ended.set()
@@ -71,7 +74,7 @@ def main(
     client.on_message = on_message
     client.on_socket_open = answer_at_once
     client.on_subscribe = lambda *_: ready.set()
-    client.on_connect = lambda *_: client.subscribe(heard, 1)
+    client.on_connect = on_connect
     client.connect(host, port)
     client.loop_start()
     ready.wait(10)

@@ -38,7 +38,7 @@ from connectivity.streams import Bounds, Streams
 from connectivity.targets import TargetRoute
 from connectivity.twins.decide import Decider
 from mappings.envelope import Envelope
-from mappings.signals import Subscribe
+from mappings.signals import HistoryQuery, Subscribe
 from spark_store.journal import SqliteJournal
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
@@ -181,6 +181,7 @@ class Way:
         return self
 
     def _open_feed(self, signal: Subscribe, _subjects: tuple[str, ...]) -> HistoryFeed:
+        assert isinstance(signal.query, HistoryQuery)
         return HistoryFeed.open(self.store, signal.query, datetime.now(UTC))
 
     def _ended(self, _delivery: Delivery, _outcome: Outcome) -> None:

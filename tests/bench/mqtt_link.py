@@ -15,6 +15,7 @@ import time
 
 import paho.mqtt.client as paho
 import uvloop
+from paho.mqtt.enums import CallbackAPIVersion
 
 from connectivity.brokers import load_broker
 from connectivity.brokers.base import Link, Outgoing
@@ -81,7 +82,7 @@ async def publish(link: Link, count: int, address: str, headers: dict[str, str],
 
 
 def bare_publish(broker: Mosquitto, count: int, is_5: bool, topic: str) -> str:
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if is_5 else paho.MQTTv311)
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if is_5 else paho.MQTTv311)
     client.max_inflight_messages_set(WINDOW)
     room, up = threading.Semaphore(WINDOW), threading.Event()
     client.on_publish = lambda *_: room.release()

@@ -46,4 +46,5 @@ def main(uri: str, ask: str, answers: str, rate: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4], float(sys.argv[4])))
+    _, uri, ask, answers, rate = sys.argv
+    sys.exit(main(uri, ask, answers, float(rate)))

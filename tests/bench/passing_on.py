@@ -26,6 +26,9 @@ def main(host: str, port: int, source: str, target: str, count: int, size: int) 
     confirmed = 0
     is_ready = False
 
+    def on_connect(*_: object) -> None:
+        client.subscribe(source, 1)
+
     def on_message(_client: Client, _userdata: object, _message: MQTTMessage) -> None:
         client.publish(target, payload, 1)
 
@@ -39,7 +42,7 @@ def main(host: str, port: int, source: str, target: str, count: int, size: int) 
 
     client.on_message, client.on_publish, client.on_subscribe = on_message, on_publish, on_subscribe
     client.on_socket_open = answer_at_once
-    client.on_connect = lambda *_: client.subscribe(source, 1)
+    client.on_connect = on_connect
     client.connect(host, port)
     while not is_ready:
         client.loop(1)

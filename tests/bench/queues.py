@@ -45,7 +45,8 @@ def kafka(*topics: str) -> Iterator[KafkaPlace]:
 def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> float:
     """Messages a second of the bare client, at work in a process of its own, by its own clock."""
     address = place.uri.replace("tcp:", "amqp:") if isinstance(place, AmqpPlace) else place.bootstrap
-    return count / run("bare_queues", place.kind, what, address, count, size, *places)["seconds"]
+    seconds: float = run("bare_queues", place.kind, what, address, count, size, *places)["seconds"]
+    return count / seconds
 
 
 def subscribe(place: Place, demand: int, answers: str) -> float:
@@ -86,7 +87,7 @@ def _next(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callab
 def _drained(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callable[[float, float], bool]) -> Figure:
     """Commands wait when the service starts, in both runs as many."""
     fill(folder / "data" / "journal.db", THINGS, 3)
-    commands = [command(number, MESSAGE_BYTES) for number in range(COMMANDS)]
+    commands = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(COMMANDS)]
     ours, theirs, processor, size = [], [], 0.0, MESSAGE_BYTES
     for number in range(ROUNDS):
         place.send(f"ask-{number}", commands, f"ours-{number}")
@@ -149,7 +150,7 @@ def three_at_once(folder: Path) -> list[Figure]:
         site = {**connection(mosquitto, source("bench", SUBJECT)), "id": "mqtt"}
         documents = [site, queues.document(), topics.document()]
         service = stack.enter_context(serving(folder, *documents))
-        asks = {
+        asks: dict[str, Callable[[str], object]] = {
             "mqtt": lambda _: _replay_to(mosquitto),
             "amqp": lambda name: subscribe(queues, 1_000_000, name),
             "kafka": lambda name: subscribe(topics, 1_000_000, name),

@@ -17,12 +17,13 @@ from mappings.reactive_streams_io.limits import UNBOUNDED
 from tests.bench.report import Figure
 from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.streamr import PATIENT
+from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import connection, source
 from tests.support.in_process.reactive_streams_io import H, Quay, octets, subscribe
 from tests.support.in_process.service import pause, until
-from tests.support.service_process import ServiceProcess, free_port
+from tests.support.service_process import ServiceProcess
 
 GOAL = 500_000
 TURNS = 3

@@ -22,10 +22,11 @@ from spark_store.records import Change, Snapshot
 from spark_store.replay import fold
 from tests.bench.report import Figure
 from tests.bench.site import STAMP, SUBJECT, fill, processor_seconds, run, serving, sink, thing
+from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import EVERYTHING, client, connection, source
-from tests.support.service_process import ServiceProcess, free_port
+from tests.support.service_process import ServiceProcess
 
 STREAM = "tank"
 POLICY = EntityId(EntityType.POLICY, "acme.bench", "tanks")

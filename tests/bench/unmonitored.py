@@ -7,5 +7,5 @@ from connectivity.cli.console import main
 from tests.bench.monitoring import SilentMonitor
 
 if __name__ == "__main__":
-    service.Monitor = SilentMonitor  # type: ignore[misc]
+    setattr(service, "Monitor", SilentMonitor)  # noqa: B010 - a name of another module is replaced
     main()

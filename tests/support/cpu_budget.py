@@ -14,6 +14,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _AVERAGE = 0.0004
 """Seconds of a processor of average speed for `_work`."""
@@ -45,6 +46,6 @@ def _work() -> float:
     """Seconds of this processor for something that never changes."""
     begun = time.thread_time()
     for _ in range(2):
-        made = [{"a": [number, str(number)]} for number in range(1000)]
-        sum(len(it["a"][1]) for it in made)  # type: ignore[arg-type]
+        made: list[dict[str, list[Any]]] = [{"a": [number, str(number)]} for number in range(1000)]
+        sum(len(it["a"][1]) for it in made)
     return time.thread_time() - begun

@@ -20,10 +20,10 @@ class Fragile(sqlite3.Connection):
     def arm(cls, number: int, late: bool = False) -> None:
         cls.failing, cls.late, cls.count = number, late, 0
 
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         return self._carry_out(super().execute, sql, *parameters)
 
-    def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
+    def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         return self._carry_out(super().executemany, sql, *parameters)
 
     def _carry_out(self, operation: Any, sql: str, *parameters: Any) -> sqlite3.Cursor:

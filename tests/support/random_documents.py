@@ -195,7 +195,7 @@ USABLE = (*(base_document(name) for name in ("amqp_091", "kafka")), _MQTT, _MQTT
 @st.composite
 def nearly_usable(draw: st.DrawFn) -> dict[str, Any]:
     """A document that can be used, with one to three members anywhere in it set to something else."""
-    document = copy.deepcopy(draw(st.sampled_from(USABLE)))
+    document: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(USABLE)))
     for _ in range(draw(st.integers(1, 3))):
         _change(draw, document, SCHEMA)
     return document

@@ -124,6 +124,7 @@ class AmqpClient(Party):
 
     async def _counted(self, queue: str) -> tuple[int, int]:
         exchange = await asyncio.shield(self._exchange)
+        assert isinstance(exchange, aio_pika.Exchange)
         found = (await exchange.channel.declare_queue(queue, passive=True)).declaration_result
         return found.message_count or 0, found.consumer_count or 0
 

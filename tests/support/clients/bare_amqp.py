@@ -12,6 +12,7 @@ import aio_pika
 import aiormq
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractQueue
 from aiormq.abc import ChannelFrame
+from pamqp.base import Frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
@@ -77,8 +78,9 @@ class AmqpBystander:
         """Send without a message id, which the library would otherwise make up."""
         channel = (await self.channel.get_underlay_channel()).connection
         bare = await channel.channel(publisher_confirms=False)
+        assert isinstance(bare, aiormq.Channel)
         header = aiormq.spec.Basic.Properties(**properties)
-        frames = [
+        frames: list[Frame | ContentHeader | ContentBody] = [
             aiormq.spec.Basic.Publish(exchange="", routing_key=queue),
             ContentHeader(properties=header, body_size=len(payload)),
             ContentBody(payload),

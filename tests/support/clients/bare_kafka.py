@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from mappings.envelope import Envelope
 
 DEADLINE = 20.0
+
+
+def text_headers(message: Message) -> dict[str, str]:
+    """The headers of a record whose values are text."""
+    return {name: value.decode() for name, value in cast(list[tuple[str, bytes]], message.headers() or [])}
 
 
 class Onlooker:
@@ -58,7 +63,7 @@ class Onlooker:
             for message in self._consumer.consume(500, 0.05):
                 if message.error() is None:
                     self.messages.append(message)
-                    headers = {name: value.decode() for name, value in message.headers() or []}
+                    headers = text_headers(message)
                     self.heard.append(Envelope(message.value() or b"", headers))
 
     def __enter__(self) -> Self:

@@ -8,7 +8,9 @@ from types import TracebackType
 from typing import Self
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from mappings.envelope import Envelope
 
@@ -25,7 +27,7 @@ class Bystander:
         self._is_5 = is_5
         self._room = threading.Semaphore(WINDOW)
         self._subscribed = threading.Event()
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if is_5 else paho.MQTTv311)
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5 if is_5 else paho.MQTTv311)
         self._client.max_inflight_messages_set(0)
         self._client.on_connect = lambda client, *_: client.subscribe(topic, qos)
         self._client.on_subscribe = lambda *_: self._subscribed.set()
@@ -67,9 +69,9 @@ class Bystander:
         self.heard.append(Envelope(bytes(message.payload), headers))
 
 
-def properties_of(headers: Mapping[str, str]) -> paho.Properties:
+def properties_of(headers: Mapping[str, str]) -> Properties:
     """Headers as MQTT 5 properties, made by the library alone."""
-    properties = paho.Properties(PacketTypes.PUBLISH)
+    properties = Properties(PacketTypes.PUBLISH)
     for name, value in headers.items():
         match name:
             case "correlation-id":
@@ -85,7 +87,7 @@ def properties_of(headers: Mapping[str, str]) -> paho.Properties:
     return properties
 
 
-def headers_of(properties: paho.Properties) -> dict[str, str]:
+def headers_of(properties: Properties) -> dict[str, str]:
     """MQTT 5 properties as headers, read by the library alone."""
     headers = dict(getattr(properties, "UserProperty", []))
     if hasattr(properties, "CorrelationData"):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.support.clients.bare_kafka import text_headers
 from tests.support.clients.mqtt import PATIENCE, Party
 
 Headers = Sequence[tuple[str, str | bytes | None]]
@@ -53,7 +54,7 @@ class KafkaClient(Party):
     ) -> None:
         """`headers` instead of the one that asks for answers; None for a document is a tombstone."""
         payload = document if isinstance(document, bytes | None) else json.dumps(document).encode()
-        given = [("reply-to", self.answers)] if headers is None else list(headers)
+        given: list[tuple[str, str | bytes | None]] = [("reply-to", self.answers)] if headers is None else list(headers)
         self._producer.produce(to or self.ask, payload, key or _entity_of(document), headers=given)
         if wait:
             assert self._producer.flush(PATIENCE) == 0
@@ -69,7 +70,7 @@ class KafkaClient(Party):
         while not self._is_over:
             for message in self._consumer.consume(100, 0.02):
                 if message.error() is None:
-                    self.headers.append({name: value.decode() for name, value in message.headers() or []})
+                    self.headers.append(text_headers(message))
                     self.received.put(self.read(message.value() or b"null"))
 
     def close(self) -> None:

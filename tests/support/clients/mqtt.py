@@ -16,8 +16,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTv5, MQTTv311
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTv5, MQTTv311, SocketLike
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -25,8 +25,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 PATIENCE = 10.0
 
 
-def answer_at_once(_client: Client, _userdata: Any, link: socket.socket) -> None:
+def answer_at_once(_client: Client, _userdata: Any, link: SocketLike) -> None:
     """Small packets leave at once: otherwise they wait up to 40 ms for the other side's acknowledgement."""
+    assert isinstance(link, socket.socket)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -34,11 +35,11 @@ class Party(ABC):
     """One who sends commands over some broker and waits for what comes back. `received` grows by itself."""
 
     answers: str
-    read: Callable[[bytes], Any] = staticmethod(json.loads)
-    """What is made of an answer."""
 
     def __init__(self) -> None:
         self.received: queue.Queue[Any] = queue.Queue()
+        self.read: Callable[[bytes], Any] = json.loads
+        """Decodes a payload for `received`."""
 
     @abstractmethod
     def send(self, document: Any, *, wait: bool = True) -> None:
@@ -66,7 +67,7 @@ class Party(ABC):
         self.send({**document, **envelope}, wait=wait)
         return str(correlation)
 
-    def next(self, patience: float = PATIENCE) -> dict[str, Any]:
+    def next(self, patience: float = PATIENCE) -> Any:
         """The next answer. Raises AssertionError when none comes in time."""
         try:
             return self.received.get(timeout=patience)
@@ -78,7 +79,7 @@ class Party(ABC):
         correlation = self.command(*arguments, **options)
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            answer = self.next()
+            answer: dict[str, Any] = self.next()
             if answer["headers"].get("correlation-id") == correlation:
                 return answer
         raise AssertionError(f"no answer to {correlation}")
@@ -115,7 +116,7 @@ class MqttClient(Party):
         *,
         ask: str,
         answers: str,
-        version: int = MQTTv311,
+        version: MQTTProtocolVersion = MQTTv311,
         keeps_session: bool = False,
         **login: str,
     ) -> None:
@@ -132,7 +133,7 @@ class MqttClient(Party):
             clean_session=None if version == MQTTv5 else not keeps_session,
             protocol=version,
         )
-        self._client.reconnect_delay_set(0.1, 1)
+        self._client.reconnect_delay_set(0.1, 1)  # type: ignore[arg-type] # seconds; a fraction is as good
         if login:
             self._client.username_pw_set(login["username"], login["password"])
         self._client.on_connect = self._on_connect
@@ -151,7 +152,7 @@ class MqttClient(Party):
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         self.messages.append(message)
-        self.received.put(self.read(message.payload))
+        self.received.put(self.read(bytes(message.payload)))
 
     def send(self, document: Any, *, qos: int = 1, wait: bool = True, **properties: Any) -> None:
         """Publish a JSON document, or bytes as they are."""

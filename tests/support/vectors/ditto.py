@@ -51,18 +51,19 @@ FOLDER = VECTORS / "ditto"
 
 
 def load(name: str) -> list[dict[str, Any]]:
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return rows
 
 
 def about(row: dict[str, Any]) -> str:
-    return row["about"].replace(" ", "_")
+    return str(row["about"]).replace(" ", "_")
 
 
 def payload(row: dict[str, Any]) -> bytes:
     if "hex" in row:
         return bytes.fromhex(row["hex"])
     if "text" in row:
-        return row["text"].encode()
+        return str(row["text"]).encode()
     return json.dumps(row["message"], ensure_ascii=False).encode()
 
 
