@@ -81,13 +81,13 @@ class Mqtt5(Mqtt311):
         return Publication(encode_topic(topic), message.envelope.payload, qos, retain, properties)
 
     def connect_properties(self, receive_maximum: int) -> Properties | None:
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = SESSION_EXPIRY
         properties.ReceiveMaximum = receive_maximum
         return properties
 
     def subscribe_properties(self, number: int) -> Properties | None:
-        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+        properties = Properties(PacketTypes.SUBSCRIBE)
         properties.SubscriptionIdentifier = number
         return properties
 
