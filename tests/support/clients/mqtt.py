@@ -14,13 +14,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTv5, MQTTv311, SocketLike
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTv5, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import SocketLike
 
 PATIENCE = 10.0
 
