@@ -39,6 +39,13 @@ check: $(READY) ## format, lint, types, spelling, architecture, generated pages,
 soak: install ## the long series, or one shard of them: make soak SHARD=kills-kafka
 	$(RUN)/python -m tests.soak $(SHARD)
 
+coverage: install ## which lines and branches `make test` executes, also in the processes it starts, for each package
+	@$(RUN)/coverage erase
+	$(RUN)/coverage run -m pytest $(SPREAD) --ignore=tests/repo $(TESTS)
+	@$(RUN)/coverage combine -q
+	@$(RUN)/coverage json -q -o .run/coverage.json
+	@$(RUN)/python tools/coverage.py .run/coverage.json
+
 bench: install ## benchmarks, each figure beside that of the bare client
 	$(RUN)/python -m tests.bench
 

@@ -32,7 +32,7 @@ from connectivity.monitor import Figure
 from connectivity.settings import PREFIX, Settings, SparkMode
 from spark_store.errors import StoreError
 from spark_store.follower import Follower
-from spark_store.lag import Lag, measure, read_status
+from spark_store.lag import Lag, measure
 from spark_store.tables import Lake
 from spark_store.watermark import UPKEEP, Watermark, read_watermark
 
@@ -171,6 +171,9 @@ def preview(settings: Settings) -> list[dict[str, Any]]:
 
 def status(settings: Settings) -> dict[str, Any]:
     """How far the lake is; with `spark.mode: off` nothing lags. Raises NotReadable."""
+    # Loads pyarrow, which a service without a lake does without.
+    from spark_store.lake_status import read_status
+
     mode = settings.spark.mode
     try:
         found = read_status(Lake(settings.data_dir), datetime.now(UTC))

@@ -37,7 +37,7 @@ from spark_store.failure import Failure, note_failure
 from spark_store.faults import system_fault
 from spark_store.follower import expect_journal
 from spark_store.instants import as_text, now_text
-from spark_store.lag import read_status
+from spark_store.lake_status import read_status
 from spark_store.tables import EVENTS, TABLES, Lake
 from spark_store.watermark import Forgetting, Watermark
 

@@ -20,7 +20,7 @@ from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
 from spark_store import lake
 from spark_store.erasure import Erasure
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.lag import read_status
+from spark_store.lake_status import read_status
 from spark_store.pipeline import erasing, maintenance, moments, snapshots
 from spark_store.pipeline.erasing import ready
 from spark_store.pipeline.jobs import Target

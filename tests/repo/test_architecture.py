@@ -105,6 +105,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("spark_store.history", "spark_store.search", "spark_store.lake", "spark_store.memory"),
         ("spark_store.lake_check",),
         ("spark_store.lag",),
+        ("spark_store.lake_status",),
         ("spark_store.wide", "spark_store.selection", "spark_store.output"),
         ("spark_store.export", "spark_store.asof"),
         (

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from spark_store.failure import Failure, note_failure
 from spark_store.follower import Follower
-from spark_store.lag import Lag, measure, read_status
+from spark_store.lag import Lag, measure
+from spark_store.lake_status import read_status
 from spark_store.tables import EVENTS, LATEST
 from spark_store.watermark import Batch, Watermark, publish_watermark
 from tests.support.lake.pipeline_process import Site
