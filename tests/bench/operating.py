@@ -17,11 +17,13 @@ from tests.bench.modify import THINGS
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
 from tests.bench.targets import hearing, target
+from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.connection_documents import connection, source
 from tests.support.kill_series.connection_churn import CONNECTIONS
-from tests.support.kill_series.grounds import SUBJECT as GROUND_SUBJECT
-from tests.support.kill_series.grounds import Ground, KafkaGround, MosquittoGround, RabbitGround
+from tests.support.kill_series.trial_broker import SUBJECT as TRIAL_SUBJECT
+from tests.support.kill_series.trial_broker import AmqpTrialBroker, KafkaTrialBroker, MqttTrialBroker, TrialBroker
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -48,24 +50,28 @@ def closed(number: int) -> dict[str, Any]:
 def under_load(folder: Path) -> list[Figure]:
     """Reads, and changes of a connection that is closed, while three brokers bring a thousand commands a second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
-    grounds: list[Ground] = [MosquittoGround(), RabbitGround(), KafkaGround()]
+    trial_brokers: list[TrialBroker] = [
+        MqttTrialBroker(Mosquitto.start()),
+        AmqpTrialBroker(RabbitMQ.start()),
+        KafkaTrialBroker(Kafka.start()),
+    ]
     try:
-        return _under_load(folder, grounds)
+        return _under_load(folder, trial_brokers)
     finally:
-        for ground in grounds:
-            ground.close()
+        for trial_broker in trial_brokers:
+            trial_broker.broker.close()
 
 
-def _under_load(folder: Path, grounds: Sequence[Ground]) -> list[Figure]:
-    for ground in grounds:
-        ground.prepare("bench", "load")
-    documents = [ground.connection("bench", "load") for ground in grounds]
+def _under_load(folder: Path, trial_brokers: Sequence[TrialBroker]) -> list[Figure]:
+    for trial_broker in trial_brokers:
+        trial_broker.prepare("bench", "load")
+    documents = [trial_broker.connection("bench", "load") for trial_broker in trial_brokers]
     for document in documents:
         for each in document["sources"]:
-            each["authorizationContext"] = [SUBJECT, GROUND_SUBJECT]
+            each["authorizationContext"] = [SUBJECT, TRIAL_SUBJECT]
     with serving(folder, *documents) as service:
         idle = _latencies(service, [document["id"] for document in documents])
-        with _loaded(grounds) as rates:
+        with _loaded(trial_brokers) as rates:
             busy = _latencies(service, [document["id"] for document in documents])
         held = sum(rates)
     figures = []
@@ -85,13 +91,13 @@ def _under_load(folder: Path, grounds: Sequence[Ground]) -> list[Figure]:
 
 
 @contextmanager
-def _loaded(grounds: Sequence[Ground]) -> Iterator[list[float]]:
+def _loaded(trial_brokers: Sequence[TrialBroker]) -> Iterator[list[float]]:
     """A load over each broker; afterwards the rates that they held."""
     rates: list[float] = []
     loads = []
     try:
-        for ground in grounds:
-            command = [ground.uri, *ground.addresses("bench", "load"), str(RATE / len(grounds))]
+        for trial_broker in trial_brokers:
+            command = [trial_broker.uri, *trial_broker.addresses("bench", "load"), str(RATE / len(trial_brokers))]
             load = subprocess.Popen(
                 [sys.executable, "-m", "tests.bench.paced", *command], stdout=subprocess.PIPE, text=True
             )
@@ -139,17 +145,17 @@ def _latencies(service: ServiceProcess, ids: Sequence[str]) -> dict[str, list[fl
 
 def many_connections(folder: Path) -> list[Figure]:
     """Ten thousand files, a hundred of them open; the list of them, and what a scrape of a thousand takes."""
-    ground = MosquittoGround()
+    trial_broker = MqttTrialBroker(Mosquitto.start())
     try:
         documents = [closed(number) for number in range(MANY - OPEN_OF_MANY)]
-        documents += [{**ground.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(OPEN_OF_MANY)]
+        documents += [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(OPEN_OF_MANY)]
         begun = time.perf_counter()
         with serving(folder, *documents) as service:
             started = time.perf_counter() - begun
             listed = _seconds(service, CONNECTIONS)
             ids = _seconds(service, f"{CONNECTIONS}?ids-only=true")
     finally:
-        ground.close()
+        trial_broker.broker.close()
     return [
         Figure(
             f"start with {MANY:,} connection files, {OPEN_OF_MANY} open",
@@ -216,13 +222,13 @@ def _places(name: str) -> tuple[str, str]:
 
 def scrape(folder: Path) -> list[Figure]:
     """`/metrics` with a thousand connections that are open."""
-    ground = MosquittoGround()
+    trial_broker = MqttTrialBroker(Mosquitto.start())
     try:
-        documents = [{**ground.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(SCRAPED)]
+        documents = [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(SCRAPED)]
         with serving(folder, *documents) as service:
             taken = sorted(_seconds(service, "/metrics") for _ in range(20))
     finally:
-        ground.close()
+        trial_broker.broker.close()
     return [
         Figure(
             f"scrape with {SCRAPED:,} connections",

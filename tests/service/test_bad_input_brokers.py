@@ -26,7 +26,15 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import MqttClient, Party
 from tests.support.connection_documents import policy_for, topic
-from tests.support.four_sources import KINDS, OWNER, AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
+from tests.support.four_sources import (
+    KINDS,
+    OWNER,
+    AmqpFourSources,
+    FourSources,
+    KafkaFourSources,
+    Mqtt5FourSources,
+    MqttFourSources,
+)
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -44,48 +52,48 @@ RETRIEVE = about(topic("vase-1", "commands/retrieve"), "/policyId")
 
 
 @pytest.fixture(scope="module")
-def grounds(rabbitmq: RabbitMQ, kafka: Kafka) -> Iterator[dict[str, Ground]]:
+def all_four(rabbitmq: RabbitMQ, kafka: Kafka) -> Iterator[dict[str, FourSources]]:
     with ExitStack() as stack:
         broker = stack.enter_context(Mosquitto.start(config_lines=["sys_interval 0"]))
-        made = [MqttGround(broker), Mqtt5Ground(broker), AmqpGround(rabbitmq), KafkaGround(kafka)]
-        for ground in made:
-            stack.callback(ground.close)
-        yield {ground.kind: ground for ground in made}
+        made = [MqttFourSources(broker), Mqtt5FourSources(broker), AmqpFourSources(rabbitmq), KafkaFourSources(kafka)]
+        for four in made:
+            stack.callback(four.close)
+        yield {four.kind: four for four in made}
 
 
 @pytest.fixture(scope="module")
-def service(grounds: dict[str, Ground], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    documents = [ground.document() for ground in grounds.values()]
+def service(all_four: dict[str, FourSources], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    documents = [four.document() for four in all_four.values()]
     folder = tmp_path_factory.mktemp("odd")
     with ServiceProcess.start(folder, documents, limits={"payload": MOST_BYTES}) as running:
-        with grounds["mqtt"].party("fixed") as maker:
+        with all_four["mqtt"].party("fixed") as maker:
             made = maker.ask_for(topic("vase-1", "commands/create"), value={"_policy": policy_for(OWNER)})
             assert made["status"] == 201, made
         yield running
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def ground(request: pytest.FixtureRequest, grounds: dict[str, Ground]) -> Ground:
-    return grounds[request.param]
+def four(request: pytest.FixtureRequest, all_four: dict[str, FourSources]) -> FourSources:
+    return all_four[request.param]
 
 
 @pytest.fixture(scope="module")
-def parties(grounds: dict[str, Ground], service: ServiceProcess) -> Iterator[Callable[[Ground, str], Party]]:
+def parties(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterator[Callable[[FourSources, str], Party]]:
     """The party that speaks through a source, made when it is first wanted."""
     made: dict[tuple[str, str], Party] = {}
 
-    def party(ground: Ground, source: str) -> Party:
-        if (ground.kind, source) not in made:
-            made[ground.kind, source] = ground.party(source)
-        return made[ground.kind, source]
+    def party(four: FourSources, source: str) -> Party:
+        if (four.kind, source) not in made:
+            made[four.kind, source] = four.party(source)
+        return made[four.kind, source]
 
     yield party
     for each in made.values():
         each.close()
 
 
-def sent(service: ServiceProcess, ground: Ground, outcome: str, direction: str = "in") -> float:
-    return service.metric("connectivity_deliveries_total", connection=ground.name, direction=direction, outcome=outcome)
+def sent(service: ServiceProcess, four: FourSources, outcome: str, direction: str = "in") -> float:
+    return service.metric("connectivity_deliveries_total", connection=four.name, direction=direction, outcome=outcome)
 
 
 def told(answer: dict[str, Any]) -> tuple[int, str | None]:
@@ -105,16 +113,16 @@ PAYLOADS = {
 
 
 def test_bad_payloads_are_answered_in_order_and_settled(
-    service: ServiceProcess, ground: Ground, parties: Callable[[Ground, str], Party]
+    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], Party]
 ) -> None:
-    party, settled = parties(ground, "fixed"), sent(service, ground, "settled")
+    party, settled = parties(four, "fixed"), sent(service, four, "settled")
     for payload, *_ in PAYLOADS.values():
         party.send(payload, wait=False)
     party.send(RETRIEVE.ljust(MOST_BYTES))
     answers = {name: told(party.next(PATIENCE)) for name in (*PAYLOADS, "as large as may be")}
     expected = {name: (status, error) for name, (_, status, error) in PAYLOADS.items()}
     assert answers == {**expected, "as large as may be": (200, None)}
-    wait_until_sync(lambda: sent(service, ground, "settled") >= settled + len(answers), PATIENCE)
+    wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(answers), PATIENCE)
     assert party.received.empty()
 
 
@@ -198,10 +206,10 @@ ODD: dict[str, dict[str, tuple[dict[str, Any], str | None]]] = {
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, rows in ODD.items() for name in rows])
 def test_odd_things_around_a_command_do_not_keep_it_from_being_served(
-    grounds: dict[str, Ground], parties: Callable[[Ground, str], Party], kind: str, name: str
+    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party], kind: str, name: str
 ) -> None:
     around, expected = ODD[kind][name]
-    party = parties(grounds[kind], "fixed")
+    party = parties(all_four[kind], "fixed")
     party.send(RETRIEVE, **around)
     answer = party.next(PATIENCE)
     assert told(answer) == (200, None)
@@ -238,34 +246,38 @@ REFUSED: dict[str, dict[str, tuple[bytes | None, dict[str, Any], int, str]]] = {
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, rows in REFUSED.items() for name in rows])
 def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
-    service: ServiceProcess, grounds: dict[str, Ground], parties: Callable[[Ground, str], Party], kind: str, name: str
+    service: ServiceProcess,
+    all_four: dict[str, FourSources],
+    parties: Callable[[FourSources, str], Party],
+    kind: str,
+    name: str,
 ) -> None:
     payload, around, *expected = REFUSED[kind][name]
-    party, settled = parties(grounds[kind], "fixed"), sent(service, grounds[kind], "settled")
+    party, settled = parties(all_four[kind], "fixed"), sent(service, all_four[kind], "settled")
     party.send(payload, **around)
     answer = party.next(PATIENCE)
     assert told(answer) == tuple(expected)
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
     party.send(RETRIEVE)
     assert told(party.next(PATIENCE)) == (200, None)
-    wait_until_sync(lambda: sent(service, grounds[kind], "settled") >= settled + 2, PATIENCE)
+    wait_until_sync(lambda: sent(service, all_four[kind], "settled") >= settled + 2, PATIENCE)
 
 
 def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_headers(
-    service: ServiceProcess, grounds: dict[str, Ground], parties: Callable[[Ground, str], Party]
+    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party]
 ) -> None:
     """The client library cannot hand its headers over, and ends the process of whoever looks at what it returns instead,
     once the interpreter calls it in its fast way."""
-    ground = grounds["kafka"]
-    party = parties(ground, "fixed")
-    assert isinstance(ground, KafkaGround)
+    four = all_four["kafka"]
+    party = parties(four, "fixed")
+    assert isinstance(four, KafkaFourSources)
     for _ in range(CALLED_OFTEN):
         party.send(RETRIEVE, wait=False)
     assert [told(party.next(PATIENCE)) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
-    produce_with_bytes_for_a_name(ground.broker, party, b"\xff\xfe", RETRIEVE)
+    produce_with_bytes_for_a_name(four.broker, party, b"\xff\xfe", RETRIEVE)
     assert told(party.next(PATIENCE)) == (200, None)
     [line] = [line for line in service.records() if line["event"].startswith("the headers of a record")]
-    assert (line["level"], line["address"], line["partition"]) == ("warning", ground.place("fixed", "ask"), 0)
+    assert (line["level"], line["address"], line["partition"]) == ("warning", four.place("fixed", "ask"), 0)
 
 
 def produce_with_bytes_for_a_name(broker: Kafka, party: Party, name: bytes, payload: bytes) -> None:
@@ -327,65 +339,65 @@ UNFIT = {
 
 
 @pytest.fixture
-def onlooking(ground: Ground, parties: Callable[[Ground, str], Party]) -> Ground:
-    assert parties(ground, "chosen").received.empty()
-    ground.look_on()
-    return ground
+def onlooking(four: FourSources, parties: Callable[[FourSources, str], Party]) -> FourSources:
+    assert parties(four, "chosen").received.empty()
+    four.look_on()
+    return four
 
 
 def test_nothing_is_published_to_a_reply_address_that_is_unsafe_or_none(
-    service: ServiceProcess, onlooking: Ground, parties: Callable[[Ground, str], Party]
+    service: ServiceProcess, onlooking: FourSources, parties: Callable[[FourSources, str], Party]
 ) -> None:
     """A command and an unreadable message for each: both settled, neither answered anywhere, both told in the log."""
-    ground, party = onlooking, parties(onlooking, "chosen")
-    places = {**UNSAFE, **UNFIT.get(ground.kind, {})}
-    settled, failed = sent(service, ground, "settled"), sent(service, ground, "failed", "out")
+    four, party = onlooking, parties(onlooking, "chosen")
+    places = {**UNSAFE, **UNFIT.get(four.kind, {})}
+    settled, failed = sent(service, four, "settled"), sent(service, four, "failed", "out")
     ids = []
     for number, place in enumerate(places.values()):
         reply_to = place.format(answers=party.answers)
         for what, document in (("good", topic("vase-1", "commands/retrieve")), ("bad", f"nonsense/{SECRET}")):
-            ids.append(f"{ground.name}-{what}-{number}")
+            ids.append(f"{four.name}-{what}-{number}")
             party.send(about(document, headers={"reply-to": reply_to, "correlation-id": ids[-1]}))
-    wait_until_sync(lambda: sent(service, ground, "settled") >= settled + len(ids), PATIENCE)
+    wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(ids), PATIENCE)
     answer = party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.answers})
     assert answer["status"] == 200
     # The onlooker hears of messages in their order: behind this answer there is nothing left of what came before.
-    reachable = ground.reply_address(party.answers)
-    wait_until_sync(lambda: reachable in ground.published(), PATIENCE)
+    reachable = four.reply_address(party.answers)
+    wait_until_sync(lambda: reachable in four.published(), PATIENCE)
     # RabbitMQ is told of a queue that is not there, and gives the message back: nobody has it.
-    vain = {ground.reply_address("nobody-is-here")}
-    assert ground.published() - vain == {reachable}
-    assert sent(service, ground, "failed", "out") == failed + len(ids)
+    vain = {four.reply_address("nobody-is-here")}
+    assert four.published() - vain == {reachable}
+    assert sent(service, four, "failed", "out") == failed + len(ids)
     lines = [line for line in service.records() if line.get("correlation_id") in ids and line["level"] == "warning"]
     assert sorted(line["correlation_id"] for line in lines) == sorted(ids)
     for line in lines:
         assert line["event"] in ("an answer cannot be sent", "an answer was not taken")
-        assert (line["connection"], line["source"]) == (ground.name, 1)
+        assert (line["connection"], line["source"]) == (four.name, 1)
         assert line["error"]
     assert party.received.empty()
 
 
 def test_a_reply_address_around_a_message_is_judged_too(
-    grounds: dict[str, Ground], parties: Callable[[Ground, str], Party]
+    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party]
 ) -> None:
     """Where the transport takes such a text at all."""
     for kind in ("amqp-091", "kafka"):
-        ground, party = grounds[kind], parties(grounds[kind], "chosen")
-        ground.look_on()
+        four, party = all_four[kind], parties(all_four[kind], "chosen")
+        four.look_on()
         for place in UNSAFE.values():
-            party.send(RETRIEVE, **ground.carried(reply_to=place))
-        party.send(RETRIEVE, **ground.carried(reply_to=party.answers))
+            party.send(RETRIEVE, **four.carried(reply_to=place))
+        party.send(RETRIEVE, **four.carried(reply_to=party.answers))
         assert told(party.next(PATIENCE)) == (200, None)
-        reachable = ground.reply_address(party.answers)
-        wait_until_sync(lambda ground=ground, reachable=reachable: reachable in ground.published(), PATIENCE)
-        assert ground.published() == {reachable}
+        reachable = four.reply_address(party.answers)
+        wait_until_sync(lambda four=four, reachable=reachable: reachable in four.published(), PATIENCE)
+        assert four.published() == {reachable}
 
 
 def test_an_answer_to_the_source_itself_comes_to_rest(
-    service: ServiceProcess, ground: Ground, parties: Callable[[Ground, str], Party]
+    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], Party]
 ) -> None:
     """The answer is no command, and the error about that is no command either."""
-    party = parties(ground, "chosen")
+    party = parties(four, "chosen")
     asked = party.command(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.ask})
 
     def refusals() -> int:
@@ -404,9 +416,9 @@ def test_an_answer_to_the_source_itself_comes_to_rest(
 
 
 def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent(
-    service: ServiceProcess, ground: Ground, parties: Callable[[Ground, str], Party]
+    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], Party]
 ) -> None:
-    party = parties(ground, "fixed")
+    party = parties(four, "fixed")
     for document, error in (
         (about(f"nonsense/{SECRET}", headers={"correlation-id": "a-1"}), "protocoladapter:unknown.topicpath"),
         (
@@ -420,12 +432,12 @@ def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent
         mine = [
             line
             for line in service.records()
-            if line.get("correlation_id") == correlation and line["connection"] == ground.name
+            if line.get("correlation_id") == correlation and line["connection"] == four.name
         ]
         [line] = mine
         assert line["event"] in ("a delivery was refused", "a command was refused")
         assert (line["level"], line["source"], line["error"]) == ("info", 0, error)
-        assert line["address"] == (party.ask if not isinstance(party, MqttClient) else ground.place("fixed", "ask"))
+        assert line["address"] == (party.ask if not isinstance(party, MqttClient) else four.place("fixed", "ask"))
 
 
 def test_nothing_has_failed_inside_and_no_content_is_in_the_log(service: ServiceProcess) -> None:
@@ -438,15 +450,15 @@ def test_nothing_has_failed_inside_and_no_content_is_in_the_log(service: Service
 
 
 def test_what_was_odd_is_not_delivered_again(
-    service: ServiceProcess, grounds: dict[str, Ground], parties: Callable[[Ground, str], Party]
+    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party]
 ) -> None:
     """Settled is settled: the brokers have nothing left for the service."""
     assert service.stop()[0] == 0
-    assert {kind: ground.left() for kind, ground in grounds.items()} == dict.fromkeys(KINDS, 0)
+    assert {kind: four.left() for kind, four in all_four.items()} == dict.fromkeys(KINDS, 0)
     service.start_again()
-    for ground in grounds.values():
-        party = parties(ground, "fixed")
+    for four in all_four.values():
+        party = parties(four, "fixed")
         party.send(RETRIEVE)
         assert told(party.next(PATIENCE)) == (200, None)
-        wait_until_sync(lambda ground=ground: sent(service, ground, "settled") == 1, PATIENCE)
-        assert sent(service, ground, "malformed") == 0
+        wait_until_sync(lambda four=four: sent(service, four, "settled") == 1, PATIENCE)
+        assert sent(service, four, "malformed") == 0

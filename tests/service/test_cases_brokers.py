@@ -19,7 +19,15 @@ from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import READ, Reader, policy_for, topic
-from tests.support.four_sources import KINDS, OWNER, AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
+from tests.support.four_sources import (
+    KINDS,
+    OWNER,
+    AmqpFourSources,
+    FourSources,
+    KafkaFourSources,
+    Mqtt5FourSources,
+    MqttFourSources,
+)
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -31,77 +39,82 @@ MERGE_PATCH = "application/merge-patch+json"
 SMALL = 20_000
 """Bytes of the largest message that the narrow places take."""
 
-Parties = Callable[[Ground, str], Party]
+Parties = Callable[[FourSources, str], Party]
 
 
 @pytest.fixture(scope="module")
-def grounds(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> Iterator[dict[str, Ground]]:
+def all_four(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> Iterator[dict[str, FourSources]]:
     with ExitStack() as stack:
-        made = [MqttGround(mosquitto), Mqtt5Ground(mosquitto), AmqpGround(rabbitmq), KafkaGround(kafka)]
-        for ground in made:
-            stack.callback(ground.close)
-        yield {ground.kind: ground for ground in made}
+        made = [
+            MqttFourSources(mosquitto),
+            Mqtt5FourSources(mosquitto),
+            AmqpFourSources(rabbitmq),
+            KafkaFourSources(kafka),
+        ]
+        for four in made:
+            stack.callback(four.close)
+        yield {four.kind: four for four in made}
 
 
 @pytest.fixture(scope="module")
-def narrow(kafka: Kafka, grounds: dict[str, Ground]) -> dict[str, dict[str, Any]]:
+def narrow(kafka: Kafka, all_four: dict[str, FourSources]) -> dict[str, dict[str, Any]]:
     """Connections whose answers go where only small messages are taken."""
-    amqp, record = grounds["amqp-091"], grounds["kafka"]
+    amqp, record = all_four["amqp-091"], all_four["kafka"]
     kafka.create(f"{record.name}.narrow.ask")
     kafka.create(f"{record.name}.narrow.answers", max_message_bytes=str(SMALL))
     AmqpClient(amqp.uri, ask=f"{amqp.name}.narrow.ask", answers=f"{amqp.name}.narrow.answers").close()
     made = {}
-    for ground in (amqp, record):
-        document = ground.document()
+    for four in (amqp, record):
+        document = four.document()
         source = {
             **document["sources"][0],
-            "addresses": [ground.place("narrow", "ask")],
+            "addresses": [four.place("narrow", "ask")],
             "replyTarget": {
-                "address": ground.reply_address(ground.place("narrow", "answers")),
+                "address": four.reply_address(four.place("narrow", "answers")),
                 "headerMapping": {"copied": "{{ header:long }}", "again": "{{ header:long }}"},
             },
         }
-        made[ground.kind] = {**document, "id": f"{ground.name}-narrow", "sources": [source]}
+        made[four.kind] = {**document, "id": f"{four.name}-narrow", "sources": [source]}
     made["amqp-091"]["specificConfig"] = {"requestedFrameMax": "4096"}
     return made
 
 
 @pytest.fixture(scope="module")
 def service(
-    grounds: dict[str, Ground], narrow: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+    all_four: dict[str, FourSources], narrow: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcess]:
-    documents = [*(ground.document() for ground in grounds.values()), *narrow.values()]
+    documents = [*(four.document() for four in all_four.values()), *narrow.values()]
     with ServiceProcess.start(tmp_path_factory.mktemp("cases"), documents) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def parties(grounds: dict[str, Ground], service: ServiceProcess) -> Iterator[Parties]:
+def parties(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterator[Parties]:
     """The party that speaks through a source, made when it is first wanted. Each broker has a thing of its own."""
     made: dict[tuple[str, str], Party] = {}
 
-    def party(ground: Ground, source: str) -> Party:
-        if (ground.kind, source) not in made:
-            made[ground.kind, source] = ground.party(source)
-        return made[ground.kind, source]
+    def party(four: FourSources, source: str) -> Party:
+        if (four.kind, source) not in made:
+            made[four.kind, source] = four.party(source)
+        return made[four.kind, source]
 
     assert service.get("/health/ready")[0] == 200
-    for ground in grounds.values():
+    for four in all_four.values():
         value = {"_policy": policy_for(OWNER, acme_reader={"thing:/": READ}), "attributes": {"n": 0}}
-        answer = party(ground, "fixed").ask_for(topic(thing(ground), "commands/create"), value=value)
+        answer = party(four, "fixed").ask_for(topic(thing(four), "commands/create"), value=value)
         assert answer["status"] == 201, answer
     yield party
     for each in made.values():
         each.close()
 
 
-def thing(ground: Ground) -> str:
-    return f"thing-{ground.name}"
+def thing(four: FourSources) -> str:
+    return f"thing-{four.name}"
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def ground(request: pytest.FixtureRequest, grounds: dict[str, Ground]) -> Ground:
-    return grounds[request.param]
+def four(request: pytest.FixtureRequest, all_four: dict[str, FourSources]) -> FourSources:
+    return all_four[request.param]
 
 
 def told(answer: dict[str, Any]) -> tuple[int, str | None]:
@@ -115,23 +128,23 @@ def exchange(party: Party, document: dict[str, Any], **around: Any) -> dict[str,
 
 
 def test_case_01_02_an_answer_has_the_correlation_id_and_comes_to_the_reply_target_of_its_source_alone(
-    ground: Ground, parties: Parties
+    four: FourSources, parties: Parties
 ) -> None:
-    fixed, chosen = parties(ground, "fixed"), parties(ground, "chosen")
-    retrieve = topic(thing(ground), "commands/retrieve")
+    fixed, chosen = parties(four, "fixed"), parties(four, "chosen")
+    retrieve = topic(thing(four), "commands/retrieve")
     assert fixed.ask_for(retrieve)["status"] == 200
     assert chosen.ask_for(retrieve, headers={"reply-to": chosen.answers})["status"] == 200
     assert fixed.received.empty()
     assert chosen.received.empty()
 
 
-def test_case_09_a_path_with_an_empty_part_is_an_error(ground: Ground, parties: Parties) -> None:
-    answer = parties(ground, "fixed").ask_for(topic(thing(ground), "commands/modify"), "/attributes//x", 1)
+def test_case_09_a_path_with_an_empty_part_is_an_error(four: FourSources, parties: Parties) -> None:
+    answer = parties(four, "fixed").ask_for(topic(thing(four), "commands/modify"), "/attributes//x", 1)
     assert told(answer) == (400, "json.pointer.invalid")
 
 
-def test_case_10_events_have_the_order_of_the_commands(ground: Ground, parties: Parties) -> None:
-    party, name = parties(ground, "fixed"), f"order-{ground.name}"
+def test_case_10_events_have_the_order_of_the_commands(four: FourSources, parties: Parties) -> None:
+    party, name = parties(four, "fixed"), f"order-{four.name}"
     assert party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})["status"] == 201
     modify = {"topic": topic(name, "commands/modify"), "path": "/attributes/n"}
     for number in range(100):
@@ -144,51 +157,51 @@ def test_case_10_events_have_the_order_of_the_commands(ground: Ground, parties: 
 
 @pytest.mark.parametrize("group", ["things/twin", "policies"], ids=["case_11_thing", "case_12_policy"])
 def test_case_11_12_13_14_the_sender_speaks_for_the_entity_that_the_transport_names_and_for_no_other(
-    ground: Ground, parties: Parties, group: str
+    four: FourSources, parties: Parties, group: str
 ) -> None:
     """By a header, or over MQTT 3.1.1 by the topic that the message arrived on."""
-    party, name = parties(ground, "bound"), thing(ground)
+    party, name = parties(four, "bound"), thing(four)
     ask = {"topic": topic(name, "commands/retrieve", group), "headers": {"correlation-id": "c-1"}}
-    answer = exchange(party, ask, **ground.speak_for(party, "somebody-else"))
+    answer = exchange(party, ask, **four.speak_for(party, "somebody-else"))
     assert (answer["topic"], told(answer)) == (topic(name, "errors", group), (400, ENFORCED))
     assert answer["headers"]["correlation-id"] == "c-1"
-    answer = exchange(party, ask, **ground.speak_for(party, name))
+    answer = exchange(party, ask, **four.speak_for(party, name))
     assert answer["status"] == 200
-    if ground.has_headers:
-        assert told(exchange(party, ask, **ground.carried())) == (400, "placeholder:unresolved")
+    if four.has_headers:
+        assert told(exchange(party, ask, **four.carried())) == (400, "placeholder:unresolved")
 
 
-def test_case_11_a_command_for_somebody_else_changes_nothing(ground: Ground, parties: Parties) -> None:
-    party = parties(ground, "bound")
-    modify = {"topic": topic(thing(ground), "commands/modify"), "path": "/attributes/stolen", "value": 1}
-    assert told(exchange(party, modify, **ground.speak_for(party, "thief"))) == (400, ENFORCED)
-    found = parties(ground, "fixed").ask_for(topic(thing(ground), "commands/retrieve"), "/attributes/stolen")
+def test_case_11_a_command_for_somebody_else_changes_nothing(four: FourSources, parties: Parties) -> None:
+    party = parties(four, "bound")
+    modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/stolen", "value": 1}
+    assert told(exchange(party, modify, **four.speak_for(party, "thief"))) == (400, ENFORCED)
+    found = parties(four, "fixed").ask_for(topic(thing(four), "commands/retrieve"), "/attributes/stolen")
     assert told(found) == (404, "things:attribute.notfound")
 
 
-def test_case_15_the_subject_comes_from_a_header(grounds: dict[str, Ground], parties: Parties) -> None:
+def test_case_15_the_subject_comes_from_a_header(all_four: dict[str, FourSources], parties: Parties) -> None:
     for kind in ("mqtt-5", "amqp-091", "kafka"):
-        ground = grounds[kind]
-        party = parties(ground, "subject")
-        modify = {"topic": topic(thing(ground), "commands/modify"), "path": "/attributes/n", "value": 2}
-        assert exchange(party, modify, **ground.carried(who=OWNER))["status"] == 204
-        refused = exchange(party, modify, **ground.carried(who="acme:reader"))
+        four = all_four[kind]
+        party = parties(four, "subject")
+        modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/n", "value": 2}
+        assert exchange(party, modify, **four.carried(who=OWNER))["status"] == 204
+        refused = exchange(party, modify, **four.carried(who="acme:reader"))
         assert told(refused) == (403, "things:attribute.notmodifiable")
-        assert told(exchange(party, modify, **ground.carried())) == (400, "placeholder:unresolved")
+        assert told(exchange(party, modify, **four.carried())) == (400, "placeholder:unresolved")
 
 
 def test_case_19_a_mapped_header_comes_back_with_the_correlation_id(
-    grounds: dict[str, Ground], parties: Parties
+    all_four: dict[str, FourSources], parties: Parties
 ) -> None:
     for kind in ("mqtt-5", "amqp-091", "kafka"):
-        ground = grounds[kind]
-        ask = {"topic": topic(thing(ground), "commands/retrieve")}
-        answer = exchange(parties(ground, "fixed"), ask, **ground.carried(odd="yes", correlation_id="c-9"))
+        four = all_four[kind]
+        ask = {"topic": topic(thing(four), "commands/retrieve")}
+        answer = exchange(parties(four, "fixed"), ask, **four.carried(odd="yes", correlation_id="c-9"))
         assert (answer["headers"]["custom"], answer["headers"]["correlation-id"]) == ("yes", "c-9")
 
 
-def test_case_26_28_31_32_streaming_is_the_same_everywhere(ground: Ground, parties: Parties) -> None:
-    party, name = parties(ground, "fixed"), thing(ground)
+def test_case_26_28_31_32_streaming_is_the_same_everywhere(four: FourSources, parties: Parties) -> None:
+    party, name = parties(four, "fixed"), thing(four)
     subscription = Reader(party, name, {"toHistoricalRevision": 1})
     subscription.request(1)
     first, complete = party.until("complete")
@@ -206,41 +219,41 @@ def test_case_26_28_31_32_streaming_is_the_same_everywhere(ground: Ground, parti
     assert (malformed["topic"], malformed["status"]) == (topic(name, "errors"), 400)
 
 
-def test_case_42_a_condition_that_does_not_hold_and_one_that_is_none(ground: Ground, parties: Parties) -> None:
-    party, modify = parties(ground, "fixed"), topic(thing(ground), "commands/modify")
+def test_case_42_a_condition_that_does_not_hold_and_one_that_is_none(four: FourSources, parties: Parties) -> None:
+    party, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
     for condition, status in (("eq(attributes/n,-1)", 412), ("eq(attributes/n", 400)):
         answer = party.ask_for(modify, "/attributes/n", 3, headers={"condition": condition})
         assert answer["status"] == status
 
 
-def test_case_43_a_merge_says_that_it_is_one(ground: Ground, parties: Parties) -> None:
-    party, merge = parties(ground, "fixed"), topic(thing(ground), "commands/merge")
+def test_case_43_a_merge_says_that_it_is_one(four: FourSources, parties: Parties) -> None:
+    party, merge = parties(four, "fixed"), topic(thing(four), "commands/merge")
     for content_type, status in ((MERGE_PATCH, 204), ("application/json", 415)):
         answer = party.ask_for(merge, "/attributes", {"merged": 1}, headers={"content-type": content_type})
         assert answer["status"] in (status, 201 if status == 204 else status)
 
 
 def test_case_50_what_cannot_be_read_and_has_no_address_is_settled_and_counted(
-    service: ServiceProcess, ground: Ground, parties: Parties
+    service: ServiceProcess, four: FourSources, parties: Parties
 ) -> None:
     def count(outcome: str, direction: str) -> float:
-        labels = {"connection": ground.name, "direction": direction, "outcome": outcome}
+        labels = {"connection": four.name, "direction": direction, "outcome": outcome}
         return service.metric("connectivity_deliveries_total", **labels)
 
-    party = parties(ground, "chosen")
+    party = parties(four, "chosen")
     settled, malformed, unresolved = (
         count("settled", "in"),
         count("malformed", "in"),
         count("address_unresolved", "out"),
     )
-    party.send(b"no JSON", **ground.carried())
+    party.send(b"no JSON", **four.carried())
     wait_until_sync(lambda: count("settled", "in") >= settled + 1, PATIENCE)
     assert count("malformed", "in") == malformed + 1
     assert count("address_unresolved", "out") == unresolved + 1
 
 
-def test_case_52_things_and_headers_have_a_largest_size(ground: Ground, parties: Parties) -> None:
-    party, modify = parties(ground, "fixed"), topic(thing(ground), "commands/modify")
+def test_case_52_things_and_headers_have_a_largest_size(four: FourSources, parties: Parties) -> None:
+    party, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
     assert party.ask_for(modify, "/attributes/large", "x" * 110_000)["status"] == 413
     assert party.ask_for(modify, "/attributes/n", 1, headers={"big": "x" * 6000})["status"] == 431
     assert party.ask_for(modify, "/attributes/n", 1)["status"] == 204
@@ -249,45 +262,45 @@ def test_case_52_things_and_headers_have_a_largest_size(ground: Ground, parties:
 # --- what a broker does not carry ---------------------------------------------------------------------------------------
 
 
-def speak(ground: Ground) -> Party:
-    ask, answers = ground.place("narrow", "ask"), ground.place("narrow", "answers")
-    if isinstance(ground, KafkaGround):
-        return KafkaClient(ground.broker, ask=ask, answers=answers)
-    assert isinstance(ground, AmqpGround)
-    return AmqpClient(ground.uri, ask=ask, answers=answers)
+def speak(four: FourSources) -> Party:
+    ask, answers = four.place("narrow", "ask"), four.place("narrow", "answers")
+    if isinstance(four, KafkaFourSources):
+        return KafkaClient(four.broker, ask=ask, answers=answers)
+    assert isinstance(four, AmqpFourSources)
+    return AmqpClient(four.uri, ask=ask, answers=answers)
 
 
 @pytest.fixture(scope="module")
-def large(grounds: dict[str, Ground], parties: Parties) -> tuple[Ground, str]:
+def large(all_four: dict[str, FourSources], parties: Parties) -> tuple[FourSources, str]:
     """A thing with more in it than the narrow place takes: its third event is alone too large."""
-    ground = grounds["kafka"]
-    name = f"large-{ground.name}"
-    party = parties(ground, "fixed")
+    four = all_four["kafka"]
+    name = f"large-{four.name}"
+    party = parties(four, "fixed")
     party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})
     for value in ("small", "x" * SMALL, "small again"):
         assert party.ask_for(topic(name, "commands/modify"), "/attributes/a", value)["status"] in (201, 204)
     party.ask_for(topic(name, "commands/modify"), "/attributes/large", "x" * SMALL)
-    return ground, name
+    return four, name
 
 
 def test_an_answer_that_is_too_large_is_followed_by_an_error(
-    service: ServiceProcess, large: tuple[Ground, str]
+    service: ServiceProcess, large: tuple[FourSources, str]
 ) -> None:
-    ground, name = large
-    with speak(ground) as party:
+    four, name = large
+    with speak(four) as party:
         answer = party.ask_for(topic(name, "commands/retrieve"))
         assert told(answer) == (413, "connectivity:message.sending.failed")
         assert party.ask_for(topic(name, "commands/retrieve"), "/attributes/a")["value"] == "small again"
-    labels = {"connection": f"{ground.name}-narrow", "direction": "out", "outcome": "failed"}
+    labels = {"connection": f"{four.name}-narrow", "direction": "out", "outcome": "failed"}
     assert service.metric("connectivity_deliveries_total", **labels) >= 1
     assert any(line["event"] == "an answer was not taken" for line in service.records())
-    assert service.status(f"{ground.name}-narrow")["details"] == "connected"
+    assert service.status(f"{four.name}-narrow")["details"] == "connected"
 
 
-def test_a_stream_ends_at_an_event_that_is_too_large(large: tuple[Ground, str]) -> None:
+def test_a_stream_ends_at_an_event_that_is_too_large(large: tuple[FourSources, str]) -> None:
     """Better no more than a gap that nobody sees."""
-    ground, name = large
-    with speak(ground) as party:
+    four, name = large
+    with speak(four) as party:
         Reader(party, name).request(100)
         answers = [party.next(PATIENCE)]
         while answers[-1]["topic"].endswith("/next"):
@@ -298,15 +311,15 @@ def test_a_stream_ends_at_an_event_that_is_too_large(large: tuple[Ground, str]) 
 
 
 def test_headers_that_no_frame_of_the_broker_holds_cost_their_answer_alone(
-    service: ServiceProcess, grounds: dict[str, Ground], parties: Parties
+    service: ServiceProcess, all_four: dict[str, FourSources], parties: Parties
 ) -> None:
     """AMQP has all properties of a message in one frame, and 4096 bytes were agreed upon."""
-    ground = grounds["amqp-091"]
-    assert parties(ground, "fixed").received.empty()
-    with speak(ground) as party:
-        retrieve = topic(thing(ground), "commands/retrieve")
+    four = all_four["amqp-091"]
+    assert parties(four, "fixed").received.empty()
+    with speak(four) as party:
+        retrieve = topic(thing(four), "commands/retrieve")
         party.command(retrieve, headers={"long": "x" * 4000, "correlation-id": "too-long"})
         assert party.ask_for(retrieve)["status"] == 200
     [line] = [line for line in service.records() if line.get("correlation_id") == "too-long"]
-    assert (line["event"], line["connection"]) == ("an answer was not taken", f"{ground.name}-narrow")
+    assert (line["event"], line["connection"]) == ("an answer was not taken", f"{four.name}-narrow")
     assert "expected at most" in line["error"]

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import Reader, policy_for, topic
-from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
 from tests.support.service_process import ServiceProcess
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
@@ -31,18 +31,16 @@ THING = "boiler-07"
 
 
 @pytest.fixture(scope="module")
-def grounds(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> list[Ground]:
-    return [Mqtt5Ground(mosquitto), AmqpGround(rabbitmq), KafkaGround(kafka)]
+def setups(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> list[BrokerSetup]:
+    return [Mqtt5Setup(mosquitto), AmqpSetup(rabbitmq), KafkaSetup(kafka)]
 
 
 @pytest.fixture(scope="module")
-def sites(grounds: list[Ground], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Party]]]:
+def sites(setups: list[BrokerSetup], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Party]]]:
     """Three connections on three brokers, each with two sources; a thing with a past. Kind → the two parties."""
     with ExitStack() as stack:
-        parties = {ground.kind: [stack.enter_context(ground.client(name)) for name in ("a", "b")] for ground in grounds}
-        documents = [
-            ground.connection("site", ground.source("a", OWNER), ground.source("b", OWNER)) for ground in grounds
-        ]
+        parties = {setup.kind: [stack.enter_context(setup.client(name)) for name in ("a", "b")] for setup in setups}
+        documents = [setup.connection("site", setup.source("a", OWNER), setup.source("b", OWNER)) for setup in setups]
         stack.enter_context(ServiceProcess.start(tmp_path_factory.mktemp("sites"), documents))
         make(parties["mqtt-5"][0], THING, CHANGES)
         yield parties
@@ -165,15 +163,15 @@ def test_case_30_events_go_to_the_source_that_asked_last_with_its_correlation_id
 def test_twenty_connections_in_one_service_talk_at_the_same_time(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path
 ) -> None:
-    grounds: list[Ground] = [
-        *(MqttGround(mosquitto) for _ in range(6)),
-        *(Mqtt5Ground(mosquitto) for _ in range(5)),
-        *(AmqpGround(rabbitmq) for _ in range(6)),
-        *(KafkaGround(kafka) for _ in range(3)),
+    setups: list[BrokerSetup] = [
+        *(MqttSetup(mosquitto) for _ in range(6)),
+        *(Mqtt5Setup(mosquitto) for _ in range(5)),
+        *(AmqpSetup(rabbitmq) for _ in range(6)),
+        *(KafkaSetup(kafka) for _ in range(3)),
     ]
     with ExitStack() as stack:
-        parties = [stack.enter_context(ground.client("line")) for ground in grounds]
-        documents = [ground.connection("site", ground.source("line", OWNER)) for ground in grounds]
+        parties = [stack.enter_context(setup.client("line")) for setup in setups]
+        documents = [setup.connection("site", setup.source("line", OWNER)) for setup in setups]
         service = stack.enter_context(ServiceProcess.start(tmp_path, documents))
         assert {service.status(document["id"])["status"] for document in documents} == {"open"}
         # All replay one thing, which the first one makes, and a thing of their own.

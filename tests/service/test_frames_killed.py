@@ -8,33 +8,18 @@ and a planted gap (reactive-streams-io, resume and sequence).
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.kill_series.grounds import Ground, Mosquitto5Ground, RabbitGround
+from tests.support.dice import dice
 from tests.support.kill_series.stream_trial import FRAMES, OCTETS, StreamTrial
+from tests.support.kill_series.trial_broker import AmqpTrialBroker, Mqtt5TrialBroker, TrialBroker
 
-ROUNDS_IN_SOAK = 12
+ROUNDS = 12
 
-RABBITMQ = pytest.param(RabbitGround, marks=pytest.mark.broker("rabbitmq"), id="rabbitmq")
-MOSQUITTO_5 = pytest.param(Mosquitto5Ground, marks=pytest.mark.broker("mosquitto"), id="mqtt-5")
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[[type[Ground]], Ground]]:
-    """Brokers of their own, since they are killed."""
-    started: list[Ground] = []
-
-    def start(kind: type[Ground]) -> Ground:
-        started.append(ground := kind())
-        return ground
-
-    yield start
-    for ground in started:
-        ground.close()
+Start = Callable[[type[TrialBroker]], TrialBroker]
 
 
 def planted(trial: StreamTrial, reader: str, place: int, folder: Path) -> tuple[Path, Path]:
@@ -47,42 +32,35 @@ def planted(trial: StreamTrial, reader: str, place: int, folder: Path) -> tuple[
     return logs
 
 
-def kill(folder: Path, ground: Ground, rounds: int) -> None:
+def kill(folder: Path, trial_broker: TrialBroker, rounds: int) -> None:
     """Kill service and broker in turn, while links are cut; then judge, and see whether the judge is awake."""
-    dice = random.Random()
-    with StreamTrial(folder, ground, FRAMES, OCTETS) as trial:
+    chances = dice("frames", trial_broker.kind)
+    with StreamTrial(folder, trial_broker, FRAMES, OCTETS) as trial:
         for _ in range(rounds):
-            trial.kill_service_after(dice.randrange(10, 60))
-            trial.restart_broker_after(dice.randrange(10, 60))
+            trial.kill_service_after(chances.randrange(10, 60))
+            trial.restart_broker_after(chances.randrange(10, 60))
         trial.wait_for(20)
         for reader in (FRAMES, OCTETS):
             # A service that was killed knows no sessions: that is said, and the reader begins anew.
             found = trial.sessions(reader)
             assert found["begun"] + found["not resumed"] > 1, found
         trial.wait_for_sessions(OCTETS, "resumed", 2)
-        if not isinstance(ground, RabbitGround):
+        if not isinstance(trial_broker, AmqpTrialBroker):
             # A queue keeps what comes while its reader is away, so that nothing may be missing there.
             trial.wait_for_sessions(FRAMES, "resumed", 1)
         print(trial.verdict())
         for reader in (FRAMES, OCTETS):
             print(reader, dict(trial.sessions(reader)))
-            for log in planted(trial, reader, dice.randrange(10, 40), folder):
+            for log in planted(trial, reader, chances.randrange(10, 40), folder):
                 checked = trial.check(log)
                 assert checked.returncode == 1, f"{reader}: {log.name} was not noticed: {checked.stdout}"
                 assert "the reader handed on" in checked.stdout
 
 
-@pytest.mark.broker("mosquitto")
+@pytest.mark.soak(shard="kills-streams")
+@pytest.mark.parametrize("kind", [AmqpTrialBroker, Mqtt5TrialBroker])
 def test_what_is_read_in_frames_comes_once_and_in_order_through_kills_and_cuts(
-    start: Callable[[type[Ground]], Ground], tmp_path: Path
+    killed_broker: Start, kind: type[TrialBroker], tmp_path: Path
 ) -> None:
-    """The same over RabbitMQ is in `test_streams_killed`, beside a reader of another protocol."""
-    kill(tmp_path, start(Mosquitto5Ground), 1)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", [RABBITMQ, MOSQUITTO_5])
-def test_the_same_through_many_kills(
-    start: Callable[[type[Ground]], Ground], kind: type[Ground], tmp_path: Path
-) -> None:
-    kill(tmp_path, start(kind), ROUNDS_IN_SOAK)
+    """One kill of each, with both readers, is in `test_streams_killed`."""
+    kill(tmp_path, killed_broker(kind), ROUNDS)

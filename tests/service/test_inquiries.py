@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.support.api.canned_server import PROGRAM
+from tests.support.broker_setup import MqttSetup
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import READ, policy_for
-from tests.support.grounds import MqttGround
 from tests.support.service_process import ServiceProcess
 
 pytestmark = pytest.mark.broker("mosquitto")
@@ -59,11 +59,11 @@ def get(service: ServiceProcess, path: str, token: str, **query: str) -> Any:
 def test_what_was_answered_over_the_broker_is_counted_measured_and_searched_at_once(
     mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
-    ground = MqttGround(mosquitto)
-    document = ground.connection("site", ground.source("owner", OWNER), ground.source("guest", GUEST))
+    setup = MqttSetup(mosquitto)
+    document = setup.connection("site", setup.source("owner", OWNER), setup.source("guest", GUEST))
     with (
-        ground.client("owner") as owner,
-        ground.client("guest") as guest,
+        setup.client("owner") as owner,
+        setup.client("guest") as guest,
         ServiceProcess.start(tmp_path, [document], api={"tokens": TOKENS}) as service,
     ):
         for number in range(LAMPS):

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from connectivity.amqp.intake import IN_FLIGHT
+from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import Reader, policy_for, topic
-from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -33,19 +33,19 @@ PADDING = "x" * 1000
 
 
 @pytest.fixture(params=["mosquitto", "rabbitmq", "kafka"])
-def stalling(request: pytest.FixtureRequest) -> Ground:
+def stalling(request: pytest.FixtureRequest) -> BrokerSetup:
     """The broker of the connection that is going to stall."""
     broker = request.getfixturevalue(request.param)
-    grounds = {"mosquitto": Mqtt5Ground, "rabbitmq": AmqpGround, "kafka": KafkaGround}
-    ground: Ground = grounds[request.param](broker)
-    return ground
+    setups = {"mosquitto": Mqtt5Setup, "rabbitmq": AmqpSetup, "kafka": KafkaSetup}
+    setup: BrokerSetup = setups[request.param](broker)
+    return setup
 
 
-def proxy_of(ground: Ground) -> ProxyThread:
-    if isinstance(ground, KafkaGround):
-        return ProxyThread(ground.broker.host, ground.broker.proxied_port, at=ground.broker.proxy_port)
-    assert isinstance(ground, MqttGround | AmqpGround)
-    return ProxyThread(ground.broker.host, ground.broker.port)
+def proxy_of(setup: BrokerSetup) -> ProxyThread:
+    if isinstance(setup, KafkaSetup):
+        return ProxyThread(setup.broker.host, setup.broker.proxied_port, at=setup.broker.proxy_port)
+    assert isinstance(setup, MqttSetup | AmqpSetup)
+    return ProxyThread(setup.broker.host, setup.broker.port)
 
 
 def counter_of(party: Party) -> int:
@@ -55,9 +55,9 @@ def counter_of(party: Party) -> int:
 
 
 def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
-    stalling: Ground, mosquitto: Any, tmp_path: Path
+    stalling: BrokerSetup, mosquitto: Any, tmp_path: Path
 ) -> None:
-    other = MqttGround(mosquitto)
+    other = MqttSetup(mosquitto)
     with ExitStack() as stack:
         proxy = stack.enter_context(proxy_of(stalling))
         stalling.proxied = proxy.host, proxy.port

@@ -7,36 +7,43 @@ falls silent, and all of it while commands and replays are on their way. Load an
 
 from __future__ import annotations
 
-import random
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.dice import dice
 from tests.support.kill_series.checker import Entry, findings
-from tests.support.kill_series.grounds import Ground, KafkaGround, Mosquitto5Ground, MosquittoGround, RabbitGround
 from tests.support.kill_series.log import Item, Log, Replay
 from tests.support.kill_series.trial import Trial
+from tests.support.kill_series.trial_broker import (
+    AmqpTrialBroker,
+    KafkaTrialBroker,
+    Mqtt5TrialBroker,
+    MqttTrialBroker,
+    TrialBroker,
+)
 from tests.support.wait import wait_until_sync
 
-KILLS_IN_SOAK = 100
-RESTARTS, RESTARTS_IN_SOAK = 2, 20
-CUTS_IN_SOAK = 40
-ROUNDS_IN_SOAK = 10
+KILLS, RESTARTS, CUTS, ROUNDS = 100, 20, 40, 10
+"""Of each long trial."""
 NOTICED_WITHIN = 90.0
 
 HISTORY = [Entry(1, "/", {}), Entry(2, "/attributes/n", 0), Entry(3, "/attributes/n", 5)]
 SENT, ANSWERED = {0: "device-0", 5: "device-0"}, {0: {2}, 5: {3}}
 
-MOSQUITTO = pytest.param(MosquittoGround, marks=pytest.mark.broker("mosquitto"), id="mosquitto")
-MOSQUITTO_5 = pytest.param(Mosquitto5Ground, marks=pytest.mark.broker("mosquitto"), id="mqtt-5")
-RABBITMQ = pytest.param(RabbitGround, marks=pytest.mark.broker("rabbitmq"), id="rabbitmq")
-KAFKA = pytest.param(KafkaGround, marks=pytest.mark.broker("kafka"), id="kafka")
-EACH = pytest.mark.parametrize("kind", [MOSQUITTO, RABBITMQ, KAFKA])
-EACH_PROTOCOL = pytest.mark.parametrize("kind", [MOSQUITTO, MOSQUITTO_5, RABBITMQ, KAFKA])
+EACH = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(MqttTrialBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt"),
+        pytest.param(Mqtt5TrialBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt-5"),
+        pytest.param(AmqpTrialBroker, marks=pytest.mark.soak(shard="kills-amqp"), id="amqp"),
+        pytest.param(KafkaTrialBroker, marks=pytest.mark.soak(shard="kills-kafka"), id="kafka"),
+    ],
+)
 
-Start = Callable[[type[Ground]], Ground]
+Start = Callable[[type[TrialBroker]], TrialBroker]
 
 
 # ── the checker ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,27 +128,7 @@ def test_the_checker_catches_an_event_that_the_history_tells_otherwise() -> None
     assert found_in(HISTORY, 5, log) == ["replay load/1: 2 said 7, the history says 0"]
 
 
-# ── the brokers ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def start() -> Iterator[Start]:
-    """Gives a broker that may be killed, one of each kind for all tests here."""
-    grounds: dict[type[Ground], Ground] = {}
-
-    def started(kind: type[Ground]) -> Ground:
-        if kind not in grounds:
-            grounds[kind] = kind()
-        return grounds[kind]
-
-    yield started
-    for ground in grounds.values():
-        ground.close()
-
-
-@pytest.fixture
-def dice() -> random.Random:
-    return random.Random()
+# ── the checker as a process ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.broker("mosquitto")
@@ -155,8 +142,11 @@ def dice() -> random.Random:
             "DELETE FROM entries WHERE seq = (SELECT max(seq) FROM entries)",
             "lost",
             id="loss",
+            marks=pytest.mark.soak(shard="kills-mqtt"),
         ),
-        pytest.param("DELETE FROM entries WHERE revision = 3", "gap", id="gap"),
+        pytest.param(
+            "DELETE FROM entries WHERE revision = 3", "gap", id="gap", marks=pytest.mark.soak(shard="kills-mqtt")
+        ),
         pytest.param(
             "UPDATE entries SET value = (SELECT value FROM entries AS e WHERE e.entity = entries.entity "
             "AND e.revision = 2) WHERE revision = 3",
@@ -166,9 +156,9 @@ def dice() -> random.Random:
     ],
 )
 def test_the_checker_process_catches_a_fault_planted_in_the_journal(
-    start: Start, tmp_path: Path, statement: str, expected: str
+    shared_broker: Start, tmp_path: Path, statement: str, expected: str
 ) -> None:
-    with Trial(tmp_path, start(MosquittoGround)) as trial:
+    with Trial(tmp_path, shared_broker(MqttTrialBroker)) as trial:
         trial.wait_for(50)
         trial.verdict()
         trial.service.stop()
@@ -183,45 +173,44 @@ def test_the_checker_process_catches_a_fault_planted_in_the_journal(
         assert expected in checked.stdout
 
 
+ALL: list[type[TrialBroker]] = [MqttTrialBroker, AmqpTrialBroker, KafkaTrialBroker]
+
+
 # ── the service is killed ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kill_service(folder: Path, ground: Ground, kills: int, dice: random.Random) -> None:
-    with Trial(folder, ground) as trial:
-        for _ in range(kills):
-            trial.kill_service_after(dice.randrange(1, 400))
+@pytest.mark.slow(reason="three brokers and three loads, whose every answer is waited for")
+@pytest.mark.broker("mosquitto")
+@pytest.mark.broker("rabbitmq")
+@pytest.mark.broker("kafka")
+def test_a_kill_of_the_service_between_three_brokers_loses_nothing(shared_broker: Start, tmp_path: Path) -> None:
+    """The same things are changed over all three brokers: one history."""
+    with Trial(tmp_path, *map(shared_broker, ALL)) as trial:
+        trial.kill_service_after(dice("kill").randrange(1, 50))
+        trial.wait_for(1)
         print(trial.verdict())
 
 
-@pytest.mark.parametrize(
-    ("kind", "kills"),
-    [
-        pytest.param(MosquittoGround, 5, marks=pytest.mark.broker("mosquitto"), id="mosquitto"),
-        pytest.param(RabbitGround, 1, marks=pytest.mark.broker("rabbitmq"), id="rabbitmq"),
-        pytest.param(KafkaGround, 1, marks=pytest.mark.broker("kafka"), id="kafka"),
-    ],
-)
-def test_kills_of_the_service_lose_nothing_and_repeat_nothing(
-    start: Start, tmp_path: Path, dice: random.Random, kind: type[Ground], kills: int
-) -> None:
-    kill_service(tmp_path, start(kind), kills, dice)
-
-
-@pytest.mark.soak
-@EACH_PROTOCOL
+@EACH
 def test_a_hundred_kills_of_the_service_lose_nothing_and_repeat_nothing(
-    start: Start, tmp_path: Path, dice: random.Random, kind: type[Ground]
+    shared_broker: Start, tmp_path: Path, kind: type[TrialBroker]
 ) -> None:
-    kill_service(tmp_path, start(kind), KILLS_IN_SOAK, dice)
+    moments = dice("kills", kind.kind)
+    with Trial(tmp_path, shared_broker(kind)) as trial:
+        for _ in range(KILLS):
+            trial.kill_service_after(moments.randrange(1, 400))
+        print(trial.verdict())
 
 
 # ── the broker is killed ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def restart_broker(folder: Path, ground: Ground, restarts: int, dice: random.Random) -> None:
-    with Trial(folder, ground, is_keyed=ground.client_resends) as trial:
+def restart_broker(folder: Path, trial_broker: TrialBroker, restarts: int, most: int) -> None:
+    """Each after at most so many answers."""
+    moments = dice("restarts", trial_broker.kind)
+    with Trial(folder, trial_broker, is_keyed=trial_broker.client_resends) as trial:
         for _ in range(restarts):
-            trial.restart_broker_after(dice.randrange(1, 400), ground)
+            trial.restart_broker_after(moments.randrange(1, most), trial_broker)
         trial.wait_for(1)
         verdict = trial.verdict()
         print(verdict)
@@ -229,43 +218,40 @@ def restart_broker(folder: Path, ground: Ground, restarts: int, dice: random.Ran
         assert " 0 failed" in verdict, trial.service.log()
 
 
+@pytest.mark.slow(reason="a real broker ends and starts")
+@pytest.mark.broker("rabbitmq")
+def test_8_5_replays_go_on_and_nothing_is_lost_when_the_broker_is_killed(killed_broker: Start, tmp_path: Path) -> None:
+    restart_broker(tmp_path, killed_broker(AmqpTrialBroker), 1, 50)
+
+
 @EACH
-def test_8_5_replays_go_on_and_nothing_is_lost_when_the_broker_is_killed_twice(
-    start: Start, tmp_path: Path, dice: random.Random, kind: type[Ground]
-) -> None:
-    restart_broker(tmp_path, start(kind), RESTARTS, dice)
-
-
-@pytest.mark.soak
-@EACH_PROTOCOL
 def test_8_5_replays_go_on_and_nothing_is_lost_when_the_broker_is_killed_twenty_times(
-    start: Start, tmp_path: Path, dice: random.Random, kind: type[Ground]
+    killed_broker: Start, tmp_path: Path, kind: type[TrialBroker]
 ) -> None:
-    restart_broker(tmp_path, start(kind), RESTARTS_IN_SOAK, dice)
+    restart_broker(tmp_path, killed_broker(kind), RESTARTS, 400)
 
 
 # ── the link breaks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.soak
-@EACH_PROTOCOL
+@EACH
 def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
-    start: Start, tmp_path: Path, dice: random.Random, kind: type[Ground]
+    shared_broker: Start, tmp_path: Path, kind: type[TrialBroker]
 ) -> None:
     """Reset, or silent in one direction or in both until the service makes a new link. What a silent link held back comes
     late then, or never."""
-    ground = start(kind)
-    with ground.proxy() as proxy, Trial(tmp_path, ground, proxies={ground: proxy}) as trial:
-        for _ in range(CUTS_IN_SOAK):
-            trial.wait_for(dice.randrange(1, 200))
-            if dice.random() < 0.7:
+    trial_broker, chances = shared_broker(kind), dice("cuts", kind.kind)
+    with trial_broker.proxy() as proxy, Trial(tmp_path, trial_broker, proxies={trial_broker: proxy}) as trial:
+        for _ in range(CUTS):
+            trial.wait_for(chances.randrange(1, 200))
+            if chances.random() < 0.7:
                 proxy.cut()
                 continue
             attempts = len(proxy.attempts)
-            to_broker, to_client = dice.choice([(True, True), (True, False), (False, True)])
+            to_broker, to_client = chances.choice([(True, True), (True, False), (False, True)])
             proxy.stall(to_broker=to_broker, to_client=to_client)
             wait_until_sync(lambda attempts=attempts: len(proxy.attempts) > attempts, NOTICED_WITHIN)  # type: ignore[misc]
-            if dice.random() < 0.5:
+            if chances.random() < 0.5:
                 proxy.cut()
             proxy.flow()
         trial.wait_for(1)
@@ -274,38 +260,20 @@ def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
 
 # ── all at once ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-ALL = [MosquittoGround, RabbitGround, KafkaGround]
 
-
-@pytest.mark.broker("mosquitto")
-@pytest.mark.broker("rabbitmq")
-@pytest.mark.broker("kafka")
-def test_a_kill_of_the_service_between_three_brokers_loses_nothing(start: Start, tmp_path: Path) -> None:
-    """The same things are changed over all three brokers: one history."""
-    with Trial(tmp_path, *map(start, ALL)) as trial:
-        trial.kill_service_after(50)
-        trial.wait_for(1)
-        print(trial.verdict())
-
-
-@pytest.mark.soak
-@pytest.mark.broker("mosquitto")
-@pytest.mark.broker("rabbitmq")
-@pytest.mark.broker("kafka")
-def test_kills_of_the_service_and_of_three_brokers_in_turn_lose_nothing(
-    start: Start, tmp_path: Path, dice: random.Random
-) -> None:
-    grounds = [start(kind) for kind in ALL]
-    with Trial(tmp_path, *grounds, is_keyed=True) as trial:
-        for _ in range(ROUNDS_IN_SOAK):
-            for ground in dice.sample(grounds, len(grounds)):
-                trial.restart_broker_after(dice.randrange(1, 100), ground)
-            trial.kill_service_after(dice.randrange(1, 100))
+@pytest.mark.soak(shard="kills-kafka")
+def test_kills_of_the_service_and_of_three_brokers_in_turn_lose_nothing(killed_broker: Start, tmp_path: Path) -> None:
+    trial_brokers, chances = [killed_broker(kind) for kind in ALL], dice("kills of all")
+    with Trial(tmp_path, *trial_brokers, is_keyed=True) as trial:
+        for _ in range(ROUNDS):
+            for trial_broker in chances.sample(trial_brokers, len(trial_brokers)):
+                trial.restart_broker_after(chances.randrange(1, 100), trial_broker)
+            trial.kill_service_after(chances.randrange(1, 100))
             # A broker that is away while the service dies, and while it is asked to end.
-            trial.wait_for(dice.randrange(1, 100))
-            away = dice.choice(grounds)
+            trial.wait_for(chances.randrange(1, 100))
+            away = chances.choice(trial_brokers)
             away.knock_down()
-            if dice.random() < 0.5:
+            if chances.random() < 0.5:
                 trial.service.kill()
             else:
                 trial.service.stop()

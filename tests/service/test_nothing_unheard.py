@@ -7,18 +7,20 @@ first shown to catch what it is for (Ditto connections, targets; acknowledgement
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.dice import dice
 from tests.support.kill_series.checker import Entry, findings
-from tests.support.kill_series.grounds import MosquittoGround, RabbitGround
 from tests.support.kill_series.log import Heard, Log
 from tests.support.kill_series.trial import Trial
+from tests.support.kill_series.trial_broker import AmqpTrialBroker, MqttTrialBroker, TrialBroker
 
-ROUNDS_IN_SOAK = 20
+ROUNDS = 20
+
+Start = Callable[[type[TrialBroker]], TrialBroker]
 
 HISTORY = {"device-0": [Entry(1, "/", {}), Entry(2, "/attributes/n", 5), Entry(3, "/attributes/n", 10)]}
 
@@ -50,47 +52,36 @@ def test_the_checker_catches_a_fault_at_a_target(
     assert any(expected in finding for finding in found_in(*heard, promised=promised))
 
 
-@pytest.fixture(scope="module")
-def grounds() -> Iterator[tuple[RabbitGround, MosquittoGround]]:
-    """Brokers of their own: where the load is, and where the target is, which is stopped and started."""
-    rabbit, mosquitto = RabbitGround(), MosquittoGround()
-    yield rabbit, mosquitto
-    rabbit.close()
-    mosquitto.close()
-
-
-def kill_everybody(folder: Path, grounds: tuple[RabbitGround, MosquittoGround], rounds: int) -> str:
+def kill_all(folder: Path, load: TrialBroker, target: TrialBroker, rounds: int) -> str:
     """Kill the service while all is well, and while the target's broker is away: what was stored then is heard later."""
-    dice = random.Random()
-    load, target = grounds
+    chances = dice("targets")
     with Trial(folder, load, hearer=target) as trial:
         for _ in range(rounds):
-            trial.kill_service_after(dice.randrange(50, 300))
+            trial.kill_service_after(chances.randrange(50, 300))
             trial.wait_for(20)
             target.knock_down()
-            trial.wait_for(dice.randrange(20, 60))
+            trial.wait_for(chances.randrange(20, 60))
             trial.service.kill()
-            if dice.random() < 0.5:
+            if chances.random() < 0.5:
                 target.start_again()
                 trial.service.start_again(ready=False)
             else:
                 trial.service.start_again(ready=False)
-                trial.wait_for(dice.randrange(1, 20))
+                trial.wait_for(chances.randrange(1, 20))
                 target.start_again()
             trial.wait_for(50)
         return trial.verdict()
 
 
+@pytest.mark.slow(reason="the service and a real broker end and start under load")
 @pytest.mark.broker("rabbitmq")
 @pytest.mark.broker("mosquitto")
 def test_what_was_stored_is_heard_in_order_and_what_was_acknowledged_too(
-    grounds: tuple[RabbitGround, MosquittoGround], tmp_path: Path
+    shared_broker: Start, killed_broker: Start, tmp_path: Path
 ) -> None:
-    print(kill_everybody(tmp_path, grounds, 1))
+    print(kill_all(tmp_path, shared_broker(AmqpTrialBroker), killed_broker(MqttTrialBroker), 1))
 
 
-@pytest.mark.soak
-@pytest.mark.broker("rabbitmq")
-@pytest.mark.broker("mosquitto")
-def test_the_same_through_many_kills(grounds: tuple[RabbitGround, MosquittoGround], tmp_path: Path) -> None:
-    print(kill_everybody(tmp_path, grounds, ROUNDS_IN_SOAK))
+@pytest.mark.soak(shard="kills-amqp")
+def test_the_same_through_many_kills(shared_broker: Start, killed_broker: Start, tmp_path: Path) -> None:
+    print(kill_all(tmp_path, shared_broker(AmqpTrialBroker), killed_broker(MqttTrialBroker), ROUNDS))

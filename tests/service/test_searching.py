@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import READ, policy_for
-from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
 from tests.support.service_process import ServiceProcess
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
@@ -108,16 +108,15 @@ def sites(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Site]]:
     """A connection on each broker, and thirty lamps in a namespace of its own: seven count, the guest sees but one."""
-    grounds: list[Ground] = [MqttGround(mosquitto), Mqtt5Ground(mosquitto), AmqpGround(rabbitmq), KafkaGround(kafka)]
+    setups: list[BrokerSetup] = [MqttSetup(mosquitto), Mqtt5Setup(mosquitto), AmqpSetup(rabbitmq), KafkaSetup(kafka)]
     with ExitStack() as stack:
         made = {}
-        for ground in grounds:
-            namespace = f"acme.{ground.kind.replace('-', '')}"
-            owner, guest = (stack.enter_context(ground.client(name)) for name in ("owner", "guest"))
-            made[ground.kind] = Site(Searcher(owner, namespace), Searcher(guest, namespace))
+        for setup in setups:
+            namespace = f"acme.{setup.kind.replace('-', '')}"
+            owner, guest = (stack.enter_context(setup.client(name)) for name in ("owner", "guest"))
+            made[setup.kind] = Site(Searcher(owner, namespace), Searcher(guest, namespace))
         documents = [
-            ground.connection("site", ground.source("owner", OWNER), ground.source("guest", GUEST))
-            for ground in grounds
+            setup.connection("site", setup.source("owner", OWNER), setup.source("guest", GUEST)) for setup in setups
         ]
         stack.enter_context(ServiceProcess.start(tmp_path_factory.mktemp("searching"), documents))
         for site in made.values():

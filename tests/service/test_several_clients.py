@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
@@ -24,7 +25,6 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import Reader, policy_for, topic
-from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -33,22 +33,22 @@ pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), p
 OWNER = "acme:owner"
 PAUSES = {"min": "0.1s", "max": "0.5s"}
 PATIENCE = 60.0
-GROUNDS = ("mosquitto", "rabbitmq", "kafka")
+SETUPS = ("mosquitto", "rabbitmq", "kafka")
 
 
-@pytest.fixture(params=GROUNDS)
-def ground(request: pytest.FixtureRequest) -> Ground:
+@pytest.fixture(params=SETUPS)
+def setup(request: pytest.FixtureRequest) -> BrokerSetup:
     return made(request.param, request.getfixturevalue(request.param))
 
 
-def made(name: str, broker: Mosquitto | RabbitMQ | Kafka) -> Ground:
+def made(name: str, broker: Mosquitto | RabbitMQ | Kafka) -> BrokerSetup:
     match broker:
         case Mosquitto():
-            return Mqtt5Ground(broker)
+            return Mqtt5Setup(broker)
         case RabbitMQ():
-            return AmqpGround(broker)
+            return AmqpSetup(broker)
         case _:
-            return KafkaGround(broker)
+            return KafkaSetup(broker)
 
 
 class Work:
@@ -113,35 +113,35 @@ def connected_clients(service: ServiceProcess) -> set[int]:
 
 @pytest.mark.parametrize("consumers", [1, 2])
 def test_case_10_order_per_entity_is_kept_by_two_clients_with_so_many_consumers(
-    ground: Ground, tmp_path: Path, consumers: int
+    setup: BrokerSetup, tmp_path: Path, consumers: int
 ) -> None:
-    with ground.client("line") as party:
-        document = ground.connection("site", ground.source("line", OWNER, consumerCount=consumers), clientCount=2)
+    with setup.client("line") as party:
+        document = setup.connection("site", setup.source("line", OWNER, consumerCount=consumers), clientCount=2)
         with ServiceProcess.start(tmp_path, [document], reconnect=PAUSES) as service:
             assert service.status(document["id"]) == {"status": "open", "details": "connected"}
             assert connected_clients(service) == {0, 1}
-            wait_until_sync(lambda: consumers_of(ground, document, party) in (None, 2 * consumers), PATIENCE)
+            wait_until_sync(lambda: consumers_of(setup, document, party) in (None, 2 * consumers), PATIENCE)
             work = Work(party, 8)
             work.send(25)
             work.finish()
             work.check()
 
 
-def consumers_of(ground: Ground, document: dict[str, Any], party: Party) -> int | None:
+def consumers_of(setup: BrokerSetup, document: dict[str, Any], party: Party) -> int | None:
     """How many consumers the broker sees; None for one that does not say."""
     if isinstance(party, AmqpClient):
         return party.consumers()
-    if isinstance(ground, KafkaGround):
-        group = ground.broker.admin.describe_consumer_groups([document["id"]])[document["id"]]
+    if isinstance(setup, KafkaSetup):
+        group = setup.broker.admin.describe_consumer_groups([document["id"]])[document["id"]]
         return len(group.result(PATIENCE).members)
     return None
 
 
-def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(ground: Ground, tmp_path: Path) -> None:
+def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(setup: BrokerSetup, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        cut = cutting(ground, stack)
-        party = stack.enter_context(ground.client("line"))
-        document = ground.connection("site", ground.source("line", OWNER, consumerCount=2), clientCount=2)
+        cut = cutting(setup, stack)
+        party = stack.enter_context(setup.client("line"))
+        document = setup.connection("site", setup.source("line", OWNER, consumerCount=2), clientCount=2)
         service = stack.enter_context(ServiceProcess.start(tmp_path, [document], reconnect=PAUSES))
         work = Work(party, 6)
         for _ in range(3):
@@ -160,12 +160,12 @@ def losses(service: ServiceProcess) -> list[dict[str, Any]]:
     return [record for record in service.records() if record["event"] == "connection lost"]
 
 
-def cutting(ground: Ground, stack: ExitStack) -> Callable[[str], None]:
+def cutting(setup: BrokerSetup, stack: ExitStack) -> Callable[[str], None]:
     """What cuts one link of two."""
-    if isinstance(ground, KafkaGround):
-        return lambda connection_id: take_the_place(ground.broker, connection_id)
-    proxy = stack.enter_context(ProxyThread(ground.broker.host, ground.broker.port))
-    ground.proxied = proxy.host, proxy.port
+    if isinstance(setup, KafkaSetup):
+        return lambda connection_id: take_the_place(setup.broker, connection_id)
+    proxy = stack.enter_context(ProxyThread(setup.broker.host, setup.broker.port))
+    setup.proxied = proxy.host, proxy.port
     return lambda _: proxy.cut_one()
 
 
@@ -186,11 +186,11 @@ def take_the_place(broker: Kafka, connection_id: str) -> None:
 def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
     broker: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    ground = made(broker, request.getfixturevalue(broker))
-    assert isinstance(ground, Mqtt5Ground | AmqpGround)
-    with ProxyThread(ground.broker.host, ground.broker.port) as proxy, ground.client("line") as party:
-        ground.proxied = proxy.host, proxy.port
-        document = ground.connection("site", ground.source("line", OWNER), clientCount=2)
+    setup = made(broker, request.getfixturevalue(broker))
+    assert isinstance(setup, Mqtt5Setup | AmqpSetup)
+    with ProxyThread(setup.broker.host, setup.broker.port) as proxy, setup.client("line") as party:
+        setup.proxied = proxy.host, proxy.port
+        document = setup.connection("site", setup.source("line", OWNER), clientCount=2)
         with ServiceProcess.start(tmp_path, [document], reconnect=PAUSES) as service:
             work = Work(party, 6)
             reader = Reader(party, work.names[0])
@@ -214,12 +214,12 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
 
 
 @pytest.fixture
-def four(ground: Ground, tmp_path: Path) -> Iterator[list[Party]]:
+def four(setup: BrokerSetup, tmp_path: Path) -> Iterator[list[Party]]:
     """Four parties, each with a source and a reply-target of its own in one connection with several clients."""
     names = ["north", "east", "south", "west"]
     with ExitStack() as stack:
-        parties = [stack.enter_context(ground.client(name)) for name in names]
-        document = ground.connection("site", *(ground.source(name, OWNER) for name in names), clientCount=2)
+        parties = [stack.enter_context(setup.client(name)) for name in names]
+        document = setup.connection("site", *(setup.source(name, OWNER) for name in names), clientCount=2)
         stack.enter_context(ServiceProcess.start(tmp_path, [document]))
         yield parties
 

@@ -6,21 +6,20 @@ and so is the checker, which is first shown to catch what it is for (Streamr pro
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.kill_series.grounds import Ground, Mosquitto5Ground, RabbitGround
+from tests.support.dice import dice
 from tests.support.kill_series.stream_checker import Known, Message, findings
 from tests.support.kill_series.stream_load import Reader
 from tests.support.kill_series.stream_trial import FRAMES, OCTETS, READ, StreamTrial
+from tests.support.kill_series.trial_broker import AmqpTrialBroker, Mqtt5TrialBroker, TrialBroker
 
-KILLS_IN_SOAK = 20
+KILLS = 20
 
-RABBITMQ = pytest.param(RabbitGround, marks=pytest.mark.broker("rabbitmq"), id="rabbitmq")
-MOSQUITTO_5 = pytest.param(Mosquitto5Ground, marks=pytest.mark.broker("mosquitto"), id="mqtt-5")
+Start = Callable[[type[TrialBroker]], TrialBroker]
 
 STORED = [Message(1, None, 5, "a"), Message(2, 1, 6, "b"), Message(3, 2, 7, "c")]
 
@@ -89,48 +88,31 @@ def test_the_reader_asks_for_a_hole_until_it_is_filled_and_hands_on_in_order() -
 # ── kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[[type[Ground]], Ground]]:
-    """Brokers of their own, since they are killed."""
-    started: list[Ground] = []
-
-    def start(kind: type[Ground]) -> Ground:
-        started.append(ground := kind())
-        return ground
-
-    yield start
-    for ground in started:
-        ground.close()
-
-
-def kill(folder: Path, ground: Ground, rounds: int, *readers: str) -> str:
+def kill(folder: Path, trial_broker: TrialBroker, rounds: int, *readers: str) -> str:
     """Kill service and broker in turn, and both at once."""
-    dice = random.Random()
-    with StreamTrial(folder, ground, *readers) as trial:
+    chances = dice("streams", trial_broker.kind)
+    with StreamTrial(folder, trial_broker, *readers) as trial:
         for _ in range(rounds):
-            trial.kill_service_after(dice.randrange(20, 120))
-            trial.restart_broker_after(dice.randrange(20, 120))
-            if rounds > 1 and dice.random() < 0.3:
-                trial.wait_for(dice.randrange(20, 60))
+            trial.kill_service_after(chances.randrange(20, 120))
+            trial.restart_broker_after(chances.randrange(20, 120))
+            if rounds > 1 and chances.random() < 0.3:
+                trial.wait_for(chances.randrange(20, 60))
                 trial.service.kill()
-                ground.knock_down()
-                ground.start_again()
+                trial_broker.knock_down()
+                trial_broker.start_again()
                 trial.service.start_again(ready=False)
         trial.wait_for(20)
         return trial.verdict()
 
 
+@pytest.mark.slow(reason="a real broker and the service end and start under load")
 @pytest.mark.broker("rabbitmq")
-def test_what_was_published_is_stored_once_and_read_in_order(
-    start: Callable[[type[Ground]], Ground], tmp_path: Path
-) -> None:
-    """By a client of Streamr, and in frames of reactive-streams-io over the broker and through a door."""
-    print(kill(tmp_path, start(RabbitGround), 1, READ, FRAMES, OCTETS))
+def test_what_was_published_is_stored_once_and_read_in_order(killed_broker: Start, tmp_path: Path) -> None:
+    """By a client of Streamr, and in frames of reactive-streams-io over the broker and through a TCP listener."""
+    print(kill(tmp_path, killed_broker(AmqpTrialBroker), 1, READ, FRAMES, OCTETS))
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", [RABBITMQ, MOSQUITTO_5])
-def test_the_same_through_many_kills(
-    start: Callable[[type[Ground]], Ground], kind: type[Ground], tmp_path: Path
-) -> None:
-    print(kill(tmp_path, start(kind), KILLS_IN_SOAK, READ))
+@pytest.mark.soak(shard="kills-streams")
+@pytest.mark.parametrize("kind", [AmqpTrialBroker, Mqtt5TrialBroker])
+def test_the_same_through_many_kills(killed_broker: Start, kind: type[TrialBroker], tmp_path: Path) -> None:
+    print(kill(tmp_path, killed_broker(kind), KILLS, READ))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from paho.mqtt.client import MQTTMessage
 
+from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -18,7 +19,6 @@ from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import policy_for, topic
-from tests.support.grounds import AmqpGround, Ground, KafkaGround, Mqtt5Ground, MqttGround
 from tests.support.service_process import ServiceProcess
 from tests.support.span_collector import Collector, Span, collector
 from tests.support.wait import wait_until_sync
@@ -32,10 +32,10 @@ CONTEXT = f"00-{TRACE}-{PARENT}-01"
 EVENTS = ["_/_/things/twin/events"]
 
 
-def listener(ground: Ground) -> dict[str, Any]:
+def listener(setup: BrokerSetup) -> dict[str, Any]:
     """A connection that is sent events, and hears nothing itself that the test says."""
-    target = {"address": ground.reply_address("hears"), "topics": EVENTS, "authorizationContext": [OWNER], "qos": 1}
-    return ground.connection("hears", ground.source("hears", OWNER), targets=[target])
+    target = {"address": setup.reply_address("hears"), "topics": EVENTS, "authorizationContext": [OWNER], "qos": 1}
+    return setup.connection("hears", setup.source("hears", OWNER), targets=[target])
 
 
 def users(message: MQTTMessage) -> dict[str, str]:
@@ -49,9 +49,9 @@ def users(message: MQTTMessage) -> dict[str, str]:
 def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path
 ) -> None:
-    asks, mqtt_5, mqtt = Mqtt5Ground(mosquitto), Mqtt5Ground(mosquitto), MqttGround(mosquitto)
-    amqp, records = AmqpGround(rabbitmq), KafkaGround(kafka)
-    grounds: list[Ground] = [mqtt_5, mqtt, amqp, records]
+    asks, mqtt_5, mqtt = Mqtt5Setup(mosquitto), Mqtt5Setup(mosquitto), MqttSetup(mosquitto)
+    amqp, records = AmqpSetup(rabbitmq), KafkaSetup(kafka)
+    setups: list[BrokerSetup] = [mqtt_5, mqtt, amqp, records]
     with (
         collector() as spans,
         asks.client("asks") as sender,
@@ -64,7 +64,7 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
         assert isinstance(by_mqtt_5, MqttClient)
         assert isinstance(by_amqp, AmqpClient)
         assert isinstance(by_kafka, KafkaClient)
-        documents = [asks.connection("asks", asks.source("asks", OWNER)), *map(listener, grounds)]
+        documents = [asks.connection("asks", asks.source("asks", OWNER)), *map(listener, setups)]
         tracing = {"endpoint": spans.address, "service": "twins", "ratio": 0}
         with ServiceProcess.start(tmp_path, documents, tracing=tracing) as service:
             made = {
@@ -95,7 +95,7 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
     }
     by_kind = {
         "asks": producers[documents[0]["id"]],
-        **{ground.kind: producers[document["id"]] for ground, document in zip(grounds, documents[1:], strict=True)},
+        **{setup.kind: producers[document["id"]] for setup, document in zip(setups, documents[1:], strict=True)},
     }
     for kind, headers in carried.items():
         assert headers["traceparent"] == f"00-{TRACE}-{by_kind[kind].id}-01", kind
@@ -119,13 +119,13 @@ def nobody_elses(spans: Collector) -> list[Span]:
 
 
 def test_a_collector_that_is_away_keeps_no_answer_back(mosquitto: Mosquitto, tmp_path: Path) -> None:
-    ground = MqttGround(mosquitto)
+    setup = MqttSetup(mosquitto)
     with collector() as spans:
         """Its port is free again."""
     with (
-        ground.client("a") as party,
+        setup.client("a") as party,
         ServiceProcess.start(
-            tmp_path, [ground.connection("site", ground.source("a", OWNER))], tracing={"endpoint": spans.address}
+            tmp_path, [setup.connection("site", setup.source("a", OWNER))], tracing={"endpoint": spans.address}
         ) as service,
     ):
         for number in range(600):

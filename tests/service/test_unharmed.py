@@ -6,33 +6,31 @@ same brokers. The load's links stand all the time, no delivery of it is lost, an
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.dice import dice
 from tests.support.kill_series.connection_churn import Churn
-from tests.support.kill_series.grounds import Ground, KafkaGround, MosquittoGround, RabbitGround
 from tests.support.kill_series.trial import Trial
+from tests.support.kill_series.trial_broker import AmqpTrialBroker, KafkaTrialBroker, MqttTrialBroker, TrialBroker
 
-STEPS, STEPS_IN_SOAK = 15, 200
+STEPS, MANY_STEPS = 8, 200
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
 
-@pytest.fixture(scope="module")
-def grounds() -> Iterator[list[Ground]]:
-    grounds: list[Ground] = [MosquittoGround(), RabbitGround(), KafkaGround()]
-    yield grounds
-    for ground in grounds:
-        ground.close()
+@pytest.fixture
+def trial_brokers(shared_broker: Callable[[type[TrialBroker]], TrialBroker]) -> list[TrialBroker]:
+    return [shared_broker(MqttTrialBroker), shared_broker(AmqpTrialBroker), shared_broker(KafkaTrialBroker)]
 
 
-def operate(folder: Path, grounds: list[Ground], steps: int) -> str:
-    with Trial(folder, *grounds) as trial:
+def operate(folder: Path, trial_brokers: list[TrialBroker], steps: int) -> str:
+    with Trial(folder, *trial_brokers) as trial:
         trial.wait_for(50)
-        churn = Churn(trial.service, grounds, random.Random(), "churn")
+        churn = Churn(trial.service, trial_brokers, dice("churn"), f"churn-{secrets.token_hex(4)}")
         for _ in range(steps):
             churn.step()
         trial.wait_for(50)
@@ -48,10 +46,11 @@ def operate(folder: Path, grounds: list[Ground], steps: int) -> str:
         return f"{churn}: {verdict}"
 
 
-def test_operators_harm_no_other_connection(grounds: list[Ground], tmp_path: Path) -> None:
-    print(operate(tmp_path, grounds, STEPS))
+@pytest.mark.slow(reason="three loads beside an operator who waits for each change")
+def test_operators_harm_no_other_connection(trial_brokers: list[TrialBroker], tmp_path: Path) -> None:
+    print(operate(tmp_path, trial_brokers, STEPS))
 
 
-@pytest.mark.soak
-def test_the_same_through_200_changes(grounds: list[Ground], tmp_path: Path) -> None:
-    print(operate(tmp_path, grounds, STEPS_IN_SOAK))
+@pytest.mark.soak(shard="kills-operators")
+def test_the_same_through_200_changes(trial_brokers: list[TrialBroker], tmp_path: Path) -> None:
+    print(operate(tmp_path, trial_brokers, MANY_STEPS))

@@ -1,8 +1,8 @@
 """The same connection on each broker, for what has to be so on all of them.
 
-A `Ground` is one broker with one connection document: four sources, a party that speaks through each, and an onlooker who
-hears whatever is published anywhere at that broker. What the sources do is the same; what their addresses look like and
-how a header travels is the broker's.
+A `FourSources` is one broker with one connection document: four sources, a party that speaks through each, and a reader
+of everything that is published at that broker. What the sources do is the same on each broker; their addresses and how a
+header travels differ.
 
 | source | does |
 |---|---|
@@ -38,7 +38,7 @@ KINDS = ("mqtt", "mqtt-5", "amqp-091", "kafka")
 ANSWER_WITHIN = 20.0
 
 
-class Ground(ABC):
+class FourSources(ABC):
     """One broker, and a connection with the id `name` on it."""
 
     kind: str
@@ -50,7 +50,7 @@ class Ground(ABC):
         self.open = ExitStack()
 
     def __repr__(self) -> str:
-        return f"<Ground {self.kind} {self.name}>"
+        return f"<FourSources {self.kind} {self.name}>"
 
     def place(self, source: str, end: str) -> str:
         """The name of a topic or queue."""
@@ -135,7 +135,7 @@ class Ground(ABC):
         self.open.close()
 
 
-class MqttGround(Ground):
+class MqttFourSources(FourSources):
     kind = "mqtt"
     separator = "/"
     has_headers = False
@@ -187,15 +187,15 @@ class MqttGround(Ground):
         return 0  # nobody can ask; what would come again at the next start is seen there
 
 
-class Mqtt5Ground(MqttGround):
+class Mqtt5FourSources(MqttFourSources):
     """Here a header says who speaks, as on the brokers that have headers."""
 
     kind = "mqtt-5"
     has_headers = True
     version = MQTTv5
-    place = Ground.place
-    speak_for = Ground.speak_for
-    _bind = Ground._bind
+    place = FourSources.place
+    speak_for = FourSources.speak_for
+    _bind = FourSources._bind
 
     def carried(self, **headers: str) -> dict[str, Any]:
         properties: dict[str, Any] = {}
@@ -212,7 +212,7 @@ class Mqtt5Ground(MqttGround):
         return properties
 
 
-class AmqpGround(Ground):
+class AmqpFourSources(FourSources):
     """In a virtual host, all of whose publishing is traced to the onlooker."""
 
     kind = "amqp-091"
@@ -275,7 +275,7 @@ class _Tracer(AmqpClient):
         await message.ack()
 
 
-class KafkaGround(Ground):
+class KafkaFourSources(FourSources):
     kind = "kafka"
 
     def __init__(self, broker: Kafka) -> None:

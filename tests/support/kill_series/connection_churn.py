@@ -1,6 +1,6 @@
 """Operators at work: connections are added, changed, closed, opened and deleted, in files and through the API, by dice.
 
-    churn = Churn(service, grounds, random.Random(7))
+    churn = Churn(service, trial_brokers, random.Random(7))
     churn.step()
 
 Each step is one thing that an operator does, and waits until it is done. The connections are others than those of a load,
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.kill_series.grounds import Ground
+from tests.support.kill_series.trial_broker import TrialBroker
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -31,14 +31,16 @@ DONE_WITHIN = 60.0
 class Churn:
     """`steps`: what was done, how often."""
 
-    def __init__(self, service: ServiceProcess, grounds: Sequence[Ground], dice: random.Random, trial: str) -> None:
-        self._service, self._grounds, self._dice, self._trial = service, grounds, dice, trial
+    def __init__(
+        self, service: ServiceProcess, trial_brokers: Sequence[TrialBroker], dice: random.Random, trial: str
+    ) -> None:
+        self._service, self._trial_brokers, self._dice, self._trial = service, trial_brokers, dice, trial
         self._made = 0
         self._in_api: dict[str, dict[str, Any]] = {}
         self._in_files: dict[str, dict[str, Any]] = {}
         self.steps: Counter[str] = Counter()
-        for ground in grounds:
-            ground.prepare(trial, "churn")
+        for trial_broker in trial_brokers:
+            trial_broker.prepare(trial, "churn")
 
     def __repr__(self) -> str:
         return f"<Churn, {dict(self.steps)}>"
@@ -62,8 +64,8 @@ class Churn:
     def _document(self, status: str = "open") -> dict[str, Any]:
         """A connection that nobody speaks to."""
         self._made += 1
-        ground = self._dice.choice(list(self._grounds))
-        document = ground.connection(self._trial, "churn")
+        trial_broker = self._dice.choice(list(self._trial_brokers))
+        document = trial_broker.connection(self._trial, "churn")
         return {**document, "id": f"churn-{self._made}", "connectionStatus": status}
 
     def _change(self, document: dict[str, Any]) -> dict[str, Any]:

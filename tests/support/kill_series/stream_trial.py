@@ -1,6 +1,6 @@
 """A trial of a stream: one service, a writer and readers over one broker, things that go wrong meanwhile, and a verdict.
 
-with StreamTrial(tmp_path, ground, READ) as trial:
+with StreamTrial(tmp_path, trial_broker, READ) as trial:
     trial.kill_service_after(100)
     trial.restart_broker_after(100)
     print(trial.verdict())
@@ -20,10 +20,10 @@ from typing import Any, Self
 from tests.support.brokers import free_port
 from tests.support.connection_documents import EVERYTHING
 from tests.support.kill_series.clients import join
-from tests.support.kill_series.grounds import SUBJECT, Ground
 from tests.support.kill_series.stream_checker import Known
 from tests.support.kill_series.stream_load import PARTITIONS, STREAM
 from tests.support.kill_series.trial import PATIENCE, PAUSES
+from tests.support.kill_series.trial_broker import SUBJECT, TrialBroker
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -44,11 +44,11 @@ POLICY = {
 }
 
 
-def connection(ground: Ground, name: str, *readers: str) -> dict[str, Any]:
+def connection(trial_broker: TrialBroker, name: str, *readers: str) -> dict[str, Any]:
     """A source for each party of the stream that comes by this broker."""
     parties = [WRITE, RECALL, *(reader for reader in readers if reader != OCTETS)]
-    document = ground.connection(name, *parties)
-    meant = ground.reply_address(ground.beside(ground.addresses(name, FRAMES)[1], "*"))
+    document = trial_broker.connection(name, *parties)
+    meant = trial_broker.reply_address(trial_broker.beside(trial_broker.addresses(name, FRAMES)[1], "*"))
     document["mappingDefinitions"] = {
         "tanks": {"mappingEngine": "Streamr", "options": OPTIONS},
         "frames": {
@@ -61,7 +61,7 @@ def connection(ground: Ground, name: str, *readers: str) -> dict[str, Any]:
         if party == FRAMES:
             # Each session has an address of its own.
             source["payloadMapping"] = ["frames"]
-            source["replyTarget"] = {"address": ground.reply_address("{{ header:reply-to }}")}
+            source["replyTarget"] = {"address": trial_broker.reply_address("{{ header:reply-to }}")}
     return document
 
 
@@ -80,19 +80,19 @@ def door(name: str, port: int) -> dict[str, Any]:
 class StreamTrial:
     """Where things are killed while a stream is written and read."""
 
-    def __init__(self, folder: Path, ground: Ground, *readers: str) -> None:
+    def __init__(self, folder: Path, trial_broker: TrialBroker, *readers: str) -> None:
         """`readers`: READ, FRAMES, OCTETS."""
-        self.ground = ground
+        self.trial_broker = trial_broker
         self.readers = readers
         self._port = free_port()
         self._name = f"trial-{secrets.token_hex(4)}"
         self._logs = {part: folder / f"{part}.log" for part in (WRITE, *readers, RECALL)}
         self._words = folder / "parties.txt"
         self._parties: dict[str, subprocess.Popen[bytes]] = {}
-        ground.prepare(self._name, MAKE, *self._logs)
+        trial_broker.prepare(self._name, MAKE, *self._logs)
         # For the commands of the Ditto protocol there is a connection beside that of the stream.
-        maker = {**ground.connection(self._name, MAKE), "id": f"{self._name}-{MAKE}"}
-        documents = [maker, connection(ground, self._name, *readers), door(self._name, self._port)]
+        maker = {**trial_broker.connection(self._name, MAKE), "id": f"{self._name}-{MAKE}"}
+        documents = [maker, connection(trial_broker, self._name, *readers), door(self._name, self._port)]
         self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()
@@ -102,7 +102,7 @@ class StreamTrial:
 
     def _begin(self) -> None:
         namespace, _, name = STREAM.partition(":")
-        with join(self.ground.uri, *self.ground.addresses(self._name, MAKE)) as maker:
+        with join(self.trial_broker.uri, *self.trial_broker.addresses(self._name, MAKE)) as maker:
             made = maker.ask_for(f"{namespace}/{name}/policies/commands/create", value=POLICY)
             assert made["status"] == 201, made
         for reader in self.readers:
@@ -111,8 +111,8 @@ class StreamTrial:
         self.wait_for(20)
 
     def _start(self, part: str) -> subprocess.Popen[bytes]:
-        uri = f"rsio://127.0.0.1:{self._port}" if part == OCTETS else self.ground.uri
-        command = [uri, *self.ground.addresses(self._name, part), str(self._logs[part])]
+        uri = f"rsio://127.0.0.1:{self._port}" if part == OCTETS else self.trial_broker.uri
+        command = [uri, *self.trial_broker.addresses(self._name, part), str(self._logs[part])]
         module = (
             ["tests.support.kill_series.stream_frame_reader"]
             if part in (FRAMES, OCTETS)
@@ -157,8 +157,8 @@ class StreamTrial:
     def restart_broker_after(self, more: int) -> None:
         """Knock the broker down as soon as the reader has handed on so many more; then start it again."""
         self.wait_for(more)
-        self.ground.knock_down()
-        self.ground.start_again()
+        self.trial_broker.knock_down()
+        self.trial_broker.start_again()
 
     def verdict(self) -> str:
         """The checker's counts, when the readers have all that was published. Raises AssertionError with its findings."""

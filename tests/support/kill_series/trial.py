@@ -1,8 +1,8 @@
 """A trial: one service, a load over each of some brokers, things that go wrong meanwhile, and the checker's verdict.
 
-with Trial(tmp_path, ground) as trial:
+with Trial(tmp_path, trial_broker) as trial:
     trial.kill_service_after(100)
-    trial.restart_broker_after(100, ground)
+    trial.restart_broker_after(100, trial_broker)
     print(trial.verdict())
 """
 
@@ -21,9 +21,9 @@ from spark_store.index_check import compare
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.connection_documents import policy_for
 from tests.support.kill_series.clients import join
-from tests.support.kill_series.grounds import SUBJECT, Ground, hearing
 from tests.support.kill_series.load import NAMESPACE, THINGS
 from tests.support.kill_series.log import Log
+from tests.support.kill_series.trial_broker import SUBJECT, TrialBroker, hearing
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -46,25 +46,26 @@ class Trial:
     def __init__(
         self,
         folder: Path,
-        *grounds: Ground,
-        proxies: Mapping[Ground, ProxyThread] | None = None,
+        *trial_brokers: TrialBroker,
+        proxies: Mapping[TrialBroker, ProxyThread] | None = None,
         is_keyed: bool = False,
-        hearer: Ground | None = None,
+        hearer: TrialBroker | None = None,
     ) -> None:
-        self.grounds = grounds
+        self.trial_brokers = trial_brokers
         self.hearer = hearer
         self._keyed = "keyed" if is_keyed else "bare"
         name = f"trial-{secrets.token_hex(4)}"
         self._name = name
-        self._logs = {ground: folder / f"{ground.kind}.log" for ground in grounds}
+        self._logs = {trial_broker: folder / f"{trial_broker.kind}.log" for trial_broker in trial_brokers}
         self._heard = folder / "heard.log"
         self._listener: subprocess.Popen[bytes] | None = None
         self._words = folder / "loads.txt"
         self._loads: list[subprocess.Popen[bytes]] = []
-        for ground in grounds:
-            ground.prepare(name, MAKE, LOAD, CHECK)
+        for trial_broker in trial_brokers:
+            trial_broker.prepare(name, MAKE, LOAD, CHECK)
         documents = [
-            ground.connection(name, MAKE, LOAD, CHECK, proxy=(proxies or {}).get(ground)) for ground in grounds
+            trial_broker.connection(name, MAKE, LOAD, CHECK, proxy=(proxies or {}).get(trial_broker))
+            for trial_broker in trial_brokers
         ]
         if hearer is not None:
             address = hearer.addresses(name, "heard")[1]
@@ -93,14 +94,14 @@ class Trial:
             raise
 
     def _begin(self) -> None:
-        with join(self.grounds[0].uri, *self.grounds[0].addresses(self._name, MAKE)) as maker:
+        with join(self.trial_brokers[0].uri, *self.trial_brokers[0].addresses(self._name, MAKE)) as maker:
             for number in range(THINGS):
                 made = maker.ask_for(
                     f"{NAMESPACE}/device-{number}/things/twin/commands/create", value={"_policy": policy_for(SUBJECT)}
                 )
                 assert made["status"] == 201, made
-        for position, ground in enumerate(self.grounds):
-            command = [ground.uri, *ground.addresses(self._name, LOAD), str(self._logs[ground])]
+        for position, trial_broker in enumerate(self.trial_brokers):
+            command = [trial_broker.uri, *trial_broker.addresses(self._name, LOAD), str(self._logs[trial_broker])]
             command += [str(position * APART), self._keyed]
             if self.hearer is not None:
                 command.append(self._hearing["targets"][0]["issuedAcknowledgementLabel"])
@@ -109,14 +110,14 @@ class Trial:
                     subprocess.Popen([sys.executable, "-m", "tests.support.kill_series.load", *command], stderr=words)
                 )
 
-    def answers(self, ground: Ground) -> int:
-        log = self._logs[ground]
+    def answers(self, trial_broker: TrialBroker) -> int:
+        log = self._logs[trial_broker]
         return log.read_bytes().count(b'"answered"') if log.exists() else 0
 
-    def wait_for(self, more: int, *grounds: Ground) -> None:
+    def wait_for(self, more: int, *trial_brokers: TrialBroker) -> None:
         """Wait until so many further answers, or more, are in the log of each of these (or of all)."""
-        for ground, target in [(ground, self.answers(ground) + more) for ground in grounds or self.grounds]:
-            wait_until_sync(lambda ground=ground, target=target: self.answers(ground) >= target, PATIENCE)  # type: ignore[misc]
+        targets = {each: self.answers(each) + more for each in trial_brokers or self.trial_brokers}
+        wait_until_sync(lambda: all(self.answers(each) >= target for each, target in targets.items()), PATIENCE)
 
     def kill_service_after(self, more: int) -> None:
         """SIGKILL as soon as `more` further answers have come everywhere; then start again."""
@@ -124,11 +125,11 @@ class Trial:
         self.service.kill()
         self.service.start_again(ready=False)
 
-    def restart_broker_after(self, more: int, ground: Ground) -> None:
+    def restart_broker_after(self, more: int, trial_broker: TrialBroker) -> None:
         """Knock the broker down as soon as `more` further answers have come over it; then start it again."""
-        self.wait_for(more, ground)
-        ground.knock_down()
-        ground.start_again()
+        self.wait_for(more, trial_broker)
+        trial_broker.knock_down()
+        trial_broker.start_again()
 
     def finish(self) -> None:
         """Let the loads come to their end. Raises AssertionError for one that is not answered."""
@@ -157,11 +158,16 @@ class Trial:
         assert listener.wait(PATIENCE) == 0
 
     def check(self) -> subprocess.CompletedProcess[str]:
-        ground = self.grounds[0]
+        trial_broker = self.trial_brokers[0]
         logs = [str(log) for log in self._logs.values()]
         if self.hearer is not None:
             logs.append(str(self._heard))
-        command = ["tests.support.kill_series.checker", ground.uri, *ground.addresses(self._name, CHECK), *logs]
+        command = [
+            "tests.support.kill_series.checker",
+            trial_broker.uri,
+            *trial_broker.addresses(self._name, CHECK),
+            *logs,
+        ]
         return subprocess.run(
             [sys.executable, "-m", *command], capture_output=True, text=True, timeout=CHECKED_WITHIN, check=False
         )

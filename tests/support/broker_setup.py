@@ -1,11 +1,11 @@
 """The same conversations on every broker: where sources listen and answer, and who talks to them.
 
-    ground = AmqpGround(rabbitmq)
-    document = ground.connection("site", ground.source("line-1", OWNER))
-    with ground.client("line-1") as party:
+    setup = AmqpGround(rabbitmq)
+    document = setup.connection("site", setup.source("line-1", OWNER))
+    with setup.client("line-1") as party:
         ...
 
-Names are made unique for each ground, since the brokers are shared by all tests.
+Names are made unique for each setup, since the brokers are shared by all tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import MqttClient, Party
 
 
-class Ground(ABC):
+class BrokerSetup(ABC):
     """One broker as tests of the whole service use it."""
 
     kind: ClassVar[str]
@@ -75,7 +75,7 @@ class Ground(ABC):
         """Makes the addresses where they have to be made: before the service connects."""
 
 
-class MqttGround(Ground):
+class MqttSetup(BrokerSetup):
     kind = "mqtt"
     separator = "/"
 
@@ -97,11 +97,11 @@ class MqttGround(Ground):
         )
 
 
-class Mqtt5Ground(MqttGround):
+class Mqtt5Setup(MqttSetup):
     kind = "mqtt-5"
 
 
-class AmqpGround(Ground):
+class AmqpSetup(BrokerSetup):
     kind = "amqp-091"
     separator = "."
 
@@ -120,7 +120,7 @@ class AmqpGround(Ground):
         return AmqpClient(self.broker.uri(), ask=self.ask(name), answers=self.answers(name))
 
 
-class KafkaGround(Ground):
+class KafkaSetup(BrokerSetup):
     """Topics to ask at have four partitions; an entity's commands stay in one."""
 
     kind = "kafka"

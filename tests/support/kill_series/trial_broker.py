@@ -1,4 +1,4 @@
-"""What a trial stands on: a private broker of each kind, with a way to speak to it and a way to knock it down.
+"""The broker of a trial, of each kind: how the service and its clients reach it, and how it is killed.
 
 RabbitMQ and Kafka are knocked down by SIGKILL. Mosquitto writes what it holds only when it is asked to end, so it is ended
 by SIGTERM: what it has confirmed and not written is lost by a SIGKILL, and nobody behind it could tell.
@@ -18,10 +18,12 @@ from tests.support.kill_series.clients import join
 SUBJECT = "acme:load"
 
 
-class Ground(ABC):
+class TrialBroker(ABC):
     """A broker, and the names of one trial's addresses there."""
 
     kind: str
+    server: str
+    """The name of the fixture of such a broker."""
     broker: Mosquitto | RabbitMQ | Kafka
     client_resends = True
     """Whether a client sends again, unmarked, what was not confirmed when the broker was knocked down."""
@@ -29,8 +31,7 @@ class Ground(ABC):
     options: dict[str, Any]
     """What `specificConfig` says, so that a dead link is noticed soon."""
 
-    def __init__(self, separator: str) -> None:
-        self._separator = separator
+    _separator: str
 
     @property
     @abstractmethod
@@ -47,9 +48,6 @@ class Ground(ABC):
 
     def start_again(self) -> None:
         self.broker.start_again()
-
-    def close(self) -> None:
-        self.broker.close()
 
     def proxy(self) -> ProxyThread:
         """A proxy in front of the broker, not started yet."""
@@ -94,11 +92,11 @@ class Ground(ABC):
         }
 
 
-def hearing(ground: Ground, trial: str, address: str) -> dict[str, Any]:
+def hearing(trial_broker: TrialBroker, trial: str, address: str) -> dict[str, Any]:
     """A connection with a target for everything, which says what its broker has confirmed."""
-    document = ground.connection(f"{trial}-heard")
+    document = trial_broker.connection(f"{trial}-heard")
     target = {
-        "address": ground.reply_address(address),
+        "address": trial_broker.reply_address(address),
         "topics": ["_/_/things/twin/events"],
         "authorizationContext": [SUBJECT],
         "issuedAcknowledgementLabel": f"{document['id']}:sent",
@@ -107,12 +105,13 @@ def hearing(ground: Ground, trial: str, address: str) -> dict[str, Any]:
     return {**document, "targets": [target]}
 
 
-class MosquittoGround(Ground):
+class MqttTrialBroker(TrialBroker):
     kind = "mqtt"
+    server = "mosquitto"
+    _separator = "/"
 
-    def __init__(self) -> None:
-        super().__init__("/")
-        self.broker: Mosquitto = Mosquitto.start()
+    def __init__(self, broker: Mosquitto) -> None:
+        self.broker: Mosquitto = broker
         self.options = {"keepAlive": "2s"}
 
     @property
@@ -129,18 +128,19 @@ class MosquittoGround(Ground):
         self.broker.stop()
 
 
-class Mosquitto5Ground(MosquittoGround):
+class Mqtt5TrialBroker(MqttTrialBroker):
     """The service speaks MQTT 5, the others MQTT 3.1.1."""
 
     kind = "mqtt-5"
 
 
-class RabbitGround(Ground):
+class AmqpTrialBroker(TrialBroker):
     kind = "amqp-091"
+    server = "rabbitmq"
+    _separator = "."
 
-    def __init__(self) -> None:
-        super().__init__(".")
-        self.broker: RabbitMQ = RabbitMQ.start()
+    def __init__(self, broker: RabbitMQ) -> None:
+        self.broker: RabbitMQ = broker
         self.options = {"requestedHeartbeat": "2"}
 
     @property
@@ -164,13 +164,14 @@ class RabbitGround(Ground):
         return document
 
 
-class KafkaGround(Ground):
+class KafkaTrialBroker(TrialBroker):
     kind = "kafka"
+    server = "kafka"
     client_resends = False
+    _separator = "."
 
-    def __init__(self) -> None:
-        super().__init__(".")
-        self.broker: Kafka = Kafka.start()
+    def __init__(self, broker: Kafka) -> None:
+        self.broker: Kafka = broker
         self.options = {"bootstrapServers": self.broker.bootstrap, "consumerOffsetReset": "earliest"}
 
     @property
