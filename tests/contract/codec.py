@@ -18,8 +18,9 @@ from mappings.codecs.base import Codec
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError
 from mappings.signals import Inbound, Outbound
+from tests.support.dice import examples
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.differing_executors])
 
 
 class Client(Protocol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from hypothesis import given, settings
@@ -17,11 +16,12 @@ from mappings.errors import DecodeError
 from mappings.reactive_streams_io import messages, names, reasons
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
+from tests.support.dice import dice
 from tests.support.in_process import faulty_conversations as harbour
 from tests.support.reactive_streams_io import two_endpoints as talk
 from tests.support.reactive_streams_io.examples import EXAMPLES
 from tests.support.reactive_streams_io.faulty_wire import pieces
-from tests.unit.mappings.reactive_streams_io.test_endpoint_mutated import held
+from tests.support.reactive_streams_io.mutated_conversation import held
 
 SIZES = ([1], [7, 2], [40], [5000])
 ALONE = settings(database=None)
@@ -84,7 +84,7 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
     "desk": _fuzzed(moored),
 }
 
-_random = Random(0)
+_random = dice("fuzzing")
 SEEDS: dict[str, list[bytes]] = {
     "octets": [bytes([how]) + bytes.fromhex(each.octets) for each in EXAMPLES for how in (0x08, 0x0D)],
     "names": [

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from connectivity.metrics import described
-from tests.repo.test_docs import anchors
+from tests.support.markdown import anchors
 from tests.support.paths import ROOT
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "connectivity.json").read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +14,14 @@ import yaml
 from connectivity.settings import load_settings
 from connectivity.spec import lint
 from connectivity.spec.checks import document_types
+from tests.support.markdown import FENCE, anchors, prose
 from tests.support.paths import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples" / "connections").iterdir())
 AT_COMPOSE = sorted((ROOT / "examples" / "compose").iterdir())
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _MAKE = re.compile(r"(?:`|\$ )make ([a-z]+)")
 _TARGET = re.compile(r"^([a-z]+):.*?(?:## (.+))?$", re.MULTILINE)
 
@@ -39,19 +39,8 @@ class Block(NamedTuple):
 
 def blocks(language: str) -> list[Block]:
     """Every fenced block in this language."""
-    found = [(page, *fence) for page in PAGES for fence in _FENCE.findall(page.read_text(encoding="utf-8"))]
+    found = [(page, *fence) for page in PAGES for fence in FENCE.findall(page.read_text(encoding="utf-8"))]
     return [Block(*block) for block in found if block[1] == language]
-
-
-def prose(page: Path) -> str:
-    """A page without its fenced blocks."""
-    return _FENCE.sub("", page.read_text(encoding="utf-8"))
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as code hosts make them."""
-    headings = _HEADING.findall(prose(page))
-    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 def make_targets() -> dict[str, str]:
@@ -64,20 +53,27 @@ def document(file: Path) -> Any:
     return json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def broken_links(page: Path) -> Iterator[str]:
+    """The links of a page to files and headings that do not exist."""
     for link in _LINK.findall(prose(page)):
         if "://" in link or link.startswith("mailto:"):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{page.name} links to {link}"
-        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+        if not target.exists():
+            yield f"{page.name} links to {link}"
+        elif anchor and anchor not in anchors(target):
+            yield f"{page.name} links to {link}: no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_page_begins_with_one_title(page: Path) -> None:
-    assert re.match(r"(<!--.*?-->\s*)?# \S", page.read_text(encoding="utf-8"), re.DOTALL)
+def test_links_lead_somewhere() -> None:
+    assert PAGES
+    assert [problem for page in PAGES for problem in broken_links(page)] == []
+
+
+def test_every_page_begins_with_one_title() -> None:
+    title = re.compile(r"(<!--.*?-->\s*)?# \S", re.DOTALL)
+    assert [page.name for page in PAGES if not title.match(page.read_text(encoding="utf-8"))] == []
 
 
 def test_every_page_stands_in_the_index() -> None:
@@ -88,9 +84,10 @@ def test_every_page_stands_in_the_index() -> None:
     assert pages - listed == {"index.md"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_make_targets_that_a_page_names_exist(page: Path) -> None:
-    assert set(_MAKE.findall(page.read_text(encoding="utf-8"))) - set(make_targets()) == set()
+def test_the_make_targets_that_pages_name_exist() -> None:
+    targets = make_targets()
+    named = {(page.name, target) for page in PAGES for target in _MAKE.findall(page.read_text(encoding="utf-8"))}
+    assert {(page, target) for page, target in named if target not in targets} == set()
 
 
 def test_every_make_target_explains_itself() -> None:
@@ -103,14 +100,19 @@ def test_the_fixed_make_targets_are_there() -> None:
     assert fixed <= set(make_targets())
 
 
-@pytest.mark.parametrize("block", blocks("json"), ids=str)
-def test_json_in_a_page_can_be_read(block: Block) -> None:
-    json.loads(block.text)
+@pytest.mark.parametrize(("language", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_examples_in_pages_can_be_read(language: str, read: Callable[[str], Any]) -> None:
+    found = blocks(language)
+    assert found
+    assert [problem for block in found if (problem := why_unreadable(block, read))] == []
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
-def test_yaml_in_a_page_can_be_read(block: Block) -> None:
-    assert yaml.safe_load(block.text) is not None
+def why_unreadable(block: Block, read: Callable[[str], Any]) -> str:
+    """Empty for a block that can be read."""
+    try:
+        return "" if read(block.text) is not None else f"{block}: empty"
+    except (ValueError, yaml.YAMLError) as error:
+        return f"{block}: {error}"
 
 
 @pytest.mark.parametrize("file", [*EXAMPLES, *AT_COMPOSE], ids=lambda file: f"{file.parent.name}/{file.name}")

@@ -6,7 +6,6 @@ The worlds, filters and the obvious rule of who finds what are those of searches
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from spark_store.aggregation import read_aggregation
 from spark_store.asking import Question
 from spark_store.rql.options import BY_ID
 from spark_store.rql.search import read
+from tests.support.dice import dice, examples
 from tests.unit.connectivity.test_searching_oracle import (
     FIELDS,
     MAKERS,
@@ -35,7 +35,7 @@ from tests.unit.connectivity.test_searching_oracle import (
     text_of,
 )
 
-WORLDS, QUESTIONS = 30, 15
+WORLDS, QUESTIONS = examples(30), 15
 GROUPINGS = (*FIELDS, "features/*/properties/y", "_revision", "policyId", "thingId")
 NUMBERS = (*FIELDS, "features/*/properties/y", "_revision")
 Answered = TypeVar("Answered")
@@ -110,23 +110,27 @@ def obvious(found: Iterable[Obvious], groupings: dict[str, str], measures: dict[
 
 @pytest.mark.parametrize(
     ("maker", "worlds"),
-    [("slow", WORLDS), ("indexed", WORLDS), pytest.param("indexed", 30 * WORLDS, marks=pytest.mark.soak)],
+    [
+        ("slow", WORLDS),
+        ("indexed", WORLDS),
+        pytest.param("indexed", 30 * WORLDS, marks=pytest.mark.soak(shard="properties")),
+    ],
 )
 async def test_rows_agree_with_the_obvious_rule(maker: str, worlds: int, tmp_path: Path) -> None:
-    dice = random.Random(3 + worlds)
+    chance = dice("aggregating", maker, worlds)
     number = 0
     for world in range(worlds):
-        policies, things = a_world(dice)
+        policies, things = a_world(chance)
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
-        search, now = open_search(journal), dice.choice(NOWS)
+        search, now = open_search(journal), chance.choice(NOWS)
         looking = Looking(search, PresentWorld(search.snapshot, lambda now=now: now))  # type: ignore[misc]
         for _ in range(QUESTIONS):
-            subjects = tuple(dice.sample(SUBJECTS, dice.randint(1, 2)))
-            filter = a_filter(dice)
-            groupings = {f"g{n}": dice.choice(GROUPINGS) for n in range(dice.choice((0, 1, 1, 2)))}
-            functions = dice.sample(("min", "max", "sum", "avg"), dice.randint(0, 2))
-            measures = {f"m{n}": {function: dice.choice(NUMBERS)} for n, function in enumerate(functions)}
+            subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
+            filter = a_filter(chance)
+            groupings = {f"g{n}": chance.choice(GROUPINGS) for n in range(chance.choice((0, 1, 1, 2)))}
+            functions = chance.sample(("min", "max", "sum", "avg"), chance.randint(0, 2))
+            measures = {f"m{n}": {function: chance.choice(NUMBERS)} for n, function in enumerate(functions)}
             seen = [
                 Obvious(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
                 for id, thing in sorted(things.items())

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from connectivity import documents
 from connectivity.documents import MAX_BYTES, MAX_DEPTH, is_reasonable, read_document
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 
 SECRET = "s3cr3t"
 
@@ -143,7 +144,7 @@ def test_a_pipe_is_a_problem_and_nobody_waits_for_its_writer(tmp_path: Path) -> 
 @given(
     st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")), st.sampled_from(["json", "yaml"])
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_file_is_read_or_has_problems(tmp_path: Path, content: bytes, suffix: str) -> None:
     read(tmp_path, f"a.{suffix}", content)
 
@@ -179,7 +180,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_was_written_is_read(tmp_path: Path, value: Any) -> None:
     assert read(tmp_path, "a.json", json.dumps(value)) == (value, [])
     assert read(tmp_path, "a.yaml", yaml.safe_dump(value)) == (value, [])
@@ -260,7 +261,7 @@ def test_libyaml_is_used_where_it_is_there() -> None:
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=examples(1_000), deadline=None)
 def test_libyaml_changes_nothing_of_what_a_text_says(text: str) -> None:
     assert_read_alike(text)
 

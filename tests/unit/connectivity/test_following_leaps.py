@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from connectivity.feeds import Then
 from connectivity.following import Leeway
 from tests.contract.journal import LAMP, change
+from tests.support.dice import examples
 from tests.support.in_process.live_feeds import MUCH, FollowedSite, drawn
 from tests.support.in_process.service import until
 
@@ -113,7 +114,7 @@ async def test_who_may_not_leap_is_sent_everything(site: FollowedSite) -> None:
     assert (await drawn(feed, limit=3))[0] == list(range(1, 51))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from((0, 1, 3))), max_size=30))
 async def test_a_client_that_asks_for_holes_ends_with_every_event(course: list[tuple[int, int, int]]) -> None:
     """Some are stored, some are taken, some time passes; at last everything is taken that there is."""

@@ -22,13 +22,14 @@ from connectivity.monitor import Monitor
 from connectivity.spec import lint, parse
 from connectivity.supervisor import Supervisor
 from connectivity.vault import Vault, masked, new_key
+from tests.support.dice import examples
 from tests.support.in_process.service import NOW
 from tests.support.random_documents import USABLE, anything, from_schema, nearly_usable
 
 VAULT = Vault([new_key()])
 SLOW_TO_MAKE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-usual = settings(max_examples=100, suppress_health_check=SLOW_TO_MAKE)
-long = settings(max_examples=5000, suppress_health_check=SLOW_TO_MAKE)
+usual = settings(max_examples=examples(100), suppress_health_check=SLOW_TO_MAKE)
+long = settings(max_examples=examples(5000), suppress_health_check=SLOW_TO_MAKE)
 
 
 def judged(document: Any) -> Connection | None:
@@ -104,14 +105,14 @@ def test_what_is_hardly_a_document_has_problems(document: Any) -> None:
     assert judged(document) is None
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="properties")
 @long
 @given(from_schema)
 async def test_many_documents_by_chance(document: Any) -> None:
     check(document)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="properties")
 @long
 @given(nearly_usable())
 async def test_many_documents_that_are_wrong_in_few_places(document: Any) -> None:

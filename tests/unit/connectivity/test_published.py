@@ -22,6 +22,7 @@ from spark_store.records import Change
 from spark_store.tables import Lake
 from tests.contract.journal import LATER, MUCH, TANK, timestamp
 from tests.contract.journal import published as message
+from tests.support.dice import examples
 from tests.support.lake.tables import append_events, forget
 
 
@@ -72,7 +73,7 @@ NOW = milliseconds(timestamp(3))
 TIMES = st.sampled_from([None, -(10**15), -1, 0, 1, NOW - 1, NOW, NOW + 1, 10**15])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(TIMES, min_size=1, max_size=9),
     st.integers(0, 9),

@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from random import Random
 from typing import Any
 
 import pytest
 
 from connectivity.streams import Live
+from tests.support.dice import dice
 from tests.support.in_process.all_protocols import STRANGER, Pier
 from tests.support.in_process.service import pause, until
 from tests.support.in_process.subscribers import (
@@ -125,13 +125,13 @@ async def test_spec_1_03_signals_come_one_after_the_other_whoever_else_asks(pier
     subscribers = [first, *(somebody(pier, protocol, beside) for beside in (first, first, None))]
     for each in subscribers[1:]:
         await each.subscribe(demand=2)
-    dice = Random(3)
+    chance = dice("turns", protocol)
     waiting = list(subscribers)
     while waiting:
-        asking = dice.choice(waiting)
+        asking = chance.choice(waiting)
         asking.ask(2)
-        if dice.random() < 0.5:
-            await pause(dice.randrange(60))
+        if chance.random() < 0.5:
+            await pause(chance.randrange(60))
         waiting = [each for each in waiting if not each.is_over]
     for each in subscribers:
         await each.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)

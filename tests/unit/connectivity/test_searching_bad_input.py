@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from tests.support.cpu_budget import at_most
+from tests.support.dice import dice, examples
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import Site, searching, source
 
@@ -84,7 +84,7 @@ async def test_options_that_cannot_be_followed_fail_with_their_code(searcher: Se
 
 async def test_whatever_is_sent_is_answered(searcher: Searcher) -> None:
     """Random values under the names of a search, and random texts as its filter: created and an end, or an error."""
-    dice, site = random.Random(3), searcher.site
+    chance, site = dice("bad searches"), searcher.site
     pieces = [
         "eq",
         "(",
@@ -103,11 +103,11 @@ async def test_whatever_is_sent_is_answered(searcher: Searcher) -> None:
         " ",
     ]
     values: list[Any] = [None, 1, "", [], {}, True, "size(1)", ["x"], "thingId"]
-    for _ in range(300):
+    for _ in range(examples(300)):
         site.forget()
         value = {
-            "filter": "".join(dice.choices(pieces, k=dice.randint(0, 9))),
-            **{dice.choice(("options", "namespaces", "aggregation", "x")): dice.choice(values) for _ in range(2)},
+            "filter": "".join(chance.choices(pieces, k=chance.randint(0, 9))),
+            **{chance.choice(("options", "namespaces", "aggregation", "x")): chance.choice(values) for _ in range(2)},
         }
         answer = await site.ask(searching("subscribe", value))
         if answer["topic"].endswith("/errors"):

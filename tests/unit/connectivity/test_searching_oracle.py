@@ -30,11 +30,12 @@ from spark_store.replay import evolve
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
 from spark_store.search import SqliteSearch
+from tests.support.dice import dice, examples
 from tests.support.in_process.slow_search import SlowSearch
 from tests.support.oracles.permissions import Policy, flattened, obvious_has, obvious_root
 from tests.unit.connectivity.twins.test_decide_oracle import IDS, NAMESPACES, NOWS, SUBJECTS, a_policy
 
-WORLDS, QUESTIONS = 40, 20
+WORLDS, QUESTIONS = examples(40), 20
 POLICIES = IDS[:3]
 NAMES = [f"{namespace}:{name}" for namespace in NAMESPACES for name in ("k", "l", "m")]
 PLACES = (
@@ -220,23 +221,27 @@ MAKERS: dict[str, tuple[Callable[[Path], Journal], Callable[[Any], Reading]]] = 
 
 @pytest.mark.parametrize(
     ("maker", "worlds"),
-    [("slow", WORLDS), ("indexed", WORLDS), pytest.param("indexed", 50 * WORLDS, marks=pytest.mark.soak)],
+    [
+        ("slow", WORLDS),
+        ("indexed", WORLDS),
+        pytest.param("indexed", 50 * WORLDS, marks=pytest.mark.soak(shard="properties")),
+    ],
 )
 def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds: int, tmp_path: Path) -> None:
-    dice = random.Random(72 + worlds)
+    chance = dice("searching", maker, worlds)
     number = 0
     for world in range(worlds):
-        policies, things = a_world(dice)
+        policies, things = a_world(chance)
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
         search = open_search(journal)
-        now = dice.choice(NOWS)
+        now = chance.choice(NOWS)
         present = PresentWorld(search.snapshot, lambda now=now: now)  # type: ignore[misc]
         for _ in range(QUESTIONS):
-            subjects = tuple(dice.sample(SUBJECTS, dice.randint(1, 2)))
-            filter = a_filter(dice)
-            namespaces = dice.sample(NAMESPACES, dice.choice((0, 0, 1, 2)))
-            field, sign = dice.choice(FIELDS), dice.choice("+-")
+            subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
+            filter = a_filter(chance)
+            namespaces = chance.sample(NAMESPACES, chance.choice((0, 0, 1, 2)))
+            field, sign = chance.choice(FIELDS), chance.choice("+-")
             order = read_options(f"sort({sign}{field})").order
             expected = [
                 each
@@ -253,14 +258,14 @@ def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds
             about = (text_of(filter), field, subjects, namespaces, policies, things, now)
             asked = read(text_of(filter), datetime(2030, 1, 15, tzinfo=UTC))
             question = Question(asked, order, frozenset(namespaces))
-            assert found(search, question, ThingRights(present, subjects), dice.randint(1, 9)) == answer, about
+            assert found(search, question, ThingRights(present, subjects), chance.randint(1, 9)) == answer, about
             for id in things:
                 with_id = read(f'and({text_of(filter)},eq(thingId,"{id}"))', datetime.now(UTC))
                 named = Question(with_id, order, question.namespaces)
                 entity = named_thing(named.predicate)
                 assert entity is not None
                 by_name = NamedThing(entity, search.snapshot)
-                alone = found(by_name, named, ThingRights(present, subjects), dice.randint(1, 9))
+                alone = found(by_name, named, ThingRights(present, subjects), chance.randint(1, 9))
                 assert alone == [each for each in answer if each[0] == id], about
             number += len(answer)
         search.close()
@@ -270,13 +275,13 @@ def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds
 
 def test_the_dice_fall_on_every_kind_of_reader() -> None:
     """Whole access, partial access, none: each in a good part of the cases, or the agreement says little."""
-    dice, seen = random.Random(7), dict.fromkeys(("whole", "part", "none"), 0)
+    chance, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
     for _ in range(200):
-        policies, things = a_world(dice)
+        policies, things = a_world(chance)
         world = PresentWorld(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
         for thing in things.values():
             namespace = thing["thingId"].partition(":")[0]
-            access = ThingRights(world, dice.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
+            access = ThingRights(world, chance.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
             is_seen = access is not None and access.view(thing) is not None
             seen["none" if access is None or not is_seen else "whole" if access.is_whole else "part"] += 1
     assert min(seen.values()) > 200 * len(NAMES) // 10, seen

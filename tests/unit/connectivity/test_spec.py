@@ -22,6 +22,7 @@ from connectivity.spec import broker_pages, checks, json_schema, lint, parse, re
 from connectivity.spec.broker_pages import example
 from connectivity.spec.checks import document_types
 from connectivity.uri import SECURE_SCHEMES
+from tests.support.dice import examples
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.paths import ROOT
 from tests.support.vectors.connections import Case, base_document, load_cases
@@ -424,13 +425,13 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_document_has_problems_and_nothing_is_raised(value: Any) -> None:
     assert all(isinstance(problem, Problem) for problem in lint(value, environ={}))
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, min_size=1, max_size=4), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_change_of_a_good_document_has_problems_or_none_and_nothing_is_raised(
     change: dict[str, Any], data: st.DataObject
 ) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from connectivity.subscription import UNBOUNDED, Emitted, Ended, State, Subscription
 from mappings.errors import Fault
 from mappings.signals import Ending
+from tests.support.dice import dice
 
 NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
 
@@ -36,15 +35,15 @@ def test_spec_1_01_offering_more_than_is_wanted_is_a_mistake_of_the_driver() -> 
 
 def test_spec_1_01_a_random_conversation_never_emits_more_than_was_requested() -> None:
     """Whatever the order of requests and offers, the sum of elements stays below the sum of requests."""
-    dice = random.Random(7)
+    chance = dice("subscription")
     subscription, requested, emitted = patient(), 0, 0
     for _ in range(2_000):
-        if dice.random() < 0.4:
-            demand = dice.randint(1, 9)
+        if chance.random() < 0.4:
+            demand = chance.randint(1, 9)
             requested += demand
             assert subscription.request(demand) == []
         elif subscription.wanted:
-            elements = list(range(dice.randint(1, subscription.wanted)))
+            elements = list(range(chance.randint(1, subscription.wanted)))
             assert subscription.offer(elements) == [Emitted(elements)]
             emitted += len(elements)
         assert emitted + subscription.wanted == requested

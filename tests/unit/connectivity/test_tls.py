@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.tls import is_certificate_with_key, is_certificates, is_key, load_client_certificate, pem_labels
+from tests.support.dice import examples
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_no_open_file_is_left(pair: tuple[str, str]) -> None:
 
 
 @given(st.text(st.sampled_from("-BEGIN CERTFADO\nMIA=")) | st.text())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_any_text_is_judged(text: str) -> None:
     wrapped = f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----"
     assert not is_certificates(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import signal
 import ssl
 import sys
@@ -36,6 +35,7 @@ from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.brokers.proxy import Proxy
 from tests.support.clock import Clock
+from tests.support.dice import dice
 from tests.support.paths import ROOT
 from tests.support.reactive_streams_io.conversation import Feed, Party
 from tests.support.wait import wait_until
@@ -208,7 +208,7 @@ async def test_a_refusal_says_why(door: Door) -> None:
 
 
 async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() -> None:
-    choose = random.Random(10)
+    choose = dice("cuts of what is read")
     lengths = (choose.randrange(60, 900) for _ in range(30))
     async with Door(lengths) as door, door.client() as client:
         texts, octets = await asyncio.gather(
@@ -266,7 +266,7 @@ async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
 
 
 async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut() -> None:
-    choose = random.Random(11)
+    choose = dice("cuts of what is written")
     async with Door((choose.randrange(60, 900) for _ in range(30)), window=16) as door, door.client() as client:
         door.stores = True
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(1000))))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mappings.errors import Unresolved
 from mappings.formats import parse_format
+from tests.support.dice import examples
 
 PORTS = {"id": "sw-1", "ports": [{"n": 1, "tags": ["a", "b"]}, {"n": 2}], "plain": ["x", "y"], "at": {"hall": 5}}
 
@@ -58,7 +59,7 @@ def test_more_results_than_the_bound_are_an_error() -> None:
         parse_format("{a}{a}{a}")(json.dumps({"a": list(range(100))}))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.text("{}#/.\\ab", max_size=16), st.text(max_size=8))
 def test_any_template_is_read_or_refused(template: str, value: str) -> None:
     try:

@@ -14,6 +14,7 @@ from mappings.functions import FUNCTIONS, MAX_WORK, Function, build_stage
 from mappings.placeholder_values import PlaceholderContext
 from mappings.placeholders import parse
 from mappings.resolution import MAX_CHARACTERS, Resolution, State
+from tests.support.dice import examples
 
 NAMES = (
     "filter, default, substring-before, substring-after, lower, upper, trim, url-encode, url-decode, base64-encode, "
@@ -126,7 +127,7 @@ def test_a_result_beyond_the_bound_is_an_error(expression: str, value: object) -
         resolve(expression, a=value)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_encoding_and_decoding_gives_back_the_text(text: str) -> None:
     for kind in ("url", "base64"):

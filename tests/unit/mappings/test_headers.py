@@ -22,6 +22,7 @@ from mappings.headers import (
     timeout_seconds,
 )
 from mappings.placeholders import PlaceholderContext, Scope
+from tests.support.dice import examples
 
 
 def refused(name: str, value: object, *, mapped: bool = False) -> DecodeError:
@@ -249,7 +250,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.dictionaries(names, values, max_size=5), st.booleans())
 def test_any_headers_are_normalised_or_refused(headers: dict[str, object], mapped: bool) -> None:
     """What can be read of them is normal already, and nothing internal goes out again."""

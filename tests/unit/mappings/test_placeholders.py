@@ -28,6 +28,7 @@ from mappings.placeholders import (
 )
 from mappings.topic import TopicPath
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 from tests.support.paths import VECTORS
 
 CASES = VECTORS / "placeholders.txt"
@@ -282,13 +283,13 @@ def is_promised(outcome: Resolution | PlaceholderError) -> bool:
     return is_text and (outcome.state is State.RESOLVED) == bool(outcome.values)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(fragments, max_size=12).map("".join), json_values, json_values)
 def test_any_text_is_a_template_or_a_placeholder_error(text: str, a: object, b: object) -> None:
     assert is_promised(resolve(text, a, b))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.sampled_from(CALLS), max_size=10), json_values, json_values)
 def test_any_chain_of_functions_takes_any_value(functions: list[str], a: object, b: object) -> None:
     outcome = resolve("{{ " + " | ".join(["header:a", *functions]) + " }}", a, b)
@@ -296,7 +297,7 @@ def test_any_chain_of_functions_takes_any_value(functions: list[str], a: object,
     assert isinstance(outcome, (Resolution, Unresolved))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(texts.filter(lambda text: "{{" not in text and "${" not in text))
 def test_text_without_expressions_stays_as_it_is(text: str) -> None:
     assert parse(text).resolve(context()).values == (text,)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.selection import SelectorRefused, parse_fields, select
+from tests.support.dice import examples
 
 THING: dict[str, Any] = {
     "thingId": "a:b",
@@ -59,7 +60,7 @@ def test_what_is_no_selector_is_refused(fields: str) -> None:
         parse_fields(fields)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.text(alphabet="ab*/(),~ ", max_size=20))
 def test_any_text_is_a_selector_or_refused(fields: str) -> None:
     try:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mappings.errors import Unresolved
 from mappings.separators import MAX_STEPS, splitter
+from tests.support.dice import examples
 
 
 def split(separator: str, *texts: str) -> list[str]:
@@ -85,7 +86,7 @@ def test_a_plain_separator_takes_a_text_of_any_length() -> None:
     assert len(split(",", "a," * 500_000)) == 500_000
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.text("ab,\\s[](){}*+?^$|-.12:", max_size=12), st.text("ab, ", max_size=20))
 def test_any_expression_splits_or_is_refused(separator: str, text: str) -> None:
     """The parts, put together, are never longer than the text."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.time_placeholder import UNITS, instant_text, parse_time
+from tests.support.dice import examples
 
 NOW = datetime(2030, 3, 31, 7, 31, 42, 250_125, UTC)
 
@@ -97,7 +98,7 @@ def test_an_instant_is_written_in_utc_with_the_digits_it_needs() -> None:
     assert instant_text(datetime(7, 1, 2, tzinfo=UTC)) == "0007-01-02T00:00:00Z"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
     st.sampled_from(UNITS),

@@ -25,6 +25,7 @@ from mappings.signals import (
     TwinEvent,
 )
 from mappings.topic import TopicPath, entity_topic, parse_topic, topic_of
+from tests.support.dice import examples
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 RULES = EntityId(EntityType.POLICY, "acme.site", "pol-7")
@@ -119,7 +120,7 @@ def test_a_long_topic_is_parsed_and_its_error_is_short() -> None:
     assert len(str(caught.value)) < 300
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.sampled_from(

@@ -29,6 +29,7 @@ from spark_store.memory import MemoryJournal
 from spark_store.records import Change
 from spark_store.tables import EVENTS, Lake
 from tests.contract.journal import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
+from tests.support.dice import examples
 from tests.support.lake.tables import append_events, compact, forget
 
 SECOND = 1_000_000_000
@@ -371,7 +372,7 @@ def histories(draw: st.DrawFn) -> History:
     return History(changes, trimmed, [edge for edge in edges if edge <= moved])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     history=histories(),
     first=st.integers(-70, 70),

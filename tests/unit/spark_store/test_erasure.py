@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.records import Answer, Change, DeliveryName, Snapshot
 from tests.contract.journal import ALL, LAMP, MUCH, POLICY, answered, change, delivery, history, revisions, timestamp
+from tests.support.dice import dice
 
 MARK = b"a-secret-nobody-else-has"
 
@@ -82,7 +82,7 @@ def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(t
     path = tmp_path / "journal.db"
     journal = SqliteJournal.open(path)
     journal.append(history(POLICY, 3))
-    rng = random.Random(7)
+    rng = dice("erasure")
     for revision in range(1, 2 * STEP_ENTRIES + 3):
         journal.append([secret(revision, rng.choice([0, 50, 3000, 9000])), change(POLICY, revision + 3)])
     journal.append([secret(2 * STEP_ENTRIES + 3, answer=answered(1, b"he said " + MARK)), change(LAMP, 104)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +34,7 @@ from spark_store.tables import APP, EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
 from spark_store.wide import Cancellation, Limits, WideQueries, reason_to_stop
 from tests.contract.journal import LAMP, change, history
+from tests.support.dice import dice
 from tests.support.lake.pipeline_tables import note_erased
 
 OTHER = EntityId(EntityType.THING, "acme.site", "lamp-6")
@@ -89,7 +89,7 @@ def test_a_part_is_a_range_of_keys_with_a_plain_bound() -> None:
 
 
 def test_lake_and_journal_are_joined_in_order_however_they_are_cut() -> None:
-    chance = random.Random(7)
+    chance = dice("export")
     for _ in range(200):
         everything = sorted(
             (f"e{entity}", kind, revision)

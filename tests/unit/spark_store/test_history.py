@@ -23,6 +23,7 @@ from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change, Snapshot, Times
 from tests.contract.journal import LAMP, MUCH, POLICY, NanoClock, change, event, revisions, snapshot, timestamp
+from tests.support.dice import examples
 
 EVENTS = 101
 SECOND = 1_000_000_000
@@ -406,7 +407,7 @@ def test_a_limit_of_nothing_looks_whether_more_follows(journal: Journal) -> None
     assert page(journal, whole, 101, 0, MUCH) == HistoryPage([], 101, True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     first=st.integers(-60, 60),
     last=st.none() | st.integers(-60, 60),

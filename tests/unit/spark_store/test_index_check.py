@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +19,7 @@ from spark_store.index import LARGE, LONGEST
 from spark_store.index_check import Compared, Disagreement, compare
 from spark_store.journal import SqliteJournal
 from tests.contract.journal import POLICY
+from tests.support.dice import dice
 from tests.support.paths import ROOT
 from tests.unit.spark_store.test_index import change
 
@@ -156,16 +156,22 @@ def test_of_many_only_some_are_told_one_by_one(file: Path, monkeypatch: pytest.M
     assert (compared.differing, len(compared.examples)) == (3, 1)
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak(shard="kills-operators"))])
 def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path: Path, kills: int) -> None:
     """Also while the index is made anew."""
-    path, dice = tmp_path / "journal.db", random.Random(kills)
+    path, chance = tmp_path / "journal.db", dice("index writer", kills)
     waited, compared = 0, 0
-    for number in range(kills):
-        command = [sys.executable, "-m", "tests.support.kill_series.index_writer", str(path), str(number)]
+    for _ in range(kills):
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.kill_series.index_writer",
+            str(path),
+            str(chance.randrange(1 << 32)),
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as writer:
             assert writer.stdout is not None
-            for _ in range(dice.randrange(1, 120)):
+            for _ in range(chance.randrange(1, 120)):
                 assert writer.stdout.readline() == b"committed\n"
             writer.send_signal(signal.SIGKILL)
         found = compare(path)

@@ -15,6 +15,7 @@ from mappings.signals import Event
 from spark_store.records import Snapshot
 from spark_store.replay import MatchBudget, PatternRefused, _known_path, evolve, fold, matching_keys, merge, state_path
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 
 THING = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamps")
@@ -170,7 +171,7 @@ STATES = st.recursive(
 PLACES = st.lists(st.sampled_from("abc"), max_size=3).map(lambda keys: "/" + "/".join(keys))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), STATES, max_size=3), st.sampled_from(["modified", "merged", "deleted"]))
 def test_no_event_changes_the_state_before_it(state: dict[str, Any], action: str) -> None:
     """Neither its members nor anything they share with the state after it."""
@@ -181,14 +182,14 @@ def test_no_event_changes_the_state_before_it(state: dict[str, Any], action: str
         assert before == kept
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STATES, STATES)
 def test_merging_twice_is_merging_once(target: Any, patch: Any) -> None:
     once = merge(target, patch)
     assert merge(once, patch) == once
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(PLACES, STATES)
 def test_what_is_set_is_there(path: str, value: Any) -> None:
     if path == "/":
@@ -275,7 +276,7 @@ def test_a_delete_pattern_that_is_accepted_is_fast_at_its_worst() -> None:
         assert matching_keys("{{ ~.*a.*x~ }}", ["a" * 256] * 10, MatchBudget()) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.text(alphabet="ab(|)*+?{2,}[]^-\\.$:", max_size=12))
 def test_any_delete_pattern_matches_or_is_refused(expression: str) -> None:
     try:

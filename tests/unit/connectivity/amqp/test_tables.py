@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.amqp.tables import DEEPEST, pack_properties, read_properties
+from tests.support.dice import examples
 
 HEADERS = 0x2000
 
@@ -145,7 +146,7 @@ def test_a_text_that_is_no_utf_8_is_no_error() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_no_bytes_are_an_error(packed: bytes) -> None:
     for name, value in read_properties(packed).headers.items():
         assert isinstance(name, str)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished
+from tests.support.dice import examples
 
 ALL = "/api/2/connections"
 JSON = {"content-type": "application/json"}
@@ -85,7 +86,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     assert (answer.status_code, answer.json()["error"]) == (408, "api:body.timeout")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.binary(max_size=200),
     st.sampled_from(["application/json", "text/plain", "application/vnd.connectivity.trial+json"]),
@@ -110,7 +111,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from([*DOCUMENT, "targets", "specificConfig", "mappingDefinitions", "tags", "clientCount"]), _JSON)
 async def test_no_member_of_a_document_makes_a_mistake_of_ours(name: str, value: object) -> None:
     answer = await ask(None, "POST", ALL, content=json.dumps({**DOCUMENT, name: value}), headers=JSON)

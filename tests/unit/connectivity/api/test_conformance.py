@@ -20,7 +20,9 @@ from schemathesis.specs.openapi.checks import ignored_auth, positive_data_accept
 
 from connectivity.api.description import described
 from tests.support.api.fake_management import app_of, furnished
+from tests.support.dice import examples
 
+LONG = pytest.mark.soak(shard="api")
 TOKEN = "conformance-token"
 
 
@@ -51,10 +53,10 @@ def keeps_to_its_description(case: schemathesis.Case) -> None:
     case.call_and_validate(excluded_checks=[positive_data_acceptance, ignored_auth])
 
 
-def asked(operation: APIOperation, examples: int) -> Callable[..., None]:
+def asked(operation: APIOperation, count: int) -> Callable[..., None]:
     """A test of one operation. pytest names those of one function alike, and of tests with one name only one is run."""
     only = schema.include(method=operation.method, path=operation.path)
-    asking = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    asking = settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     test: Callable[..., None] = only.parametrize()(asking(partial(keeps_to_its_description)))
     return test
 
@@ -62,5 +64,5 @@ def asked(operation: APIOperation, examples: int) -> Callable[..., None]:
 for found in schema.get_all_operations():
     operation = found.ok()
     name = "_".join(re.findall(r"\w+", operation.label)).lower()
-    globals()[f"test_an_operation_keeps_to_its_description_{name}"] = asked(operation, 12)
-    globals()[f"test_an_operation_keeps_to_its_description_for_long_{name}"] = pytest.mark.soak(asked(operation, 400))
+    globals()[f"test_an_operation_keeps_to_its_description_{name}"] = asked(operation, examples(12))
+    globals()[f"test_an_operation_keeps_to_its_description_for_long_{name}"] = LONG(asked(operation, examples(400)))

@@ -23,12 +23,13 @@ from connectivity.settings import ApiSettings
 from connectivity.vault import new_key
 from tests.support.api.fake_erasures import Erasures
 from tests.support.api.fake_management import client_of
+from tests.support.dice import examples
 from tests.support.random_documents import USABLE, from_schema, nearly_usable
 from tests.unit.connectivity.test_managing import Bench
 
 SLOW_TO_MAKE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-usual = settings(max_examples=40, suppress_health_check=SLOW_TO_MAKE)
-long = settings(max_examples=1000, suppress_health_check=SLOW_TO_MAKE)
+usual = settings(max_examples=examples(40), suppress_health_check=SLOW_TO_MAKE)
+long = settings(max_examples=examples(1000), suppress_health_check=SLOW_TO_MAKE)
 documents = st.one_of(nearly_usable(), nearly_usable(), from_schema)
 PATH = "/api/2/connections/site"
 JSON = {"content-type": "application/json"}
@@ -81,7 +82,7 @@ def test_a_document_that_is_put_is_stored_or_refused_with_its_place(document: di
     asyncio.run(put(document))
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="api")
 @long
 @given(documents)
 def test_many_documents_that_are_put(document: dict[str, Any]) -> None:

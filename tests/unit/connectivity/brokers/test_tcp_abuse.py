@@ -184,7 +184,7 @@ async def test_a_peer_that_sends_one_frame_a_minute_may_stay() -> None:
         assert heard.endswith(bytes.fromhex("03 02 6f 6b"))
 
 
-@pytest.mark.parametrize("connects", [300, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("connects", [300, pytest.param(10_000, marks=pytest.mark.soak(shard="properties"))])
 async def test_peers_that_connect_and_leave_in_great_numbers_leave_nothing_behind(connects: int) -> None:
     """Some at once, some with half a hello, some in the middle of a stream."""
     async with beside_a_neighbour() as (there, neighbour):
@@ -204,7 +204,7 @@ async def come_and_go(there: Landing, neighbour: Caller, connects: int) -> None:
         assert len(there.link._sockets) <= number + 101
 
 
-@pytest.mark.parametrize("peers", [200, pytest.param(5000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("peers", [200, pytest.param(5000, marks=pytest.mark.soak(shard="properties"))])
 async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -> None:
     async with beside_a_neighbour() as (there, neighbour):
         callers = [await Caller.at(there.port) for _ in range(peers)]

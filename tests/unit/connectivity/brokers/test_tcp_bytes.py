@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from connectivity.brokers.base import Done
 from connectivity.tcp.peer import PIECE, Peer
+from tests.support.dice import examples
 
 MOST = 3
 
@@ -102,7 +103,7 @@ async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> Kept:
 chunks_of = st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 3 * PIECE).map(bytes)), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(chunks_of, st.lists(st.booleans(), max_size=7))
 def test_the_same_stream_comes_of_the_same_octets_however_they_are_cut_up(
     chunks: list[bytes], settles: list[bool]
@@ -113,7 +114,7 @@ def test_the_same_stream_comes_of_the_same_octets_however_they_are_cut_up(
     assert door.has_left
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(chunks_of, st.integers(0, 12))
 def test_behind_the_last_word_octets_are_read_and_dropped(chunks: list[bytes], place: int) -> None:
     async def say() -> None:

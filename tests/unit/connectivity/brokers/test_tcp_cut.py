@@ -15,6 +15,7 @@ import pytest
 
 from mappings.reactive_streams_io.endpoint import Endpoint, Role
 from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Failed, NotResumed, Resumed
+from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, Quay, definition
 from tests.support.in_process.tcp_service import Caller, Landing, landing
 
@@ -109,10 +110,10 @@ class Wanderer:
                     pass
 
 
-async def wander(seed: int) -> None:
+async def wander(choose: random.Random) -> None:
     quay = await Quay.filled(revisions=REVISIONS)
     async with landing(quay, mappingDefinitions=definition(partLimit=PART)) as there:
-        wanderer = Wanderer(there, random.Random(seed))
+        wanderer = Wanderer(there, choose)
         await wanderer.wander()
     assert wanderer.faults == []
     history = wanderer.got.pop(HISTORY)
@@ -124,10 +125,10 @@ async def wander(seed: int) -> None:
 
 
 async def test_every_element_comes_once_and_in_order_over_sockets_that_break() -> None:
-    await wander(random.randrange(1 << 32))
+    await wander(dice("sockets that break"))
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="properties")
 @pytest.mark.parametrize("seed", range(SEEDS_IN_SOAK))
 async def test_every_element_comes_once_and_in_order_over_thousands_of_sockets_that_break(seed: int) -> None:
-    await wander(seed)
+    await wander(dice("sockets that break", seed))

@@ -12,6 +12,7 @@ from websockets.frames import Frame, Opcode
 
 from connectivity.websocket.admission import Admitted, Asked, Refused
 from connectivity.websocket.peer import Peer
+from tests.support.dice import examples
 
 REQUEST = (
     b"GET /twins HTTP/1.1\r\nHost: door\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -123,7 +124,7 @@ async def spoken(said: Sequence[tuple[bytes, bool, int]], cuts: Sequence[int], s
     return door
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(messages, st.lists(st.integers(0, 10_000), max_size=20), st.lists(st.booleans(), max_size=7))
 def test_the_same_messages_come_of_the_same_bytes_however_they_are_cut_up(
     said: list[tuple[bytes, bool, int]], cuts: list[int], settles: list[bool]
@@ -134,7 +135,7 @@ def test_the_same_messages_come_of_the_same_bytes_however_they_are_cut_up(
     assert door.has_left
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=2000), st.lists(st.integers(0, 10_000), max_size=10))
 def test_no_bytes_do_more_than_end_their_own_socket(noise: bytes, cuts: list[int]) -> None:
     async def say() -> Kept:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from random import Random
 from typing import Any
 
 import pytest
@@ -37,6 +36,7 @@ from mappings.reactive_streams_io.frames import (
     Seq,
     Subscribe,
 )
+from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import Quay, octets, source, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, document, pause, policy, turn, until
 
@@ -510,7 +510,7 @@ async def test_several_names_are_streams_of_their_own() -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
     """Octets of frames and of the commands in them are changed, left out or put in."""
-    random = Random(seed)
+    random = dice("changed commands", seed)
     quay = await taking(options={"ingestReplyAddress": "answers"})
     said = octets(OnSubscribe(1, 0)) + elements(
         turn(1, response_required=True), creation("lamp-8"), command("retrieve"), b"[]", turn({"a": [1, "x"]})
@@ -539,7 +539,7 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_command_once(seed: int) -> None:
     """Messages of both directions are lost at every cut; no command has a key."""
-    random, count, cuts = Random(seed), 900, 0
+    random, count, cuts = dice("cut ingest", seed), 900, 0
     quay = await Quay.filled(revisions=1, options={"ingest": ["telemetry"]})
     address, read, sent = "c0", 0, 0
     stream: int | None = None

@@ -14,6 +14,7 @@ import pytest
 
 from mappings.reactive_streams_io.endpoint import Endpoint, Role
 from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Interrupted, Resumed
+from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, Quay, revisions
 from tests.support.in_process.service import pause
 
@@ -97,7 +98,7 @@ async def test_nothing_is_missing_unnoticed_where_messages_are_lost_and_repeated
     quay = await Quay.filled(revisions=REVISIONS)
     became: Counter[str] = Counter()
     for name in range(12):
-        reader = Reader(quay, Random(), name)
+        reader = Reader(quay, dice("lossy", name), name)
         for _ in range(STEPS):
             if reader.is_over:
                 break

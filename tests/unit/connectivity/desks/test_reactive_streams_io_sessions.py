@@ -24,6 +24,7 @@ from mappings.reactive_streams_io.frames import (
     ServerHello,
 )
 from spark_store.errors import StoreUnavailable
+from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import (
     HELLO,
     HISTORY,
@@ -389,7 +390,7 @@ async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
 @pytest.mark.parametrize("seed", range(2))
 async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int) -> None:
     """Messages of a conversation, octets of which were changed, left out, doubled or put in."""
-    random = Random(seed)
+    random = dice("changed messages", seed)
     quay = await Quay.filled(revisions=3)
     quay.say("other", H, trial("range?n=100"))
     conversation = [

@@ -5,7 +5,6 @@ Case numbers are those of the cases for Streamr.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from mappings.streamr.names import partition_of
 from spark_store import erasure
 from spark_store.instants import as_text
 from spark_store.journal import SqliteJournal
+from tests.support.dice import dice
 from tests.support.in_process.service import LAMP, NOW, command, document, until
 from tests.support.in_process.streamr import (
     KEY,
@@ -262,7 +262,7 @@ async def test_a_subject_whose_time_is_over_follows_a_minute_longer_at_most() ->
 @pytest.mark.parametrize("seed", range(4))
 async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed: int) -> None:
     """Policies, one of them imported, change at random, while clients come and go."""
-    dice = random.Random(seed)
+    chance = dice("streamr rights", seed)
     tank = await Tank.filled(CLIENTS)
     await ditto(tank, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
     await now_may(tank, {})
@@ -270,8 +270,8 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
     followed: set[tuple[str, str]] = set()
     told = Counter[str]()
     for _ in range(120):
-        client, stream = dice.choice("abc"), dice.choice(("tank", "pair", "commons"))
-        match dice.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
+        client, stream = chance.choice("abc"), chance.choice(("tank", "pair", "commons"))
+        match chance.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
             case "subscribe":
                 (frame,) = await tank.asked(client, subscribe(stream=stream))
                 may = any(stream in streams for streams in granted.values())
@@ -284,8 +284,8 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
                 followed.discard((client, stream))
                 told[client] += 1
             case _:
-                policy = dice.choice(("tanks", "roles"))
-                granted[policy] = set(dice.sample(("tank", "pair", "commons"), dice.randint(0, 3)))
+                policy = chance.choice(("tanks", "roles"))
+                granted[policy] = set(chance.sample(("tank", "pair", "commons"), chance.randint(0, 3)))
                 resources = {f"stream:/{each}": granting("READ") for each in granted[policy]}
                 await ditto(tank, on_policy("modify", PUMP, resources, policy))
                 lost = {each for each in followed if not any(each[1] in streams for streams in granted.values())}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from connectivity.monitoring.windows import WINDOWS, Clock, Count, Counted
 from tests.support.clock import Clock as Hands
+from tests.support.dice import dice
 
 
 @pytest.fixture
@@ -78,15 +77,15 @@ def test_counts_together_are_their_sum_and_the_newest_of_them() -> None:
 
 def test_windows_agree_with_a_list_of_all_moments_whatever_the_pauses(hands: Hands) -> None:
     """Against the plain way: keep every moment, and look which of them lie in the buckets of a window."""
-    dice = random.Random(7)
+    chance = dice("windows")
     clock = Clock(hands.now)
     count, moments = Count(clock), []
     for _ in range(2_000):
-        moved(hands, clock, dice.choice((0, 0, 1, 3, 9, 31, 200, 4_000)))
-        for _ in range(dice.randrange(3)):
+        moved(hands, clock, chance.choice((0, 0, 1, 3, 9, 31, 200, 4_000)))
+        for _ in range(chance.randrange(3)):
             count.add()
             moments.append(clock.second)
-        if dice.random() < 0.3:
+        if chance.random() < 0.3:
             expected = tuple(
                 sum(clock.second // window.seconds - moment // window.seconds < window.buckets for moment in moments)
                 for window in WINDOWS

@@ -13,6 +13,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 
 from connectivity.mqtt.client import LoopClient
 from connectivity.mqtt.dialect import Arrival, Publication
+from tests.support.dice import examples
 
 V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
 
@@ -93,7 +94,7 @@ def test_a_large_packet_is_cut_from_many_pieces() -> None:
     assert arrived == [Arrival("t", payload, 0, True, False, 0, b"")]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=80), st.sampled_from([V311, V5]))
 def test_no_bytes_do_worse_than_end_the_link(content: bytes, protocol: MQTTProtocolVersion) -> None:
     receiver, _, _ = client(protocol)

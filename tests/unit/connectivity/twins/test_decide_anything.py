@@ -14,6 +14,7 @@ from connectivity.twins.policy_rules import is_administered
 from mappings.ids import EntityType
 from mappings.signals import Command
 from spark_store.replay import fold
+from tests.support.dice import examples
 from tests.support.twin_world import (
     MERGE_PATCH,
     NOW,
@@ -95,7 +96,7 @@ WORLD = a_furnished_world()
 """Decisions change nothing, so one world does for all."""
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(ENTITIES, ACTIONS, PATHS, VALUES, HEADERS, FIELDS, st.sampled_from([(OWNER,), (VIEWER,), ()]))
 def test_every_command_is_decided_or_refused(
     entity: Any, action: str, path: str, value: bytes | None, headers: Any, fields: str | None, subjects: Any
@@ -117,7 +118,7 @@ def test_every_command_is_decided_or_refused(
 COMMANDS = st.lists(st.tuples(ACTIONS, PATHS, JSON, HEADERS), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(COMMANDS)
 def test_what_is_decided_is_what_replays(commands: list[tuple[str, str, Any, dict[str, Any]]]) -> None:
     """The state after any conversation is the fold of its events, and revisions run without gaps.
@@ -148,7 +149,7 @@ SMALL = st.recursive(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["modify", "merge", "delete"]), PARTS, SMALL), max_size=8), PARTS)
 def test_the_entity_tag_of_a_part_changes_exactly_when_the_part_does(
     commands: list[tuple[str, str, Any]], asked: str
@@ -211,7 +212,7 @@ POLICY_COMMANDS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(POLICY_COMMANDS)
 def test_a_policy_is_what_its_events_replay_to_and_somebody_administers_it(commands: Any) -> None:
     """Whatever is done to its parts: it has its whole form, and its owner can always change it."""

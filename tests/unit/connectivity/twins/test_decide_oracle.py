@@ -8,6 +8,7 @@ from typing import Any
 from connectivity.twins.world import PresentWorld
 from mappings.ids import EntityId
 from spark_store.records import Snapshot
+from tests.support.dice import dice, examples
 from tests.support.oracles.permissions import (
     Policy,
     a_value,
@@ -20,7 +21,7 @@ from tests.support.oracles.permissions import (
 )
 from tests.support.twin_world import policy
 
-WORLDS, QUESTIONS = 1_500, 6
+WORLDS, QUESTIONS = examples(1_500), 6
 IDS = ("acme:a", "acme:b", "acme:c", "acme:missing")
 SUBJECTS = ("edge:a", "edge:b", "edge:c")
 LABELS = ("X", "Y", "Z")
@@ -74,9 +75,9 @@ def a_subject(dice: random.Random) -> dict[str, Any]:
 
 def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
     """Imports, circles of them, references, namespaces, expiries and several subjects; asked at several times."""
-    dice = random.Random(17)
+    chance = dice("decide")
     for _ in range(WORLDS):
-        states = {id: a_policy(dice, id) for id in IDS[:3]}
+        states = {id: a_policy(chance, id) for id in IDS[:3]}
         snapshots: dict[EntityId, Snapshot] = {
             policy(id): Snapshot(policy(id), 1, "", "", state, id) for id, state in states.items()
         }
@@ -85,21 +86,21 @@ def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
         for number in range(QUESTIONS):
             if number == QUESTIONS // 2:
                 # One of them changes: whoever imports it has to notice.
-                changed = dice.choice(IDS[:3])
-                states[changed] = a_policy(dice, changed)
+                changed = chance.choice(IDS[:3])
+                states[changed] = a_policy(chance, changed)
                 snapshots[policy(changed)] = Snapshot(policy(changed), 2, "", "", states[changed], changed)
-            clock[0] = max(clock[0], dice.choice(NOWS))
-            namespace, id = dice.choice(NAMESPACES), dice.choice(IDS[:3])
+            clock[0] = max(clock[0], chance.choice(NOWS))
+            namespace, id = chance.choice(NAMESPACES), chance.choice(IDS[:3])
             enforcer = world.enforcer(id, namespace)
             assert enforcer is not None
             flat = flattened(id, states, clock[0], namespace)
-            subjects = dice.sample(SUBJECTS, dice.randint(0, 3))
-            path = "thing:/" + "/".join(dice.choices(KEYS, k=dice.randint(0, 3)))
+            subjects = chance.sample(SUBJECTS, chance.randint(0, 3))
+            path = "thing:/" + "/".join(chance.choices(KEYS, k=chance.randint(0, 3)))
             about = (states, id, namespace, clock, subjects, path)
             for permission in ("READ", "WRITE"):
                 question, facts = (subjects, permission, path), (flat, subjects, permission, segments(path))
                 assert enforcer.has(*question) == obvious_has(*facts), about
                 assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), about
                 assert enforcer.partial(*question) == obvious_partial(*facts), about
-            thing = {"thingId": "a:b", "attributes": a_value(dice, KEYS), "x": a_value(dice, KEYS)}
+            thing = {"thingId": "a:b", "attributes": a_value(chance, KEYS), "x": a_value(chance, KEYS)}
             assert enforcer.view(thing, "thing:/", subjects) == obvious_root(flat, subjects, thing), about

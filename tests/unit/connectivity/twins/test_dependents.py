@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 from connectivity.twins.dependents import Dependents
 from mappings.ids import EntityId
+from tests.support.dice import dice
 from tests.support.twin_world import policy
 
 A, B, C = (policy(f"acme:{name}") for name in "abc")
@@ -47,13 +46,13 @@ def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before()
 
 
 def test_whoever_comes_or_goes_in_between_does_no_harm() -> None:
-    dice = random.Random(9)
+    chance = dice("dependents")
     dependents: Dependents[int] = Dependents()
     present: set[int] = set()
     for _ in range(500):
-        number = dice.randrange(40)
-        if dice.random() < 0.5:
-            dependents.note(number, frozenset(dice.sample((A, B, C), dice.randint(0, 3))))
+        number = chance.randrange(40)
+        if chance.random() < 0.5:
+            dependents.note(number, frozenset(chance.sample((A, B, C), chance.randint(0, 3))))
             present.add(number)
         else:
             dependents.forget(number)

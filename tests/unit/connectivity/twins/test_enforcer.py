@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.twins.enforcer import DROP, Enforcer
+from tests.support.dice import dice, examples
 from tests.support.oracles.permissions import (
     Policy,
     a_value,
@@ -50,13 +51,13 @@ def a_random_policy(dice: random.Random) -> Policy:
 
 def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
     """Four questions over thousands of policies."""
-    dice = random.Random(7)
-    for _ in range(3_000):
-        policy = a_random_policy(dice)
+    chance = dice("enforcer")
+    for _ in range(examples(3_000)):
+        policy = a_random_policy(chance)
         enforcer = Enforcer(policy)
-        subjects = dice.sample((A, B, C), dice.randint(0, 3))
+        subjects = chance.sample((A, B, C), chance.randint(0, 3))
         for _ in range(3):
-            path = "thing:/" + "/".join(dice.choices(KEYS, k=dice.randint(0, 4)))
+            path = "thing:/" + "/".join(chance.choices(KEYS, k=chance.randint(0, 4)))
             place = segments(path)
             for permission in ("READ", "WRITE"):
                 question = (subjects, permission, path)
@@ -65,7 +66,7 @@ def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
                 assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), (policy, question)
                 assert enforcer.partial(*question) == obvious_partial(*facts), (policy, question)
             if path != "thing:/":
-                value = a_value(dice, KEYS)
+                value = a_value(chance, KEYS)
                 expected = obvious_view(policy, subjects, value, place)
                 assert enforcer.view(value, path, subjects) == expected, (policy, path, value)
 

@@ -39,6 +39,7 @@ from mappings.signals import (
 )
 from mappings.topic import topic_of
 from tests.contract.codec import CodecBehaviours
+from tests.support.dice import examples
 from tests.support.vectors import ditto as vectors
 
 CODEC = load_codec("Ditto")
@@ -376,7 +377,7 @@ class TestBehaviours(CodecBehaviours):
         max_leaves=8,
     )
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(
         row=st.sampled_from(READ),
         member=st.sampled_from(["topic", "path", "headers", "value", "fields", "status", "payload"]),
@@ -389,12 +390,12 @@ class TestBehaviours(CodecBehaviours):
         message[member] = replacement
         self.decode_something(json.dumps(message).encode("utf-8", "surrogatepass"))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(value=JSON)
     def test_any_json_is_a_command_or_a_decode_error(self, value: Any) -> None:
         self.decode_something(json.dumps(value).encode("utf-8", "surrogatepass"))
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80), deadline=None)
     @given(
         text=st.text("acme/._-:;{}0", max_size=20),
         rest=st.sampled_from(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mappings.ditto.document import compact, is_sound, parse_value, read_message
 from mappings.ditto.faults import MAX_NESTING, SOUND_HINT
 from mappings.errors import DecodeError
+from tests.support.dice import examples
 
 
 def depth(value: Any) -> int:
@@ -48,7 +49,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(JSON)
 @example("9223372036854775807")
 @example("-9223372036854775808")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.ditto.instants import parse_instant
+from tests.support.dice import examples
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_everything_else_is_none(text: str) -> None:
     assert parse_instant(text) is None
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31)),
     st.integers(-18 * 60, 18 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))),

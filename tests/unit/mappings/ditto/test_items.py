@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from mappings.ditto.items import next_envelopes
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event, Kind, Next
+from tests.support.dice import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | TEXT, lambda inner: st.lists(inner, max_size=2))
 ENTITIES = st.builds(EntityId, st.sampled_from(EntityType), TEXT, TEXT)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     entity=ENTITIES,
     key=TEXT,

@@ -13,6 +13,7 @@ from mappings.ditto.document import read_message
 from mappings.ditto.search import COMMANDS
 from mappings.errors import DecodeError
 from mappings.signals import SearchQuery, Subscribe
+from tests.support.dice import examples
 
 
 def message(value: Any, **members: Any) -> Any:
@@ -38,7 +39,7 @@ MEMBERS = st.sampled_from(["subscriptionId", "demand", "filter", "options", "nam
 VALUES = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=9) | st.lists(st.text(max_size=3))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(sorted(COMMANDS)), st.dictionaries(MEMBERS, VALUES) | VALUES)
 def test_any_value_is_a_command_or_a_decode_error(action: str, value: Any) -> None:
     try:

@@ -12,6 +12,7 @@ from mappings.ditto.streaming import COMMANDS, cancel, request, subscribe
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Cancel, HistoryQuery, Kind, Request, Subscribe
+from tests.support.dice import examples
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
@@ -49,7 +50,7 @@ MEMBERS = st.sampled_from(
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30) | st.just([])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(sorted(COMMANDS)), st.dictionaries(MEMBERS, VALUES) | VALUES)
 def test_any_value_is_a_command_or_a_decode_error(action: str, value: Any) -> None:
     try:

@@ -1,7 +1,6 @@
 """Conversations with mistakes in them: each goes on or ends in the documented goodbye, and nothing piles up meanwhile.
 
-A conversation is a hello and what peers say, right or wrong, in any order; then octets are changed, lost, doubled and
-inserted, and it comes in any pieces. A few of them run always, the long series as `soak`.
+A few of them run always, the long series as `soak`.
 """
 
 from __future__ import annotations
@@ -9,173 +8,22 @@ from __future__ import annotations
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
-from mappings.reactive_streams_io import reasons
 from mappings.reactive_streams_io.endpoint import Role
-from mappings.reactive_streams_io.events import Accepted, Arrived, Cancelled, Closed, Completed, Failed, Subscribed
-from mappings.reactive_streams_io.frames import (
-    Cancel,
-    ClientHello,
-    Frame,
-    Goodbye,
-    OnComplete,
-    OnError,
-    OnNext,
-    OnNextLastPart,
-    OnNextPart,
-    OnSubscribe,
-    Request,
-    ServerHello,
-    Subscribe,
-    encode,
-)
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
-from mappings.reactive_streams_io.resumption import Resumables
-from tests.support.reactive_streams_io.conversation import Party
-from tests.support.reactive_streams_io.examples import decoder, octets
-from tests.support.reactive_streams_io.faulty_wire import OF_EITHER, OF_OCTETS, changed, pieces
-
-LIMITS = Limits(frame=4096, element=8192, joining=16_384, backlog=4096, copies=4096, window=16, subscriptions=4)
-"""Small ones, so that conversations of some dozen frames meet them."""
-
-NAMES = [
-    "tck/range?n=5",
-    "tck/never",
-    "tck/fail?after=2",
-    "tck/fixed?n=30&size=2",
-    "tck/big?bytes=5000",
-    "tck/x",
-    "a//b",
-    "",
-]
-
-OF_A_SUBSCRIBER = [
-    frame
-    for subscriber, name in enumerate(NAMES, 1)
-    for frame in (
-        # Mostly the same subscribe again, which is no mistake.
-        *[Subscribe(name, subscriber, (0, 3, UNBOUNDED)[subscriber % 3])] * 4,
-        *(Request(subscriber, demand) for demand in (1, 2, UNBOUNDED)),
-        Cancel(subscriber),
-    )
-]
-WRONGLY = [Subscribe("tck/never", 1, 9), Request(1, 0), Cancel(300), Subscribe("tck/range?n=1", 300, 1)]
-OF_A_PUBLISHER = [
-    said
-    for subscriber, size in ((1, 0), (2, 2), (3, 0))
-    for said in (
-        *[encode(OnNext(subscriber, b"ab"), size)] * 2,
-        bytes([0x83, subscriber]) + octets("02 61 62 63 64") if size else encode(OnNext(subscriber, b"")),
-        *(encode(OnNextPart(subscriber, element, bytes(2000))) for element in range(3)),
-        encode(OnNextPart(subscriber, 1, b"")),
-        *(encode(OnNextLastPart(subscriber, element, b"ab")) for element in range(3)),
-        encode(OnComplete(subscriber)),
-        encode(OnError(subscriber, "500 x")),
-    )
-]
-BEGUN = [encode(OnSubscribe(1, 0)), encode(OnSubscribe(2, 2)), encode(OnSubscribe(3, 0))]
-HELLOS = st.lists(st.sampled_from([1, 2, 3, 9000]), max_size=4).map(tuple)
-RIGHT = {
-    Role.SERVER: [encode(frame) for frame in OF_A_SUBSCRIBER],
-    Role.CLIENT: [*OF_A_PUBLISHER, *(encode(frame) for frame in OF_A_SUBSCRIBER[:8])],
-}
-WRONG = [*(encode(frame) for frame in (*OF_EITHER, *WRONGLY)), *BEGUN]
-CHANGES = st.lists(
-    st.tuples(st.sampled_from(OF_OCTETS), st.integers(0, 1 << 16), st.integers(0, 255)),
-    max_size=6,
-)
-
-
-@st.composite
-def conversations(draw: st.DrawFn) -> tuple[Role, bool, list[bytes]]:
-    """A role to play, whether the transport has messages, and what is heard."""
-    role = draw(st.sampled_from(Role))
-    listed = draw(HELLOS)
-    hello = encode(ClientHello(0, listed) if role is Role.SERVER else ServerHello(0, listed))
-    begun = BEGUN if role is Role.CLIENT and draw(st.integers(0, 3)) else []
-    right = draw(st.lists(st.sampled_from(RIGHT[role]), min_size=10, max_size=40))
-    said = [hello, *begun, *right, *draw(st.lists(st.sampled_from(WRONG), max_size=2))]
-    said += draw(st.lists(st.sampled_from(RIGHT[role]), max_size=5))
-    changes = draw(CHANGES) if draw(st.booleans()) else []
-    if draw(st.booleans()):
-        return role, True, [changed(message, changes if place % 9 == 8 else []) for place, message in enumerate(said)]
-    whole = changed(b"".join(said), changes)
-    return role, False, pieces(whole, draw(st.lists(st.sampled_from([1, 2, 7, 40, 5000]), min_size=1, max_size=4)))
-
-
-def frames_of(said: bytes) -> list[Frame]:
-    """What was said, which has to be whole frames."""
-    reader = decoder(limits=Limits())
-    found = list(reader.feed(said))
-    assert not reader.waiting
-    return found
-
-
-def is_bounded(party: Party) -> bool:
-    """Whether what is kept for the peer, and of it, stays below what the limits allow."""
-    session = party.endpoint.session
-    kept = session.octets - sum(each.octets for each in session.publishing.values())
-    bound = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.joining
-    return kept <= bound and len(session.publishing) <= LIMITS.subscriptions
-
-
-def held(conversation: tuple[Role, bool, list[bytes]]) -> None:
-    """Hear a conversation, and hold what is said and told against the promises."""
-    role, has_messages, heard = conversation
-    options = {"resumables": Resumables(LIMITS)} if role is Role.SERVER else {}
-    party = Party(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
-    own = [party.endpoint.subscribe("x", demand) for demand in (0, 2, UNBOUNDED)]
-    said = party.says()
-    for number, piece in enumerate(heard):
-        said += party.hears(piece)
-        assert is_bounded(party)
-        if number == 20 and party.endpoint.cancel(own[1]):
-            own.remove(own[1])
-            said += party.says()
-    found = frames_of(said)
-    closed = party.told(Closed)
-    if party.endpoint.is_closed and not party.endpoint.ticket():
-        goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
-        assert found[-1:] == goodbyes
-        assert goodbyes[0].reason.startswith(reasons.GOODBYES)
-        assert len(closed) == 1
-    elif not party.endpoint.is_closed:
-        assert not closed
-    assert party.hears(b"") == b""
-    party.react(party.endpoint.lose(party.clock.now()))
-    party.react(party.endpoint.close(party.clock.now()))
-    all_end_once(party, own)
-
-
-def all_end_once(party: Party, own: list[int]) -> None:
-    """Streams begin before they have elements, end once, and have nothing behind their end."""
-    over: set[int] = set()
-    begun: set[int] = set()
-    for event in party.events:
-        if isinstance(event, Subscribed | Accepted):
-            assert event.stream not in begun | over
-            begun.add(event.stream)
-        elif isinstance(event, Cancelled | Completed | Failed):
-            assert event.stream not in over
-            over.add(event.stream)
-        elif isinstance(event, Arrived):
-            assert event.stream in begun - over
-            assert event.stream != own[0]
-    if party.told(Closed):
-        assert set(own) <= over | {own[-1]} or party.endpoint.ticket()
+from tests.support.dice import examples
+from tests.support.reactive_streams_io.mutated_conversation import conversations, held
 
 
 @given(conversations())
-@hypothesis.settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@hypothesis.settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 def test_a_conversation_with_mistakes_goes_on_or_ends_in_a_goodbye(
     conversation: tuple[Role, bool, list[bytes]],
 ) -> None:
     held(conversation)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="properties")
 @given(conversations())
-@hypothesis.settings(max_examples=100_000, suppress_health_check=list(HealthCheck))
+@hypothesis.settings(max_examples=examples(100_000), suppress_health_check=list(HealthCheck))
 def test_a_hundred_thousand_conversations_with_mistakes(conversation: tuple[Role, bool, list[bytes]]) -> None:
     held(conversation)

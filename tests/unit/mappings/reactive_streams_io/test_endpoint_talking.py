@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Failed, Interrupted, Resumed
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 from tests.support.reactive_streams_io.faulty_wire import Slip
 from tests.support.reactive_streams_io.two_endpoints import NAMES, Plan, Step, held, plan, plans
 
@@ -42,15 +43,15 @@ def test_a_mistake_of_the_wire_is_found() -> None:
 
 
 @given(plans)
-@hypothesis.settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@hypothesis.settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 def test_over_a_bad_wire_a_conversation_goes_on_or_ends_and_leaves_nothing(plan: Plan) -> None:
     with at_most(LONG):
         held(plan)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="properties")
 @given(plans)
-@hypothesis.settings(max_examples=100_000, suppress_health_check=list(HealthCheck))
+@hypothesis.settings(max_examples=examples(100_000), suppress_health_check=list(HealthCheck))
 def test_a_hundred_thousand_conversations_over_bad_wires(plan: Plan) -> None:
     with at_most(LONG):
         held(plan)

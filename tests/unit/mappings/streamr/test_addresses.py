@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mappings.streamr.addresses import AddressPattern, PatternRefused, begins_alike
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def _matches(pattern: str, text: str) -> bool:
     return bool(text) and text[0] == pattern[0] and _matches(pattern[1:], text[1:])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=6), st.text("ab", min_size=1, max_size=9))
 def test_a_pattern_finds_every_match_there_is(pattern: list[str], text: str) -> None:
     joined = "".join(pattern)

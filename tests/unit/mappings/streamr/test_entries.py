@@ -15,12 +15,13 @@ from mappings.streamr.faults import FrameRefused
 from mappings.streamr.instants import EARLIEST, LATEST
 from mappings.streamr.messages import StreamMessage, text_of
 from mappings.streamr.requests import Publish
+from tests.support.dice import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 NOW = "2023-11-14T22:13:20.123456Z"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXT, TEXT, st.integers(0, 255), st.integers(EARLIEST, LATEST))
 def test_case_p06_what_was_published_comes_back_to_the_letter_and_with_its_time(
     stream: str, content: str, partition: int, instant: int

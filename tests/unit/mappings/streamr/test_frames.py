@@ -33,6 +33,7 @@ from mappings.streamr.frames import (
     write_frame,
 )
 from mappings.streamr.messages import StreamMessage, content_of, write_message
+from tests.support.dice import examples
 from tests.support.vectors import streamr as vectors
 
 FRAMES = vectors.rows("frames")
@@ -66,7 +67,7 @@ def test_a_written_frame_is_read_as_what_it_says(row: dict[str, Any]) -> None:
     assert read_frame(json.dumps(row["wire"]).encode()) == vectors.frame(row)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ANY_FRAME, STYLES)
 def test_every_frame_comes_back_as_it_was(frame: Frame, style: Style) -> None:
     written = write_frame(frame, style)
@@ -75,7 +76,7 @@ def test_every_frame_comes_back_as_it_was(frame: Frame, style: Style) -> None:
     assert (layer, number) == (0, type_of(frame))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TEXT, st.sampled_from(ErrorPayload))
 def test_case_x05_the_text_of_an_error_is_read_from_each_shape(text: str, shape: ErrorPayload) -> None:
     frame = read_frame(write_frame(error_of(Fault(400, "streamr:x", f"Oh {text}")), Style(errors=shape)))
@@ -134,7 +135,7 @@ def test_what_is_no_frame_is_refused(wire: str) -> None:
         read_frame(wire.encode())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(FRAMES), st.data())
 def test_a_mutilated_frame_is_a_frame_or_refused(row: dict[str, Any], data: st.DataObject) -> None:
     payload = bytearray(json.dumps(row["wire"]).encode())

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.streamr.instants import EARLIEST, LATEST, NoInstant, milliseconds, read_instant, timestamp
+from tests.support.dice import examples
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(EARLIEST, LATEST))
 def test_a_time_is_read_from_number_text_and_date(instant: int) -> None:
     assert milliseconds(timestamp(instant)) == instant
@@ -31,7 +32,7 @@ def test_what_is_no_time_is_refused(value: object) -> None:
         read_instant(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(max_size=40) | st.from_regex(r"[0-9]{4}-[0-9T:.+Z\-]{0,30}", fullmatch=True))
 def test_any_text_is_a_time_or_none(text: str) -> None:
     try:

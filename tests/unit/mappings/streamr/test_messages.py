@@ -19,12 +19,13 @@ from mappings.streamr.messages import (
     time_to_live,
     write_message,
 )
+from tests.support.dice import examples
 
 MESSAGE = StreamMessage("tank", 0, 1_700_000_000_000, 0, 10, 7, content_of('{"v":1}'))
 ARRAY: list[Any] = [28, "tank", 0, 1_700_000_000_000, 0, 10, 7, 27, '{"v":1}']
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_case_s04_a_content_is_json_in_json_to_the_letter(text: str) -> None:
     content = content_of(text)

@@ -19,6 +19,7 @@ from mappings.streamr.names import (
     resource_of,
     stream_of,
 )
+from tests.support.dice import examples
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp-7")
 LAMPS = EntityId(EntityType.POLICY, "acme", "lamps")
@@ -44,7 +45,7 @@ def test_an_id_names_a_stream_or_a_twin(stream: str, place: Place | None) -> Non
         assert stream_of(place.entity) == stream
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(min_size=1, max_size=20), st.integers(0, 255))
 def test_the_name_of_a_partition_is_read_back(stream: str, partition: int) -> None:
     assert read_partition_name(partition_name(stream, partition)) == (stream, partition)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from mappings.streamr.partitions import KeyHash, number_of, partition_of
+from tests.support.dice import dice
 
 NUMBERS = {
     "sensor-a": (354581781, -254279108),
@@ -41,7 +40,7 @@ def test_case_p14_ten_partitions_by_md5() -> None:
 
 @pytest.mark.parametrize("key", [None, ""])
 def test_case_p15_without_a_key_every_partition_is_used(key: str | None) -> None:
-    chance = random.Random(9)
+    chance = dice("partitions")
     assert {partition_of(key, 10, chance=chance) for _ in range(1000)} == set(range(10))
 
 

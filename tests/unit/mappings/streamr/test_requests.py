@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mappings.streamr.faults import RequestRefused
 from mappings.streamr.requests import Limits, Publish, Range, Resend, read_request
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 from tests.support.vectors import streamr as vectors
 
 REQUESTS = vectors.rows("requests")
@@ -80,7 +81,7 @@ def test_of_a_member_written_twice_the_last_one_counts() -> None:
     assert found == Resend("tank", 0, 1, Range(2))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.fixed_dictionaries(
         {"type": st.sampled_from(["publish", "subscribe", "unsubscribe", "resend", "disconnect"]) | JSON},
@@ -100,7 +101,7 @@ def test_whatever_the_members_hold_there_is_a_request_or_a_refusal(members: dict
     assert len(refused.message) < 600
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(REQUESTS), st.data())
 def test_a_mutilated_request_is_a_request_or_refused(row: dict[str, Any], data: st.DataObject) -> None:
     payload = bytearray(vectors.payload(row))

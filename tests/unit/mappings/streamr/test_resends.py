@@ -15,6 +15,7 @@ from mappings.streamr.messages import StreamMessage, content_of
 from mappings.streamr.requests import Range, Resend, read_request
 from mappings.streamr.resends import MOST_REMEMBERED, Conversation, ResendLimits, Resends, Ticket
 from tests.support.clock import Clock
+from tests.support.dice import examples
 from tests.support.oracles.streamr_resend import chosen
 
 STORED = {7: None, 10: 7, 13: 10, 16: 13}
@@ -229,7 +230,7 @@ def test_a_client_that_asks_for_another_hole_each_time_is_held_to_the_rate() -> 
     assert clock.now() - 1000 >= 2 * MOST_REMEMBERED / 20 - 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["ask", "begin", "finish", "wait"]), st.integers(0, 3)), max_size=60))
 def test_whatever_comes_every_resend_that_was_taken_begins_once_and_in_order(steps: list[tuple[str, int]]) -> None:
     clock = Clock()

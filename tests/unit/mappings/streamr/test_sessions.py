@@ -25,6 +25,7 @@ from mappings.streamr.sessions import (
     Verdict,
 )
 from tests.support.clock import Clock
+from tests.support.dice import examples
 
 A, B = "r/a", "r/b"
 PLANT = frozenset({"mqtt:plant"})
@@ -363,5 +364,5 @@ class AnyCourse(RuleBasedStateMachine):
         assert all(len(session.subscriptions) <= 3 for session in found)
 
 
-AnyCourse.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+AnyCourse.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 TestAnyCourse = AnyCourse.TestCase

@@ -17,6 +17,7 @@ from mappings.streamr.faults import FrameRefused, RequestRefused
 from mappings.streamr.messages import StreamMessage, content_of, text_of
 from mappings.streamr.requests import Publish
 from mappings.streamr.twins import command_of, event_of, message_of
+from tests.support.dice import examples
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp-7")
 LAMPS = EntityId(EntityType.POLICY, "acme", "lamps")
@@ -59,7 +60,7 @@ def test_an_event_of_a_policy_has_no_channel_and_a_deletion_no_value() -> None:
     }
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     entity=st.sampled_from([LAMP, LAMPS]),
     action=st.sampled_from(["created", "modified", "merged", "deleted"]),

@@ -9,6 +9,7 @@ import pytest
 
 from spark_store.rql import evaluate, fields, foresee, names_times, parse
 from spark_store.rql.ast import Field
+from tests.support.dice import dice
 
 DOCUMENT = {"attributes": {"a": 1}}
 
@@ -54,7 +55,7 @@ def a_filter(dice: random.Random, depth: int) -> str:
 
 
 def test_what_is_certain_comes_true_whatever_the_open_fields_turn_out_to_be() -> None:
-    dice = random.Random(3)
+    chance = dice("foresee")
     worlds = [
         {
             "attributes": {
@@ -66,7 +67,7 @@ def test_what_is_certain_comes_true_whatever_the_open_fields_turn_out_to_be() ->
     ]
     certain = 0
     for _ in range(500):
-        predicate = parse(a_filter(dice, 3))
+        predicate = parse(a_filter(chance, 3))
         foreseen = foresee(predicate, DOCUMENT, is_open)
         if foreseen is not None:
             certain += 1
