@@ -16,6 +16,7 @@ from connectivity.reactive_streams_io.counterparts import Counterpart
 from mappings.reactive_streams_io.endpoint import Endpoint
 from mappings.reactive_streams_io.frames import Extension
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
 from tests.support.in_process.faulty_conversations import NAMES, Harbour, Plan, Step, plans
 from tests.support.reactive_streams_io.faulty_wire import Slip
 
@@ -28,12 +29,12 @@ FOUND_AS_IT_IS = (Phase.explicit, Phase.reuse, Phase.generate)
 QUIET: list[list[Slip]] = [[], []]
 
 
-def series(examples: int) -> None:
+def series(count: int) -> None:
     """So many conversations at one desk."""
     with Harbour() as harbour:
 
         @given(plans)
-        @hypothesis.settings(max_examples=examples, suppress_health_check=list(HealthCheck), phases=FOUND_AS_IT_IS)
+        @hypothesis.settings(max_examples=count, suppress_health_check=list(HealthCheck), phases=FOUND_AS_IT_IS)
         def each(plan: Plan) -> None:
             with at_most(LONG):
                 harbour.hold(plan)
@@ -42,12 +43,12 @@ def series(examples: int) -> None:
 
 
 def test_over_a_bad_wire_sessions_go_on_or_end_and_leave_nothing() -> None:
-    series(200)
+    series(examples(200))
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="properties")
 def test_a_hundred_thousand_conversations_with_the_desk_over_bad_wires() -> None:
-    series(100_000)
+    series(examples(100_000))
 
 
 def test_what_is_not_as_it_must_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
