@@ -6,6 +6,8 @@ RUN := .venv/bin
 # One worker more than there are cores; a module stays on one worker, and so does all of Spark.
 SPREAD := -n auto --dist loadgroup --max-worker-restart 2
 READY := .venv/ready
+# Tests are compiled once, not again by each worker and each process that it starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(READY) ## the main job, shown: devices report, their past is replayed over three real brokers and read from the lake
 	@tools/brokers --demo
