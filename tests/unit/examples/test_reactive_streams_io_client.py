@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from examples import rsio_client
 from examples.rsio_client import Client, Ended, Lost, after, can_go_on
 from examples.rsio_links import SocketLink, connector
 from mappings.reactive_streams_io.events import (
@@ -149,6 +150,13 @@ class Door:
 
 
 @pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links follow one another quickly, and silence is noticed soon."""
+    monkeypatch.setattr(rsio_client, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(rsio_client, "TICK", 0.1)
+
+
+@pytest.fixture
 async def door() -> AsyncIterator[Door]:
     async with Door() as made:
         yield made
@@ -207,6 +215,7 @@ async def test_a_refusal_says_why(door: Door) -> None:
     assert (refused.value.status, failed.value.status) == (404, 500)
 
 
+@pytest.mark.usefixtures("short_pauses")
 async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() -> None:
     choose = dice("cuts of what is read")
     lengths = (choose.randrange(60, 900) for _ in range(30))
@@ -219,9 +228,10 @@ async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() 
     assert sum(len(party.told(Resumed)) for party in door.parties) >= 10
 
 
+@pytest.mark.usefixtures("short_pauses")
 async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes_its_place(door: Door) -> None:
     """The service still holds the old link then, and gives its session to the new one."""
-    quick = Limits(silence_before_ping=1.0, silence_before_loss=4.0)
+    quick = Limits(silence_before_ping=0.3, silence_before_loss=1.5)
     proxy = Proxy.to("127.0.0.1", door.port)
     async with proxy, Client(lambda: SocketLink.to(proxy.host, proxy.port), quick) as client:
         elements = client.subscribe("tck/range?n=500", 8)
@@ -265,6 +275,7 @@ async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
     assert door.brought() == numbers(20)
 
 
+@pytest.mark.usefixtures("short_pauses")
 async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut() -> None:
     choose = dice("cuts of what is written")
     async with Door((choose.randrange(60, 900) for _ in range(30)), window=16) as door, door.client() as client:

@@ -54,15 +54,16 @@ LITERALS = [
 OPERATORS = ["eq", "ne", "gt", "ge", "lt", "le", "like"]
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES])
-def test_case(case: dict[str, Any]) -> None:
-    """Each case of the filter language."""
-    try:
+def test_every_case_of_the_filter_language_is_compiled_to_what_it_evaluates_to() -> None:
+    filters = [case for case in CASES if isinstance(case["history"], bool)]
+    assert len(filters) > 150
+    differing = []
+    for case in filters:
         predicate = resolve_times(parse(case["filter"]), NOW)
-    except QueryError:
-        return
-    thing = {"thingId": "acme.site:lamp-7", "policyId": "acme.site:pol-7", **case["thing"]}
-    assert compiled(predicate)(thing) is evaluate(predicate, thing)
+        thing = {"thingId": "acme.site:lamp-7", "policyId": "acme.site:pol-7", **case["thing"]}
+        if compiled(predicate)(thing) is not case["history"]:
+            differing.append(case)
+    assert differing == []
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -54,14 +54,17 @@ def test_whatever_matches_is_a_candidate(shelf: Shelf, predicate: Predicate, thi
     assert is_candidate(shelf, thing, candidates(predicate)) or not holds(predicate, thing)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES if case["search"] is True]
-)
-def test_what_matches_in_a_numbered_case_is_a_candidate(shelf: Shelf, case: dict[str, Any]) -> None:
-    thing = {"_modified": "2024-05-01T10:00:00Z", **WHOLE, **case["thing"]}
-    shelf.clear()
-    shelf.put(thing)
-    assert is_candidate(shelf, thing, candidates(read(case["filter"], NOW)))
+def test_what_matches_in_a_numbered_case_is_a_candidate(shelf: Shelf) -> None:
+    matching = [case for case in CASES if case["search"] is True]
+    assert len(matching) > 100
+    missed = []
+    for case in matching:
+        thing = {"_modified": "2024-05-01T10:00:00Z", **WHOLE, **case["thing"]}
+        shelf.clear()
+        shelf.put(thing)
+        if not is_candidate(shelf, thing, candidates(read(case["filter"], NOW))):
+            missed.append(case)
+    assert missed == []
 
 
 @given(searches.FIELDS)
