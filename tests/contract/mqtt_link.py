@@ -22,8 +22,8 @@ from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_mqtt import Bystander
 from tests.support.wait import wait_until
 
-KEEP_ALIVE = "3s"
-"""The broker waits half as long again for the next ping, so a machine may be busy elsewhere for a second."""
+KEEP_ALIVE = "2s"
+"""The broker counts whole seconds and waits half as long again, so a machine may be busy elsewhere for a second."""
 
 UNBOUNDED = ("max_inflight_messages 0", "max_queued_messages 0")
 """The broker holds nothing back by itself, so what holds back is ours."""
