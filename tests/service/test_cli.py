@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from connectivity.cli.console import app
 from tests.support.api.canned_server import PROGRAM
 from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.operating_page import walk
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
-from tests.unit.connectivity.cli.test_against_the_api import walk
 
 pytestmark = pytest.mark.broker("mosquitto")
 

@@ -14,10 +14,10 @@ import pytest
 from connectivity.lifecycle import Status
 from connectivity.vault import new_key
 from mappings.errors import Fault
+from tests.support.in_process.connection_management import Bench, agree, document, refused
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import source
 from tests.support.wait import wait_until
-from tests.unit.connectivity.test_managing import Bench, agree, document, refused
 
 CONFIGURATION = "connectivity:connection.configuration.invalid"
 SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}

@@ -5,7 +5,7 @@ Case numbers are those of the cases for connections.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,11 +15,11 @@ from connectivity.inbound import Border, Reader, Received
 from connectivity.monitor import Monitor
 from connectivity.outbound import Route
 from connectivity.outbox import Outbox
-from mappings.codecs.base import Codec
 from mappings.envelope import Envelope
 from mappings.errors import INTERNAL_ERROR
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Command, ErrorResponse, Inbound, Kind, Outbound, Request, Subscribe
+from mappings.signals import Command, ErrorResponse, Inbound, Kind, Request, Subscribe
+from tests.support.in_process.fixed_codec import FixedCodec
 from tests.support.in_process.service import LAMP, NOW, OWNER, command, connection, document, source, streaming, turn
 
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -27,21 +27,6 @@ POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 
 PARTS = "{{ header:list | fn:split(',') }}"
 """Put together with itself it has more values than an expression may have, for a list of some hundreds."""
-
-
-class FixedCodec(Codec):
-    """Reads this signal in whatever comes, or fails as no codec should."""
-
-    def __init__(self, signal: Inbound | Exception) -> None:
-        self._signal = signal
-
-    def decode(self, envelope: Envelope, session: object) -> Sequence[Inbound]:
-        if isinstance(self._signal, Exception):
-            raise self._signal
-        return [self._signal]
-
-    def encode(self, signal: Outbound, session: object) -> Sequence[Envelope]:
-        return []
 
 
 def reader(max_payload: int = 1 << 20, *, type: str = "memory", **more: Any) -> Reader:

@@ -21,8 +21,8 @@ from connectivity.scripts.protocol import Limits
 from mappings.envelope import Envelope
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, Message
+from tests.support.in_process.fixed_codec import FixedCodec
 from tests.support.in_process.service import LAMP, NOW, connection, source, turn
-from tests.unit.connectivity.test_inbound import FixedCodec
 
 MESSAGE = "application/vnd.eclipse.ditto+json"
 EVENT = {"ce-specversion": "1.0", "ce-type": "t", "ce-source": "s", "ce-id": "e-1"}

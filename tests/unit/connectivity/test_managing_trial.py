@@ -13,8 +13,8 @@ from connectivity.management import Sample
 from connectivity.managing import TRIALS_AT_ONCE
 from connectivity.model import Connection
 from connectivity.vault import new_key
+from tests.support.in_process.connection_management import Bench, document, refused, said
 from tests.support.wait import wait_until
-from tests.unit.connectivity.test_managing import Bench, document, refused, said
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ Each is tried twice: thing by thing with the evaluator of searches, and over a j
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,24 +15,17 @@ import pytest
 from connectivity.twins.enforcer import DROP, READ, Enforcer
 from connectivity.twins.rights import ThingRights
 from connectivity.twins.world import PresentWorld
-from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.selection import parse_fields, select
-from mappings.signals import Event
 from spark_store.aggregation import Tally, read_aggregation
 from spark_store.asking import Budget, Question
 from spark_store.errors import QueryError
 from spark_store.journal import SqliteJournal
-from spark_store.records import Change, Snapshot
-from spark_store.rql.bind import fixed_width
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, place_of
 from spark_store.rql.search import holds, read
 from spark_store.search import SqliteSearch
-from tests.support.paths import ROOT
+from tests.support.search_page import BLOCKS, PAGE, THINGS, WHOLE, fill, policy
 
-PAGE = (ROOT / "docs" / "search.md").read_text("utf-8")
-BLOCKS = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
-THINGS: Sequence[dict[str, Any]] = BLOCKS[0]
 NOW = datetime(2030, 1, 15, 7, 40, tzinfo=UTC)
 STAFF = "acme:staff"
 
@@ -53,24 +45,7 @@ REFUSED = [
 ]
 
 
-def policy(shown: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "imports": {},
-        "entries": {
-            subject: {
-                "subjects": {subject: {"type": "any"}},
-                "resources": {
-                    **{resource: {"grant": ["READ"], "revoke": []} for resource in may["grant"]},
-                    **{resource: {"grant": [], "revoke": ["READ"]} for resource in may["revoke"]},
-                },
-            }
-            for subject, may in shown.items()
-        },
-    }
-
-
 ENFORCERS = {name: Enforcer(policy(shown)) for name, shown in BLOCKS[1].items()}
-WHOLE = {"_revision": 3, "_created": "2030-01-15T07:00:00Z", "_modified": "2030-01-15T07:00:00Z"}
 
 
 def seen(subject: str, filter: str | None, options: str = "") -> list[tuple[dict[str, Any], Any]]:
@@ -89,24 +64,6 @@ def seen(subject: str, filter: str | None, options: str = "") -> list[tuple[dict
             found.append((place_of(thing, order, may), thing, may))
     by = key_of(order)
     return [(thing, may) for _, thing, may in sorted(found, key=lambda each: by(each[0]))]
-
-
-def created(entity: EntityId, state: dict[str, Any], policy_id: str) -> Change:
-    """An entity that is made, at the time of its `_modified`."""
-    at = fixed_width({**WHOLE, **state}["_modified"])[:-4] + "Z"
-    state = {name: value for name, value in state.items() if name[:1] != "_"}
-    event = Event(entity, 1, at, "created", "/", json.dumps(state).encode(), b"{}")
-    return Change((event,), (Snapshot(entity, 1, at, at, state, policy_id),))
-
-
-def fill(journal: SqliteJournal) -> None:
-    """The things and policies of the page."""
-    policies = [(id, EntityType.POLICY, {"policyId": id, **policy(shown)}, id) for id, shown in BLOCKS[1].items()]
-    things = [(thing["thingId"], EntityType.THING, thing, thing["policyId"]) for thing in THINGS]
-    for id, kind, state, policy_id in (*policies, *things):
-        entity = parse_entity_id(kind, id)
-        assert entity is not None
-        journal.append([created(entity, state, policy_id)])
 
 
 @pytest.fixture(scope="module")

@@ -7,198 +7,37 @@ asked twice: of whoever looks among all things, and of whoever is told their ids
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
 from connectivity.pages import item
-from connectivity.searching import Reading
 from connectivity.twins.rights import ThingRights
 from connectivity.twins.world import PresentWorld
-from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.asking import Budget, Question, Search
-from spark_store.journal import Journal, SqliteJournal
-from spark_store.memory import MemoryJournal
 from spark_store.named import NamedThing, named_thing
-from spark_store.records import Change
 from spark_store.replay import evolve
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
-from spark_store.search import SqliteSearch
 from tests.support.dice import dice, examples
-from tests.support.in_process.slow_search import SlowSearch
-from tests.support.oracles.permissions import Policy, flattened, obvious_has, obvious_root
-from tests.unit.connectivity.twins.test_decide_oracle import IDS, NAMESPACES, NOWS, SUBJECTS, a_policy
+from tests.support.oracles.permissions import Policy, flattened
+from tests.support.oracles.random_things import FIELDS, MAKERS, NAMES, Obvious, a_filter, a_world, filled, text_of
+from tests.support.random_policies import NAMESPACES, NOWS, SUBJECTS
 
 WORLDS, QUESTIONS = examples(40), 20
-POLICIES = IDS[:3]
-NAMES = [f"{namespace}:{name}" for namespace in NAMESPACES for name in ("k", "l", "m")]
-PLACES = (
-    "",
-    "attributes",
-    "attributes/x",
-    "attributes/x/y",
-    "attributes/y",
-    "features",
-    "features/x",
-    "features/x/properties/y",
-    "features/y/properties",
-    "thingId",
-    "policyId",
-    "_revision",
-)
-FIELDS = ("attributes/x", "attributes/x/y", "attributes/y", "features/x/properties/y", "features/y/properties/y")
-PERMISSIONS = ((["READ"], []), (["READ"], []), ([], ["READ"]), (["WRITE"], []))
-Filter: TypeAlias = tuple[Any, ...]
 
 
 # --- dice ---------------------------------------------------------------------------------------------------------------
 
 
-def a_world(dice: random.Random) -> tuple[dict[str, Policy], dict[str, dict[str, Any]]]:
-    policies = {id: a_policy(dice, id) for id in POLICIES}
-    for policy in policies.values():
-        if dice.random() < 0.3:
-            # Somebody may read everything, which hardly ever falls otherwise.
-            whole = {"thing:/": {"grant": ["READ"], "revoke": []}}
-            entry = {"subjects": {subject: {"type": "t"} for subject in SUBJECTS[:2]}, "importable": "never"}
-            policy |= {"imports": {}, "entries": {"X": {**entry, "resources": whole}}}
-            continue
-        for entry in policy["entries"].values():
-            for place in dice.sample(PLACES, dice.randint(0, 4)):
-                granted, revoked = dice.choice(PERMISSIONS)
-                entry["resources"][f"thing:/{place}"] = {"grant": granted, "revoke": revoked}
-    return policies, {id: a_thing(dice, id) for id in NAMES}
-
-
-def a_thing(dice: random.Random, id: str) -> dict[str, Any]:
-    thing: dict[str, Any] = {"thingId": id, "policyId": dice.choice(POLICIES)}
-    if dice.random() < 0.8:
-        thing["attributes"] = {name: a_value(dice) for name in dice.sample("xyz", dice.randint(0, 3))}
-    if dice.random() < 0.8:
-        thing["features"] = {
-            name: {"properties": {"y": a_value(dice)}} if dice.random() < 0.8 else {}
-            for name in dice.sample("xy", dice.randint(1, 2))
-        }
-    return thing
-
-
-def a_value(dice: random.Random) -> Any:
-    return dice.choice((0, 1, 2, 2, None, True, {}, {"y": dice.randint(0, 2)}))
-
-
-def a_filter(dice: random.Random, depth: int = 2) -> Filter:
-    match dice.randint(0, 5 if depth else 2):
-        case 0 | 1:
-            return (dice.choice(("eq", "ne", "gt", "le")), a_field(dice), dice.randint(0, 2))
-        case 2:
-            return (dice.choice(("exists", "empty")), a_field(dice))
-        case 3:
-            return ("not", a_filter(dice, depth - 1))
-        case _:
-            return (dice.choice(("and", "or")), a_filter(dice, depth - 1), a_filter(dice, depth - 1))
-
-
-def a_field(dice: random.Random) -> str:
-    return dice.choice((*FIELDS, "features/*/properties/y", "_revision", "policyId", "thingId"))
-
-
-def text_of(filter: Filter) -> str:
-    operator, *parts = filter
-    return f"{operator}({','.join(text_of(part) if isinstance(part, tuple) else str(part) for part in parts)})"
-
-
 # --- the obvious rule ---------------------------------------------------------------------------------------------------
 
 
-class Obvious:
-    """One thing as somebody sees it, by the rules as they are written down."""
-
-    def __init__(self, thing: dict[str, Any], policy: Policy, subjects: Sequence[str]) -> None:
-        self.thing, self._policy, self._subjects = thing, policy, subjects
-
-    def may(self, path: Sequence[str]) -> bool:
-        return obvious_has(self._policy, self._subjects, "READ", ("thing", *path))
-
-    def is_visible(self) -> bool:
-        return any(self.may(path) for path in nodes(self.thing))
-
-    def shown(self) -> Any:
-        return obvious_root(self._policy, self._subjects, self.thing)
-
-    def matches(self, filter: Filter) -> bool:
-        operator, first, *rest = filter
-        if operator == "not":
-            return not self.matches(first)
-        if operator in ("and", "or"):
-            return (all if operator == "and" else any)([self.matches(first), self.matches(rest[0])])
-        path = first.split("/")
-        if path[1:2] == ["*"]:
-            features = self.thing.get("features", {})
-            return any(self._satisfies(operator, ["features", name, *path[2:]], *rest) for name in features)
-        return self._satisfies(operator, path, *rest)
-
-    def _satisfies(self, operator: str, path: list[str], *wanted: int) -> bool:
-        if path != ["thingId"] and not self.may(path):
-            return False
-        value = self._value(path)
-        is_number = type(value) is int
-        match operator:
-            case "exists":
-                return value is not ...
-            case "empty":
-                return value is ... or value is None or value == {}
-            case "eq":
-                return is_number and bool(value == wanted[0])
-            case "ne":
-                return value is not ... and not (is_number and value == wanted[0])
-            case "gt":
-                return is_number and bool(value > wanted[0])
-            case _:
-                return is_number and bool(value <= wanted[0])
-
-    def standing(self, path: list[str]) -> tuple[int, Any]:
-        value = self._value(path) if self.may(path) else ...
-        if value is ... or value is None:
-            return 0, 0
-        if type(value) is int:
-            return 1, value
-        return (2, 0) if isinstance(value, dict) else (3, value)
-
-    def _value(self, path: list[str]) -> Any:
-        if path == ["_revision"]:
-            return 1
-        value: Any = self.thing
-        for key in path:
-            value = value.get(key, ...) if isinstance(value, dict) else ...
-        return value
-
-
-def nodes(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    yield path
-    if isinstance(value, dict):
-        for key, member in value.items():
-            yield from nodes(member, (*path, key))
-
-
 # --- the real thing -----------------------------------------------------------------------------------------------------
-
-
-def filled(journal: Journal, policies: dict[str, Policy], things: dict[str, dict[str, Any]]) -> Journal:
-    changes = []
-    for type, states in ((EntityType.POLICY, policies), (EntityType.THING, things)):
-        for id, state in states.items():
-            entity = parse_entity_id(type, id)
-            assert entity is not None
-            event = Event(entity, 1, NOWS[0], "created", "/", json.dumps(state).encode(), b"{}")
-            changes.append(Change((event,), (evolve(None, event),)))
-    journal.append(changes)
-    return journal
 
 
 def found(search: Search, question: Question, rights: ThingRights, limit: int) -> list[tuple[str, Any]]:
@@ -210,13 +49,6 @@ def found(search: Search, question: Question, rights: ThingRights, limit: int) -
         place = page.place
         if page.is_last:
             return hits
-
-
-MAKERS: dict[str, tuple[Callable[[Path], Journal], Callable[[Any], Reading]]] = {
-    "slow": (lambda _: MemoryJournal(), SlowSearch),
-    "indexed": (SqliteJournal.open, lambda journal: SqliteSearch(journal.path)),
-}
-"""Journals, and what searches them."""
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
 from spark_store import erasure
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.index import LARGE, LONGEST, rows_of
 from spark_store.journal import SqliteJournal
-from spark_store.records import Change, Snapshot
 from spark_store.rql.order import Rank
 from spark_store.rql.to_sql import path_of
 from tests.contract.journal import LAMP, POLICY, timestamp
 from tests.support.failing_sqlite import Fragile
 from tests.support.oracles.search_index import expected, found
+from tests.support.state_change import change
 
 FAN = EntityId(EntityType.THING, "acme.site", "fan")
 
@@ -34,12 +32,6 @@ def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
     opened = SqliteJournal.open(tmp_path / "journal.db")
     yield opened
     opened.close()
-
-
-def change(entity: EntityId, revision: int, state: dict[str, Any] | None, created: int = 1) -> Change:
-    action, value = ("deleted", None) if state is None else ("modified", msgspec.json.encode(state))
-    event = Event(entity, revision, timestamp(revision), action, "/", value, b"{}")
-    return Change((event,), (Snapshot(entity, revision, timestamp(created), timestamp(revision), state, "a:p"),))
 
 
 def is_true(journal: SqliteJournal) -> bool:

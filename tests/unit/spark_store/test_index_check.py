@@ -21,7 +21,7 @@ from spark_store.journal import SqliteJournal
 from tests.contract.journal import POLICY
 from tests.support.dice import dice
 from tests.support.paths import ROOT
-from tests.unit.spark_store.test_index import change
+from tests.support.state_change import change
 
 THINGS: list[dict[str, Any] | None] = [
     {"policyId": "a:p", "attributes": {"room": "hall", "n": [1, {"x": 2**70}], "odd": 1.5}},

@@ -15,19 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType
-from spark_store import picture, reaching, walking
-from spark_store.asking import Budget, Hit, Place, Question, Sorting
+from spark_store import picture
+from spark_store.asking import Budget, Question, Sorting
 from spark_store.by_ids import ByIds
 from spark_store.errors import BudgetExceeded, StoreUnavailable
-from spark_store.index import LARGE, LONGEST
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
 from spark_store.search import SqliteSearch
-from tests.support import random_searches as searches
 from tests.support.oracles.search import Given, Partly, Shelf, answer, with_rights
 from tests.support.paths import VECTORS
+from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, drawn, found, large_and_small, narrow, questions
 
 
 @pytest.fixture(scope="module")
@@ -42,68 +41,6 @@ def search(shelf: Shelf) -> Iterator[SqliteSearch]:
     found = SqliteSearch(shelf.path)
     yield found
     found.close()
-
-
-def drawn(search: SqliteSearch, question: Question, rights: Given, limit: int) -> Iterator[list[Hit]]:
-    place: Place | None = None
-    budget = Budget(60.0)
-    while True:
-        found = search.page(question, rights, place, limit, budget)
-        assert len(found.hits) <= limit
-        yield list(found.hits)
-        if found.is_last:
-            return
-        place = found.place
-
-
-def narrow(patch: pytest.MonkeyPatch, bounds: Mapping[str, Any]) -> None:
-    """Give the bounds, from which another way is taken, these values, so that few things take every way."""
-    for name, value in bounds.items():
-        for module in (picture, reaching, walking):
-            if hasattr(module, name):
-                patch.setattr(module, name, value)
-
-
-IDS = st.builds(
-    lambda namespace, name: f"{namespace}:{name}",
-    st.sampled_from(["acme.site", "acme.lab", "acme", ""]),
-    st.sampled_from([*"abcdefg", "Ä 'x'", "💡", "\uff21"]),
-)
-ACCESSES = st.dictionaries(searches.IDS, st.builds(Partly, searches.rights(), st.booleans()), min_size=3)
-NAMESPACES = st.frozensets(st.sampled_from(["acme.site", "acme.lab", "acme", "nobody", ""]), max_size=2)
-BOUNDS = st.fixed_dictionaries(
-    {
-        "SORTABLE": st.sampled_from([0, 1, 1500]),
-        "_SMALL": st.sampled_from([1, 2, 400]),
-        "LOST": st.sampled_from([0, 2, 3000]),
-        "CHUNK_MARK": st.sampled_from([1, 128]),
-        "APART": st.sampled_from([0, 2, 4000]),
-        "SCANNED": st.sampled_from([0, 1, 4000]),
-        "_DENSE": st.sampled_from([0, 12]),
-        "FEW_OF_POLICIES": st.sampled_from([0, 1000]),
-        "POLICIES": st.sampled_from([1, 200]),
-        "bound_of": st.sampled_from([0, 2, 1500]).map(lambda bound: lambda things, page: bound),
-    }
-)
-DECLARED = st.sets(
-    st.sampled_from(["attributes/a", "attributes/b", "attributes/k", "attributes/a/b", "features/a/properties/a"])
-)
-
-
-@st.composite
-def large_and_small(draw: st.DrawFn, most: int) -> list[dict[str, Any]]:
-    """Things, of which some have more than the index takes."""
-    found = draw(st.lists(searches.things(IDS), max_size=most, unique_by=lambda thing: thing["thingId"]))
-    for thing in found:
-        bulk = draw(st.sampled_from([None, None, None, None, {"bulk": "x" * LARGE}, {"k" * LONGEST: 1}]))
-        if bulk is not None:
-            thing["attributes"] = {**thing.get("attributes", {}), **bulk}
-    return found
-
-
-@st.composite
-def questions(draw: st.DrawFn) -> Question:
-    return Question(draw(st.none() | searches.filters()), draw(searches.orders()), draw(NAMESPACES))
 
 
 @given(
@@ -149,10 +86,6 @@ WHOLE = Partly(lambda _: True, is_whole=True)
 
 def asking(text: str | None, *options: str) -> Question:
     return Question(None if text is None else read(text, NOW), read_options(",".join(options) or None).order)
-
-
-def found(search: SqliteSearch, question: Question, rights: Given, limit: int = 25) -> list[str]:
-    return [hit.thing_id for page in drawn(search, question, rights, limit) for hit in page]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from spark_store.asking import Budget, Place, Question
 from spark_store.rql.order import key_of
 from spark_store.search import SqliteSearch
 from tests.support.oracles.search import Partly, Shelf, answer, with_rights
-from tests.unit.spark_store.test_search import ACCESSES, BOUNDS, DECLARED, IDS, large_and_small, narrow, questions
+from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, IDS, large_and_small, narrow, questions
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from connectivity.vault import new_key
 from tests.support.api.fake_erasures import Erasures
 from tests.support.api.fake_management import client_of
 from tests.support.dice import examples
+from tests.support.in_process.connection_management import Bench
 from tests.support.random_documents import USABLE, from_schema, nearly_usable
-from tests.unit.connectivity.test_managing import Bench
 
 SLOW_TO_MAKE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 usual = settings(max_examples=examples(40), suppress_health_check=SLOW_TO_MAKE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
@@ -27,12 +26,10 @@ from connectivity.settings import ApiSettings
 from connectivity.twins.world import PresentWorld
 from connectivity.vault import new_key
 from spark_store.search import SqliteSearch
-from tests.support.in_process.connection_management import NOW
-from tests.support.paths import ROOT
-from tests.unit.connectivity.test_managing import Bench
-from tests.unit.connectivity.test_search_page import fill
+from tests.support.in_process.connection_management import NOW, Bench
+from tests.support.operating_page import walk
+from tests.support.search_page import fill
 
-OPERATING = ROOT / "docs" / "operating.md"
 ANNA, BERT = "token-of-anna-the-admin", "token-of-bert-who-reads"
 SECRET = "s3cr3t-word"
 TOKENS = [
@@ -103,15 +100,6 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
         await serving
     await searching.close()
     await bench.store.close()
-
-
-def walk() -> tuple[dict[str, str], list[str]]:
-    """The files and the lines of the five minutes that the page on operating describes."""
-    section = OPERATING.read_text(encoding="utf-8").split("## The command line", 1)[1].split("### Changing", 1)[0]
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-    files = {f"{name}.{kind}": text for name in ("lamps", "message") for kind, text in blocks if kind != "console"}
-    lines = [line for kind, text in blocks if kind == "console" for line in text.splitlines()]
-    return files, [line.removeprefix("$ connectivity ") for line in lines]
 
 
 async def test_the_walk_of_the_page_on_operating_can_be_walked(shell: Shell) -> None:

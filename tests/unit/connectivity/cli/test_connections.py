@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli.console import app
 from tests.support.api.canned_server import HTML, PROGRAM, Answers, Canned, Says, canned, fault
+from tests.support.api.metrics_page import METRICS, STATUS
 from tests.support.brokers import free_port
 from tests.support.terminal import at_terminal
-from tests.unit.connectivity.cli.test_tables import METRICS, STATUS
 
 TOKEN = "t0ken-nobody-else-has"
 LISTED = "GET /api/2/connections?fields=" + "%2C".join(

@@ -13,7 +13,7 @@ from connectivity.cli.console import app
 from connectivity.keys import OWN_FILE, add_key, read_key_file
 from connectivity.lock import lock_folder
 from connectivity.vault import KEY_BYTES, key_id, read_key
-from tests.unit.connectivity.test_rotating import OLD, SECRETS, fill, opened
+from tests.support.sealed_journal import OLD, SECRETS, fill, opened
 
 
 def run(*arguments: object) -> Result:

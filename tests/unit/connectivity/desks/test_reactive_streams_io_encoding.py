@@ -15,7 +15,7 @@ from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNe
 from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, subscribe
 from tests.support.in_process.service import LAMP, command, turn, until
 from tests.support.in_process.streamr import Tank
-from tests.unit.connectivity.desks.test_reactive_streams_io_publishers import quay_beside
+from tests.support.in_process.two_protocols import quay_beside
 
 EVENTS = f"things/{LAMP}/events"
 

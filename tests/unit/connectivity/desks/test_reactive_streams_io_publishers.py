@@ -16,9 +16,10 @@ from connectivity.reactive_streams_io.feeds import WRITTEN_AT_ONCE, Apart, Behin
 from mappings.errors import Fault
 from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, Request
 from mappings.reactive_streams_io.names import Trial
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, revisions, source, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
 from tests.support.in_process.streamr import Tank
+from tests.support.in_process.two_protocols import quay_beside, tank_streams
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -171,16 +172,6 @@ async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
 
 
 # streams
-
-
-async def quay_beside(tank: Tank) -> Quay:
-    """Clients of the same streams, who may read them."""
-    return Quay(source("in", "streamr:pump"), options={"streams": tank_streams()}, beside=tank)
-
-
-def tank_streams() -> dict[str, Any]:
-    policy = {"policyId": "acme.site:tanks"}
-    return {"tank": policy, "a/b": policy, "tanks": {**policy, "partitions": 4}}
 
 
 @pytest.mark.parametrize(

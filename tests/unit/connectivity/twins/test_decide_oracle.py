@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any
-
 from connectivity.twins.world import PresentWorld
 from mappings.ids import EntityId
 from spark_store.records import Snapshot
 from tests.support.dice import dice, examples
 from tests.support.oracles.permissions import (
-    Policy,
     a_value,
     flattened,
     obvious_has,
@@ -19,58 +15,10 @@ from tests.support.oracles.permissions import (
     obvious_unrestricted,
     segments,
 )
+from tests.support.random_policies import IDS, KEYS, NAMESPACES, NOWS, SUBJECTS, a_policy
 from tests.support.twin_world import policy
 
 WORLDS, QUESTIONS = examples(1_500), 6
-IDS = ("acme:a", "acme:b", "acme:c", "acme:missing")
-SUBJECTS = ("edge:a", "edge:b", "edge:c")
-LABELS = ("X", "Y", "Z")
-KEYS = ("attributes", "x", "y", "thingId")
-NAMESPACES = ("acme", "acme.plant", "acme.plant.hall", "other")
-HOURS = [f"2030-01-15T{hour:02}:00:00Z" for hour in (6, 7, 8)]
-NOWS = [f"2030-01-15T{time}.000000Z" for time in ("05:30:00", "06:00:00", "07:30:00", "08:00:00")]
-PERMISSIONS = ((["READ"], []), ([], ["READ"]), (["WRITE"], ["READ"]), (["READ"], ["READ"]), (["READ", "WRITE"], []))
-
-
-def a_policy(dice: random.Random, id: str) -> Policy:
-    others = [other for other in IDS if other != id]
-    return {
-        "policyId": id,
-        "imports": {other: an_import(dice, others) for other in dice.sample(others, dice.randint(0, 2))},
-        "entries": {label: an_entry(dice) for label in dice.sample(LABELS, dice.randint(0, 3))},
-    }
-
-
-def an_import(dice: random.Random, others: list[str]) -> Policy:
-    wanted: Policy = {"entries": dice.sample(LABELS, dice.randint(0, 2))}
-    if dice.random() < 0.5:
-        wanted["transitiveImports"] = dice.sample(others, dice.randint(0, 2))
-    return wanted
-
-
-def an_entry(dice: random.Random) -> Policy:
-    resources = {}
-    for _ in range(dice.randint(0, 2)):
-        granted, revoked = dice.choice(PERMISSIONS)
-        path = "/".join(dice.choices(KEYS, k=dice.randint(0, 3)))
-        resources[f"thing:/{path}"] = {"grant": granted, "revoke": revoked}
-    entry: Policy = {
-        "subjects": {subject: a_subject(dice) for subject in dice.sample(SUBJECTS, dice.randint(0, 2))},
-        "resources": resources,
-        "importable": dice.choice(("implicit", "implicit", "explicit", "never")),
-    }
-    if dice.random() < 0.3:
-        local = [{"entry": dice.choice(LABELS)}]
-        entry["references"] = local + [{"import": dice.choice(IDS), "entry": dice.choice(LABELS)}] * dice.randint(0, 1)
-    if dice.random() < 0.3:
-        entry["allowedAdditions"] = dice.sample(("subjects", "resources"), dice.randint(0, 2))
-    if dice.random() < 0.3:
-        entry["namespaces"] = dice.sample(("acme", "acme.*", "acme.plant.*", "other"), dice.randint(0, 2))
-    return entry
-
-
-def a_subject(dice: random.Random) -> dict[str, Any]:
-    return {"type": "t", "expiry": dice.choice(HOURS)} if dice.random() < 0.3 else {"type": "t"}
 
 
 def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:

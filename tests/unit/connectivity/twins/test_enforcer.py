@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,22 +18,7 @@ from tests.support.oracles.permissions import (
     obvious_view,
     segments,
 )
-
-A, B, C = "edge:a", "edge:b", "edge:c"
-
-
-def a_policy(*rules: tuple[Sequence[str], str, Sequence[str], Sequence[str]]) -> Policy:
-    """One entry for each rule: subjects, resource, granted, revoked."""
-    return {
-        "entries": {
-            f"E{number}": {
-                "subjects": {subject: {"type": "test"} for subject in subjects},
-                "resources": {resource: {"grant": list(granted), "revoke": list(revoked)}},
-            }
-            for number, (subjects, resource, granted, revoked) in enumerate(rules)
-        }
-    }
-
+from tests.support.small_policies import A, B, C, a_policy
 
 KEYS = ("attributes", "x", "y", "thingId")
 

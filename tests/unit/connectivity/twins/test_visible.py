@@ -18,7 +18,7 @@ from spark_store.records import Snapshot
 from tests.support.dice import dice, examples
 from tests.support.in_process.interest_world import CLOCK, TWIN_EVENTS
 from tests.support.oracles.permissions import Policy, nearest
-from tests.unit.connectivity.twins.test_enforcer import A, B, C, a_policy
+from tests.support.small_policies import A, B, C, a_policy
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 HIDDEN = a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/attributes/x", [], ["READ"]))

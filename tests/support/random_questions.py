@@ -1,0 +1,82 @@
+"""Random questions to a search of a file, and the bounds from which it takes another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from spark_store import picture, reaching, walking
+from spark_store.asking import Budget, Hit, Place, Question
+from spark_store.index import LARGE, LONGEST
+from spark_store.search import SqliteSearch
+from tests.support import random_searches as searches
+from tests.support.oracles.search import Given, Partly
+
+
+def drawn(search: SqliteSearch, question: Question, rights: Given, limit: int) -> Iterator[list[Hit]]:
+    place: Place | None = None
+    budget = Budget(60.0)
+    while True:
+        found = search.page(question, rights, place, limit, budget)
+        assert len(found.hits) <= limit
+        yield list(found.hits)
+        if found.is_last:
+            return
+        place = found.place
+
+
+def narrow(patch: pytest.MonkeyPatch, bounds: Mapping[str, Any]) -> None:
+    """Give the bounds, from which another way is taken, these values, so that few things take every way."""
+    for name, value in bounds.items():
+        for module in (picture, reaching, walking):
+            if hasattr(module, name):
+                patch.setattr(module, name, value)
+
+
+IDS = st.builds(
+    lambda namespace, name: f"{namespace}:{name}",
+    st.sampled_from(["acme.site", "acme.lab", "acme", ""]),
+    st.sampled_from([*"abcdefg", "Ä 'x'", "💡", "\uff21"]),
+)
+ACCESSES = st.dictionaries(searches.IDS, st.builds(Partly, searches.rights(), st.booleans()), min_size=3)
+NAMESPACES = st.frozensets(st.sampled_from(["acme.site", "acme.lab", "acme", "nobody", ""]), max_size=2)
+BOUNDS = st.fixed_dictionaries(
+    {
+        "SORTABLE": st.sampled_from([0, 1, 1500]),
+        "_SMALL": st.sampled_from([1, 2, 400]),
+        "LOST": st.sampled_from([0, 2, 3000]),
+        "CHUNK_MARK": st.sampled_from([1, 128]),
+        "APART": st.sampled_from([0, 2, 4000]),
+        "SCANNED": st.sampled_from([0, 1, 4000]),
+        "_DENSE": st.sampled_from([0, 12]),
+        "FEW_OF_POLICIES": st.sampled_from([0, 1000]),
+        "POLICIES": st.sampled_from([1, 200]),
+        "bound_of": st.sampled_from([0, 2, 1500]).map(lambda bound: lambda things, page: bound),
+    }
+)
+DECLARED = st.sets(
+    st.sampled_from(["attributes/a", "attributes/b", "attributes/k", "attributes/a/b", "features/a/properties/a"])
+)
+
+
+@st.composite
+def large_and_small(draw: st.DrawFn, most: int) -> list[dict[str, Any]]:
+    """Things, of which some have more than the index takes."""
+    found = draw(st.lists(searches.things(IDS), max_size=most, unique_by=lambda thing: thing["thingId"]))
+    for thing in found:
+        bulk = draw(st.sampled_from([None, None, None, None, {"bulk": "x" * LARGE}, {"k" * LONGEST: 1}]))
+        if bulk is not None:
+            thing["attributes"] = {**thing.get("attributes", {}), **bulk}
+    return found
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Question:
+    return Question(draw(st.none() | searches.filters()), draw(searches.orders()), draw(NAMESPACES))
+
+
+def found(search: SqliteSearch, question: Question, rights: Given, limit: int = 25) -> list[str]:
+    return [hit.thing_id for page in drawn(search, question, rights, limit) for hit in page]
