@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, TESTS
 
 LONGEST_FILE = 600
 NOT_OURS = {".git", ".venv", ".run", ".hypothesis", "__pycache__", "build", "dist", "data"}
@@ -33,6 +33,17 @@ def test_no_file_is_longer_than_600_lines() -> None:
     assert lengths
     long = [f"{file.relative_to(ROOT)}: {lines} lines" for file, lines in lengths.items() if lines > LONGEST_FILE]
     assert long == [], "split them"
+
+
+def test_no_test_module_imports_another() -> None:
+    """What several of them need is in tests/support."""
+    pattern = re.compile(r"^(?:from|import) tests\.\S*\btest_.*$", re.MULTILINE)
+    found = {
+        f"{file.relative_to(ROOT)}: {line}"
+        for file in TESTS.rglob("*.py")
+        for line in pattern.findall(file.read_text(encoding="utf-8"))
+    }
+    assert found == set()
 
 
 # Built from parts, so that this file does not hold what it looks for.
