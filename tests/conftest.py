@@ -28,7 +28,15 @@ hypothesis.settings.load_profile("any machine")
 SLOW = 10.0
 """Seconds above which a test says why it takes them: `@pytest.mark.slow(reason="…")`."""
 
-OWN = {"own_mosquitto", "own_rabbitmq", "own_kafka"}
+OWN = {
+    "own_mosquitto": "own_mosquitto",
+    "own_rabbitmq": "own_rabbitmq",
+    "own_kafka": "own_kafka",
+    "quiet_rabbitmq": "own_rabbitmq",
+    "quiet_kafka": "own_kafka",
+}
+"""Fixtures of brokers that one worker has for itself, and the group of tests that uses them there."""
+
 LONGEST_FIRST = ("tests/lake/", "tests/service/", "tests/links/", "tests/contract/")
 
 _watchdog = pytest.StashKey[Watchdog]()
@@ -79,8 +87,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     gc.unfreeze()
     if _server in config.stash:
         config.stash[_server].close()
-    if _shared in config.stash:
-        config.stash[_shared].close()
+    if _brokers in config.stash:
+        config.stash[_brokers].close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -95,8 +103,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _group(item: pytest.Item) -> str:
     if item.get_closest_marker("spark") is not None:
         return "spark"
-    if own := OWN & set(getattr(item, "fixturenames", ())):
-        return min(own)
+    if own := OWN.keys() & set(getattr(item, "fixturenames", ())):
+        return min(OWN[name] for name in own)
     return item.nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
 
 
@@ -164,7 +172,7 @@ def _get(config: pytest.Config, name: str, kind: type[Wanted]) -> Wanted:
 
 @pytest.fixture(scope="session")
 def mosquitto(pytestconfig: pytest.Config) -> Mosquitto:
-    """One broker for all tests that neither stop it nor need a special configuration. Use topics of your own."""
+    """One broker for the tests of a worker that neither stop it nor need a special configuration."""
     return _get(pytestconfig, "mosquitto", Mosquitto)
 
 
@@ -212,6 +220,18 @@ def _own_rabbitmq() -> Iterator[RabbitMQ]:
 @pytest.fixture(scope="session")
 def _own_kafka() -> Iterator[Kafka]:
     yield from _own(Kafka.start)
+
+
+@pytest.fixture(scope="module")
+def quiet_rabbitmq(_own_rabbitmq: RabbitMQ) -> RabbitMQ:
+    """A broker that no other test uses meanwhile: whatever is published there can be looked at."""
+    return _running(_own_rabbitmq)
+
+
+@pytest.fixture(scope="module")
+def quiet_kafka(_own_kafka: Kafka) -> Kafka:
+    """A broker that no other test uses meanwhile: whatever is published there can be looked at."""
+    return _running(_own_kafka)
 
 
 @pytest.fixture

@@ -54,7 +54,8 @@ class Publisher:
 async def resent(store: Store, entity: EntityId, **bounds: Any) -> list[Event]:
     """All pages of a history."""
     feed = HistoryFeed.open(store, HistoryQuery(entity, **bounds), datetime.fromisoformat(timestamp(0)))
-    position, found, ended = 0, [], False
+    position, ended = 0, False
+    found: list[Event] = []
     while not ended:
         page = await feed.page(position, 3, MUCH)
         found += page.elements

@@ -54,7 +54,7 @@ def test_what_was_written_after_something_young_does_not_go_by_its_time() -> Non
 
 
 def test_a_namespace_of_its_own_is_outside_the_default() -> None:
-    rules = {"default": {"seconds": 86400.0}, "acme": {}, "o'site": {"revisions": 3}}
+    rules: dict[str, dict[str, Any]] = {"default": {"seconds": 86400.0}, "acme": {}, "o'site": {"revisions": 3}}
     assert Retention.of(rules) == Retention(Rule(DAY), {"acme": Rule(), "o'site": Rule(revisions=3)})
     assert Retention.of(rules).expired(NOW, {}) == (
         r"(ts < timestamp'2030-01-14T12:00:00+00:00' AND namespace <> 'acme' AND namespace <> 'o\'site')"

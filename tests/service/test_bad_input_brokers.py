@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
 
-from tests.service.test_bad_input import BAD, about
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -35,6 +35,7 @@ from tests.support.four_sources import (
     Mqtt5FourSources,
     MqttFourSources,
 )
+from tests.support.odd_messages import BAD, about
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -52,10 +53,15 @@ RETRIEVE = about(topic("vase-1", "commands/retrieve"), "/policyId")
 
 
 @pytest.fixture(scope="module")
-def all_four(rabbitmq: RabbitMQ, kafka: Kafka) -> Iterator[dict[str, FourSources]]:
+def all_four(quiet_rabbitmq: RabbitMQ, quiet_kafka: Kafka) -> Iterator[dict[str, FourSources]]:
     with ExitStack() as stack:
         broker = stack.enter_context(Mosquitto.start(config_lines=["sys_interval 0"]))
-        made = [MqttFourSources(broker), Mqtt5FourSources(broker), AmqpFourSources(rabbitmq), KafkaFourSources(kafka)]
+        made = [
+            MqttFourSources(broker),
+            Mqtt5FourSources(broker),
+            AmqpFourSources(quiet_rabbitmq),
+            KafkaFourSources(quiet_kafka),
+        ]
         for four in made:
             stack.callback(four.close)
         yield {four.kind: four for four in made}
@@ -90,6 +96,14 @@ def parties(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterat
     yield party
     for each in made.values():
         each.close()
+
+
+def has_published(four: FourSources, address: str) -> bool:
+    return address in four.published()
+
+
+def has_settled(service: ServiceProcess, four: FourSources, number: int) -> bool:
+    return sent(service, four, "settled") == number
 
 
 def sent(service: ServiceProcess, four: FourSources, outcome: str, direction: str = "in") -> float:
@@ -389,7 +403,7 @@ def test_a_reply_address_around_a_message_is_judged_too(
         party.send(RETRIEVE, **four.carried(reply_to=party.answers))
         assert told(party.next(PATIENCE)) == (200, None)
         reachable = four.reply_address(party.answers)
-        wait_until_sync(lambda four=four, reachable=reachable: reachable in four.published(), PATIENCE)
+        wait_until_sync(partial(has_published, four, reachable), PATIENCE)
         assert four.published() == {reachable}
 
 
@@ -460,5 +474,5 @@ def test_what_was_odd_is_not_delivered_again(
         party = parties(four, "fixed")
         party.send(RETRIEVE)
         assert told(party.next(PATIENCE)) == (200, None)
-        wait_until_sync(lambda four=four: sent(service, four, "settled") == 1, PATIENCE)
+        wait_until_sync(partial(has_settled, service, four, 1), PATIENCE)
         assert sent(service, four, "malformed") == 0

@@ -13,14 +13,13 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.service.test_connections import pkcs8
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
 from tests.support.service_process import ServiceProcess
@@ -52,7 +51,7 @@ main()
 class Mistaken(ServiceProcess):
     """The service, with mistakes in it that show a password."""
 
-    program: ClassVar[Sequence[str]] = (sys.executable, "-X", "faulthandler", "-c", _MISTAKES)
+    program = (sys.executable, "-X", "faulthandler", "-c", _MISTAKES)
 
 
 def secret(name: str) -> str:
@@ -87,7 +86,7 @@ def documents(broker: Mosquitto, certificates: Certificates, folder: Path) -> li
     pair = {
         "type": "client-cert",
         "cert": certificates.client_certificate.read_text(),
-        "key": pkcs8(certificates.client_key),
+        "key": certificates.client_key_pkcs8(),
     }
     bootstrap = {"specificConfig": {"bootstrapServers": plain}}
     return [
@@ -224,7 +223,7 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
     places = {"the log": logged, **{f"answer {number}": answer for number, answer in enumerate(answers)}}
     assert b"sealed:v1:" in b"".join(file.read_bytes() for file in service.data.iterdir() if "journal" in file.name)
     places |= {str(file): file.read_bytes() for file in service.data.rglob("*") if file.is_file()}
-    body = pkcs8(certificates.client_key).splitlines()[1].encode()
+    body = certificates.client_key_pkcs8().splitlines()[1].encode()
     for place, content in places.items():
         found = {form for text in (CANARY, key) for form in written(text) if form in content}
         assert found == set(), f"{place}: {found}"

@@ -124,7 +124,8 @@ def told(answer: dict[str, Any]) -> tuple[int, str | None]:
 
 def exchange(party: Party, document: dict[str, Any], **around: Any) -> dict[str, Any]:
     party.send({"path": "/", **document}, **around)
-    return party.next(PATIENCE)
+    answer: dict[str, Any] = party.next(PATIENCE)
+    return answer
 
 
 def test_case_01_02_an_answer_has_the_correlation_id_and_comes_to_the_reply_target_of_its_source_alone(

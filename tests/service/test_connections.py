@@ -9,12 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
@@ -29,14 +28,6 @@ pytestmark = pytest.mark.broker("mosquitto")
 OWNER = "acme:owner"
 SHORTEST, LONGEST = 0.1, 0.8
 PAUSES = {"min": f"{SHORTEST}s", "max": f"{LONGEST}s"}
-
-
-def pkcs8(file: Path) -> str:
-    """A private key in the only form that connection documents take."""
-    key = serialization.load_pem_private_key(file.read_bytes(), None)
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
 
 
 # --- what cannot be made ------------------------------------------------------------------------------------------------
@@ -72,7 +63,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
     ):
         hanging.refuse()
         trusted = {"ca": right.ca.read_text()}
-        own = {"type": "client-cert", "cert": right.client_certificate.read_text(), "key": pkcs8(right.client_key)}
+        own = {"type": "client-cert", "cert": right.client_certificate.read_text(), "key": right.client_key_pkcs8()}
         certified_uri = f"ssl://localhost:{certified.tls_port}"
         ways: dict[str, dict[str, Any]] = {
             "good": {},
@@ -233,7 +224,7 @@ def once_each(party: MqttClient, events: list[dict[str, Any]]) -> list[int]:
         document = json.loads(message.payload)
         if document["topic"].endswith("/next"):
             revision = document["value"]["item"]["revision"]
-            assert first.setdefault(revision, message.payload) == message.payload
+            assert first.setdefault(revision, bytes(message.payload)) == message.payload
     assert set(first) == {event["value"]["item"]["revision"] for event in events}
     return list(first)
 
@@ -279,11 +270,13 @@ def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(broker: 
         subscription.request(count)
         ended = threading.Event()
 
+        def ended_or_sent(passed: int) -> Callable[[], bool]:
+            return lambda: ended.is_set() or proxy.sent > passed
+
         def cut_often() -> None:
             cuts = 0
             while not ended.is_set() and cuts < 12:
-                passed = proxy.sent
-                wait_until_sync(lambda passed=passed: ended.is_set() or proxy.sent > passed + 60_000, 20)
+                wait_until_sync(ended_or_sent(proxy.sent + 60_000), 20)
                 proxy.cut()
                 cuts += 1
 

@@ -119,14 +119,15 @@ def resent(pump: Party, stream: str, number: int) -> list[Any]:
     """All messages of a stream, so many, as frames of a resend."""
     asks(pump, "resend", stream, sub="all", resend_all=True)
     first, *again, last = (pump.next(PATIENCE) for _ in range(number + 2))
-    assert (first[1], last[1]) == (4, 5)  # type: ignore[index]
+    assert (first[1], last[1]) == (4, 5)
     return list(again)
 
 
 def heard_of(name: str, audience: Party) -> dict[str, Any]:
     """The next event of this thing; a queue holds those of others too."""
-    while f"/{name}/" not in (event := audience.next(PATIENCE))["topic"]:
-        pass
+    event: dict[str, Any] = audience.next(PATIENCE)
+    while f"/{name}/" not in event["topic"]:
+        event = audience.next(PATIENCE)
     return event
 
 

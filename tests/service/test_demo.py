@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from examples import brokers as brokers_module
-from examples import demo
+from examples import demo, shown
 from examples import lake as lake_module
 from examples import service as service_module
 from examples.brokers import Broker, Found
@@ -47,7 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the demo in this process."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(demo, "RUN", tmp_path / "run")
-    monkeypatch.setattr(demo.shown.console, "_width", 160)
+    monkeypatch.setattr(shown.console, "_width", 160)
     return tmp_path / "run"
 
 
@@ -226,8 +226,10 @@ def test_the_readme_shows_what_is_said_on_the_wire(
     broker = Broker("a test", mosquitto.port, MOSQUITTO.carries, MOSQUITTO.usual_port, mosquitto.host)
     connections = connections_at(Found({"mosquitto": broker}, {}), tmp_path / "connections")
     name = "boiler-07"
-    place = {"speaks": f"devices/{name}/up", "listens": f"devices/{name}/down"}
-    with service(tmp_path, connections), MqttParty(name, broker, **place) as boiler:
+    with (
+        service(tmp_path, connections),
+        MqttParty(name, broker, speaks=f"devices/{name}/up", listens=f"devices/{name}/down") as boiler,
+    ):
         topic = f"acme.plant/{name}/things/twin/commands"
         boiler.say(f"{topic}/create", value={"features": {"burner": {"properties": {"celsius": 70}}}})
         assert boiler.hear()["status"] == 201

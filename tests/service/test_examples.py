@@ -129,8 +129,9 @@ def test_without_a_program_the_embedded_broker_speaks_mqtt_3_1_1(
 def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch) -> None:
     with brokers(tmp_path / "one") as one:
         port = one.running["mosquitto"].port
-        mosquitto_alone.setattr(module, "WANTED", (replace(MOSQUITTO, usual_port=port),))
-        mosquitto_alone.setattr(module, "MOSQUITTO", module.WANTED[0])
+        taken = replace(MOSQUITTO, usual_port=port)
+        mosquitto_alone.setattr(module, "WANTED", (taken,))
+        mosquitto_alone.setattr(module, "MOSQUITTO", taken)
         with brokers(tmp_path / "two", at_usual_ports=True) as two:
             assert two.running["mosquitto"].port != port
 

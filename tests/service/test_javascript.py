@@ -143,7 +143,9 @@ def test_the_example_connection_maps_sensors(mosquitto: Mosquitto, tmp_path: Pat
         client(mosquitto, "js/demo") as party,
         MqttClient(mosquitto.host, mosquitto.port, ask="sensors/s-1/raw", answers="sensors/none") as sensor,
     ):
-        features = {name: {"properties": {}} for name in ("temperature", "pressure")}
+        features: dict[str, dict[str, dict[str, Any]]] = {
+            name: {"properties": {}} for name in ("temperature", "pressure")
+        }
         value = {"_policy": policy_for("demo:devices"), "features": features}
         assert party.ask_for("demo/s-1/things/twin/commands/create", value=value)["status"] == 201
         sensor.send(b"\x08\xbd\x02\xf8")

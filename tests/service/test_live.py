@@ -155,12 +155,12 @@ async def next_of(desk: MqttClient) -> dict[str, Any]:
     return await asyncio.to_thread(desk.next, PATIENCE)
 
 
-def message(subject: str = "blink", **headers: Any) -> dict[str, Any]:
+def message(subject: str = "blink", *, more: dict[str, Any] | None = None, **headers: Any) -> dict[str, Any]:
     return {
         "topic": topic("lamp-1", f"messages/{subject}", LIVE),
         "path": f"/inbox/messages/{subject}",
         "value": {"times": 3},
-        "headers": headers,
+        "headers": {**headers, **(more or {})},
     }
 
 
@@ -210,7 +210,7 @@ async def test_case_08_a_message_without_an_answer_is_told_408(field: Field, des
 async def test_case_39_what_a_target_has_sent_it_acknowledges(field: Field, desk: MqttClient) -> None:
     """Together with a label that the device acknowledges itself."""
     sent, seen = f"{field.device}:sent", f"{field.device}:seen"
-    correlation = desk.command(**message(**{"requested-acks": [sent, seen]}))
+    correlation = desk.command(**message(more={"requested-acks": [sent, seen]}))
     assert (await field.heard())["headers"]["requested-acks"] == [sent, seen]
     ack = {"topic": topic("lamp-1", f"acks/{seen}", LIVE), "path": "/", "status": 204}
     await field.says({**ack, "headers": {"correlation-id": correlation}})
@@ -224,7 +224,7 @@ async def test_case_36_and_37_who_may_not_read_answers_weakly_and_whom_nobody_kn
     field: Field, desk: MqttClient
 ) -> None:
     weak, nobody = f"{field.blind}:sent", "nobody:there"
-    correlation = desk.command(**message(**{"requested-acks": [weak, nobody], "timeout": "2s"}))
+    correlation = desk.command(**message(more={"requested-acks": [weak, nobody], "timeout": "2s"}))
     assert (await field.heard())["headers"]["correlation-id"] == correlation, "the device may read it"
     answer = await next_of(desk)
     assert answer["status"] == 424

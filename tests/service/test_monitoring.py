@@ -91,8 +91,8 @@ async def operator(tmp_path: Path, mosquitto: Mosquitto) -> AsyncIterator[Operat
         "outward": (source("mute", OWNER, replyTarget={"address": "{{ header:reply-to }}"}),),
     }
     for name, more in CONNECTIONS.items():
-        made = {**connection(mosquitto, *sources[name], **more), "id": name}
-        (folder / f"{name}.json").write_text(json.dumps(made), encoding="utf-8")
+        document = {**connection(mosquitto, *sources[name], **more), "id": name}
+        (folder / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
     settings = Settings.model_validate({"connections_dir": folder, "data_dir": tmp_path, "spark": {"mode": "off"}})
     service = Service(settings)
     await service.management.load()

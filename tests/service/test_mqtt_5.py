@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from paho.mqtt.client import MQTTv5
+from paho.mqtt.client import MQTTMessage, MQTTv5
 
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.bare_mqtt import headers_of
@@ -131,11 +131,16 @@ def command(topic: str, path: str = "/", **more: Any) -> dict[str, Any]:
 RETRIEVE = command(topic("kiln-1", "commands/retrieve"))
 
 
+def headers_beside(message: MQTTMessage) -> dict[str, str]:
+    assert message.properties is not None
+    return headers_of(message.properties)
+
+
 def exchange(party: MqttClient, document: Any, **properties: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Send, and return the answer with the headers that MQTT carried beside it."""
     party.send(document, **properties)
     answer = party.next()
-    found = headers_of(party.messages[-1].properties)
+    found = headers_beside(party.messages[-1])
     return answer, found
 
 
@@ -326,7 +331,7 @@ def test_case_26_30_events_carry_the_headers_of_the_latest_command(parties: dict
     event, complete = other.until("complete")
     assert (event["headers"]["correlation-id"], event["headers"]["device"]) == ("r-1", "KILN-1")
     assert complete["headers"]["device"] == "KILN-1"
-    assert headers_of(other.messages[-2].properties)["device"] == "KILN-1"
+    assert headers_beside(other.messages[-2])["device"] == "KILN-1"
 
 
 # --- who may speak for what ---------------------------------------------------------------------------------------------

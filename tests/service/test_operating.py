@@ -100,10 +100,10 @@ def test_case_46_a_connection_is_made_by_put_serves_and_is_changed_commanded_and
     assert [it["by"] for it in wim.get(f"{ALL}/made/revisions").json()] == ["wim", "wim"]
     assert wim.get(f"{ALL}/made", headers={"if-none-match": '"rev:2"'}).status_code == 304
     for name in ("closeConnection", "openConnection", "resetConnectionMetrics", "enableConnectionLogs"):
-        answer = wim.post(
+        done = wim.post(
             f"{ALL}/made/command", content=f"connectivity.commands:{name}", headers={"content-type": "text/plain"}
         )
-        assert answer.status_code == 200, answer.text
+        assert done.status_code == 200, done.text
     for below in ("status", "metrics", "logs"):
         assert wim.get(f"{ALL}/made/{below}").json()["connectionId"] == "made"
     assert wim.delete(f"{ALL}/made").status_code == 204

@@ -86,7 +86,7 @@ class Device:
         self._heard += 1
         if message.headers.get("rsio-session") != self._session:
             return
-        for event in self.endpoint.receive(payload, time.monotonic()):  # type: ignore[arg-type]
+        for event in self.endpoint.receive(payload, time.monotonic()):
             self.told.append(event)
             match event:
                 case Subscribed(stream, "ingest/telemetry", demand):

@@ -93,7 +93,8 @@ class Searcher:
         return next((word for word in self.said(key) if word in ("complete", "failed")), None)
 
     def failure(self, key: str) -> dict[str, Any]:
-        return [each["value"]["error"] for each in self.about(key) if "error" in each["value"]][-1]
+        errors: list[dict[str, Any]] = [each["value"]["error"] for each in self.about(key) if "error" in each["value"]]
+        return errors[-1]
 
 
 class Site(NamedTuple):

@@ -61,6 +61,11 @@ class Load:
         self._sender = threading.Thread(target=self._send)
         self._listener = threading.Thread(target=self._listen)
 
+    def wait_for(self, more: int) -> None:
+        """Wait until so many further answers have come."""
+        enough = len(self.answers) + more
+        wait_until_sync(lambda: len(self.answers) >= enough, 30)
+
     def _send(self) -> None:
         while not self._stopped.is_set():
             if self._room.acquire(timeout=0.1):
@@ -101,8 +106,7 @@ def test_sigterm_under_load_drains_and_loses_nothing(mosquitto: Mosquitto, tmp_p
         make(party, "clock-1")
         with Load(party, "clock-1") as load:
             for _ in range(3):
-                enough = len(load.answers) + 500
-                wait_until_sync(lambda enough=enough: len(load.answers) >= enough, 30)
+                load.wait_for(500)
                 code, seconds = service.stop()
                 assert code == 0
                 assert seconds < DRAINED_WITHIN
@@ -257,7 +261,9 @@ def test_metrics_have_the_names_and_labels_that_dashboards_rely_on(mosquitto: Mo
         found: dict[str, set[str]] = {}
         for line in service.get("/metrics")[1].decode().splitlines():
             if not line.startswith("#"):
-                name, labels = re.fullmatch(r"(\w+)(?:\{(.*)\})? \S+", line).groups()
+                matched = re.fullmatch(r"(\w+)(?:\{(.*)\})? \S+", line)
+                assert matched is not None, line
+                name, labels = matched.groups()
                 found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels or ""))
         assert {name: found.get(name) for name in METRICS} == METRICS
         assert service.metric("connectivity_events_sent_total", connection="site") == 3

@@ -62,7 +62,8 @@ def acknowledged(sender: Party, receiver: Party, name: str, label: str, status: 
         return True
 
     wait_until_sync(try_again, PATIENCE)
-    return receiver.next()
+    received: dict[str, Any] = receiver.next()
+    return received
 
 
 def revisions(party: Party, name: str) -> int:
@@ -162,7 +163,7 @@ class Queues:
     async def declare(self) -> None:
         bystander = self._bystander
         await bystander.queue(self.dead)
-        dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": self.dead}
+        dead_letters: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": self.dead}
         await bystander.queue(self.ask, **dead_letters)
         await bystander.queue(self.acks)
         await bystander.listen(self.answers)

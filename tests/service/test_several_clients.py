@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup
+from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
@@ -150,7 +151,7 @@ def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(setup
             work.send(30)
             cut(document["id"])
             work.send(5)
-            wait_until_sync(lambda lost=lost: len(losses(service)) > lost, PATIENCE)
+            wait_until_sync(partial(more_losses, service, lost), PATIENCE)
         work.finish()
         wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
         work.check()
@@ -160,10 +161,15 @@ def losses(service: ServiceProcess) -> list[dict[str, Any]]:
     return [record for record in service.records() if record["event"] == "connection lost"]
 
 
+def more_losses(service: ServiceProcess, before: int) -> bool:
+    return len(losses(service)) > before
+
+
 def cutting(setup: BrokerSetup, stack: ExitStack) -> Callable[[str], None]:
     """What cuts one link of two."""
     if isinstance(setup, KafkaSetup):
         return lambda connection_id: take_the_place(setup.broker, connection_id)
+    assert isinstance(setup, MqttSetup | AmqpSetup)
     proxy = stack.enter_context(ProxyThread(setup.broker.host, setup.broker.port))
     setup.proxied = proxy.host, proxy.port
     return lambda _: proxy.cut_one()
@@ -187,7 +193,7 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
     broker: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     setup = made(broker, request.getfixturevalue(broker))
-    assert isinstance(setup, Mqtt5Setup | AmqpSetup)
+    assert isinstance(setup, MqttSetup | AmqpSetup)
     with ProxyThread(setup.broker.host, setup.broker.port) as proxy, setup.client("line") as party:
         setup.proxied = proxy.host, proxy.port
         document = setup.connection("site", setup.source("line", OWNER), clientCount=2)

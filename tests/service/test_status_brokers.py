@@ -13,15 +13,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 import pytest
-from confluent_kafka.admin import AclOperation, ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined] # not in its list of names
 
-from tests.service.test_connections import pkcs8
 from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
@@ -146,7 +146,7 @@ def kafka_rows(broker: Kafka, doors: Doors, topic: str) -> dict[str, Row]:
     own = {
         "type": "client-cert",
         "cert": certificates.client_certificate.read_text(),
-        "key": pkcs8(certificates.client_key),
+        "key": certificates.client_key_pkcs8(),
     }
     forbidden = {what: f"{topic}.{what}" for what in ("all", "read")}
     broker.create(*forbidden.values())
@@ -298,6 +298,10 @@ def test_the_service_is_ready_and_tells_no_secret(shown: Shown) -> None:
 # --- mended -------------------------------------------------------------------------------------------------------------
 
 
+def is_connected(service: ServiceProcess, connection_id: str) -> bool:
+    return service.status(connection_id) == {"status": "open", "details": "connected"}
+
+
 def test_a_mended_password_is_used_without_a_restart(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path) -> None:
     """It stands in a file that the documents refer to. No document changes, and nobody touches the service."""
     address = f"m{uuid4().hex[:12]}"
@@ -326,10 +330,5 @@ def test_a_mended_password_is_used_without_a_restart(rabbitmq: RabbitMQ, kafka: 
             (folder / "password").write_text("right\n", encoding="utf-8")
             (folder / "password-of-ada").write_text("secret\n", encoding="utf-8")
             for document in made:
-                wait_until_sync(
-                    lambda document=document: (
-                        service.status(document["id"]) == {"status": "open", "details": "connected"}
-                    ),
-                    PATIENCE,
-                )
+                wait_until_sync(partial(is_connected, service, document["id"]), PATIENCE)
             assert "not yet" not in json.dumps(service.records())

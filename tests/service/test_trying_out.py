@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
@@ -160,12 +158,6 @@ def test_case_46_a_put_on_a_fresh_id_creates(desk: Desk, mosquitto: Mosquitto, n
     assert name in desk.ids()
 
 
-def pkcs8(key: Path) -> str:
-    """A private key in the only form that a connection may bring it in."""
-    loaded = load_pem_private_key(key.read_bytes(), None)
-    return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mosquitto, Certificates]]:
     """A broker that wants certificates of its clients."""
@@ -194,7 +186,7 @@ def test_case_48_a_broker_that_cannot_be_used_is_told_and_nothing_is_stored(
     own = {
         "type": "client-cert",
         "cert": certificates.client_certificate.read_text(encoding="utf-8"),
-        "key": pkcs8(certificates.client_key),
+        "key": certificates.client_key_pkcs8(),
     }
     assert desk.tries(mqtt(mosquitto, name, **secure, ca=ca, credentials=own)).status_code == 200
     assert desk.ids() == before

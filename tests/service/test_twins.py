@@ -409,7 +409,7 @@ def test_case_54_55_nobody_locks_himself_out(owner: MqttClient, box: str, name: 
     refused(ask(owner, f"{name}-p", "create", value=foreign, group="policies"), 403, "policies:policy.notcreatable")
     allowed = {"allow-policy-lockout": True}
     assert ask(owner, f"{name}-p", "create", value=foreign, group="policies", headers=allowed)["status"] == 201
-    nobody = {"entries": {}}
+    nobody: dict[str, Any] = {"entries": {}}
     refused(ask(owner, box, "modify", value=nobody, group="policies"), 403, "policies:policy.modificationinvalid")
     assert ask(owner, box, "retrieve")["status"] == 200
 

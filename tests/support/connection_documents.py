@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient, Party
@@ -22,7 +22,17 @@ def source(name: str, *subjects: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def connection(broker: Mosquitto, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
+class HostAndPort(Protocol):
+    """A broker, or a proxy before it."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+def connection(broker: HostAndPort, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
     """An open MQTT 3.1.1 connection with these sources."""
     return {
         "id": "site",

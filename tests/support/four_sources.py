@@ -270,8 +270,9 @@ class _Tracer(AmqpClient):
         await answers.bind("amq.rabbitmq.trace", "publish.#")
 
     async def _hear(self, message: AbstractIncomingMessage) -> None:
-        [key] = message.headers["routing_keys"]  # type: ignore[misc]
-        self.addresses.append(f"{message.headers['exchange_name']}/{key}")
+        headers: dict[str, Any] = dict(message.headers)
+        [key] = headers["routing_keys"]
+        self.addresses.append(f"{headers['exchange_name']}/{key}")
         await message.ack()
 
 

@@ -8,6 +8,7 @@ documents = [place.document({"payloadMapping": ["tanks"]}, mappingDefinitions=â€
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from paho.mqtt.client import MQTTv5, MQTTv311
@@ -55,7 +56,7 @@ class Place:
             clients["replyTarget"] = {"address": "{{ source:address | fn:replace('/req','/res') }}"}
         if self.kind == "kafka":
             more |= {"specificConfig": {"bootstrapServers": self._kafka.bootstrap, "consumerOffsetReset": "earliest"}}
-        uris = {"amqp-091": self._rabbitmq.uri, "kafka": self._kafka.uri}
+        uris: dict[str, Callable[[], str]] = {"amqp-091": self._rabbitmq.uri, "kafka": self._kafka.uri}
         return {
             "id": self.name,
             "connectionType": self.kind,

@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from tests.support.brokers import free_port
 from tests.support.wait import TimedOut, wait_until_sync
@@ -31,7 +31,7 @@ STOPPED_WITHIN = 15.0
 class ServiceProcess:
     """`connectivity serve` with connection documents and settings, its log in a file."""
 
-    program: ClassVar[Sequence[str]] = (sys.executable, "-m", "connectivity")
+    program: Sequence[str] = (sys.executable, "-m", "connectivity")
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder

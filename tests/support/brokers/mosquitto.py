@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from tests.support.brokers import BrokerFailed, BrokerMissing, BrokerSilent, docker_answers, free_port, is_listening
 from tests.support.brokers.runners import Container, Process, Runner, started
@@ -50,6 +51,13 @@ class Certificates:
     key: Path
     client_certificate: Path
     client_key: Path
+
+    def client_key_pkcs8(self) -> str:
+        """The client's private key in the only form that connection documents take."""
+        key = serialization.load_pem_private_key(self.client_key.read_bytes(), None)
+        return key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()
 
     @classmethod
     def make(cls, folder: Path, *names: str, until: datetime | None = None) -> Certificates:

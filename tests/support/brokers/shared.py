@@ -1,7 +1,8 @@
 """Brokers that all workers of a test run share: started when first needed, ended with the run.
 
 The process that controls the run owns them. A worker connects to it, says which brokers its tests need, and is given
-copies that know where the broker is; a copy cannot be stopped.
+copies that know where the broker is; a copy cannot be stopped. Mosquitto starts in a tenth of a second, so each worker has
+its own: its tests may use the same topics as those of another worker.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ def _kafka(folder: Path) -> Kafka:
 STARTS: Mapping[str, Callable[[Path], Broker]] = {"mosquitto": _mosquitto, "rabbitmq": _rabbitmq, "kafka": _kafka}
 
 
+PER_WORKER = {"mosquitto"}
+"""What is not shared."""
+
+
 class Source(Protocol):
     """Where a worker gets brokers from."""
 
@@ -48,6 +53,9 @@ class Source(Protocol):
 
     def get(self, name: str) -> Broker:
         """A running broker. Raises BrokerFailed with one line."""
+
+    def close(self) -> None:
+        """End what this side has started."""
 
 
 class SharedBrokers:
@@ -133,11 +141,14 @@ class RemoteBrokers:
 
     def __init__(self, address: str, key: bytes, worker: int) -> None:
         self._connection, self._worker = Client(address, family="AF_UNIX", authkey=key), worker
+        self._own = SharedBrokers()
 
     def prepare(self, names: Iterable[str]) -> None:
-        self._connection.send(list(names))
+        self._connection.send([name for name in names if name not in PER_WORKER])
 
     def get(self, name: str) -> Broker:
+        if name in PER_WORKER:
+            return self._own.get(name)
         self._connection.send(name)
         got: Broker | str = self._connection.recv()
         if isinstance(got, str):
@@ -145,3 +156,7 @@ class RemoteBrokers:
         if isinstance(got, Kafka):
             got.use_proxy(self._worker)
         return got
+
+    def close(self) -> None:
+        """End those that are not shared."""
+        self._own.close()

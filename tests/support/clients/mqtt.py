@@ -25,7 +25,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 if TYPE_CHECKING:
     from paho.mqtt.client import SocketLike
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def answer_at_once(_client: Client, _userdata: Any, link: SocketLike) -> None:
@@ -37,6 +37,7 @@ def answer_at_once(_client: Client, _userdata: Any, link: SocketLike) -> None:
 class Party(ABC):
     """One who sends commands over some broker and waits for what comes back. `received` grows by itself."""
 
+    ask: str
     answers: str
 
     def __init__(self) -> None:

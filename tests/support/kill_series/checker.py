@@ -158,4 +158,5 @@ def main(uri: str, ask: str, answers: str, *paths: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4], *map(Path, sys.argv[4:])))
+    _, uri, ask, answers, *paths = sys.argv
+    sys.exit(main(uri, ask, answers, *map(Path, paths)))

@@ -175,12 +175,15 @@ def main(
 
 
 if __name__ == "__main__":
+    _, uri, ask, answers, log_path, first, keyed, *labels = sys.argv
     sys.exit(
         main(
-            *sys.argv[1:4],
-            Path(sys.argv[4]),
-            int(sys.argv[5]),
-            is_keyed=sys.argv[6] == "keyed",
-            label=sys.argv[7] if len(sys.argv) > 7 else None,
+            uri,
+            ask,
+            answers,
+            Path(log_path),
+            int(first),
+            is_keyed=keyed == "keyed",
+            label=labels[0] if labels else None,
         )
     )

@@ -103,7 +103,7 @@ class BrokerWay(Way):
         except (OSError, TimeoutError, AssertionError) as error:
             raise Lost(str(error)) from error
         self._party.read = bytes
-        self._says = {} if parts.scheme == "amqp" else {"ResponseTopic": answers}
+        self._says: dict[str, Any] = {} if parts.scheme == "amqp" else {"ResponseTopic": answers}
 
     def send(self, octets: bytes) -> None:
         # One by one, so that they keep their order over whatever links there are.
@@ -323,4 +323,5 @@ def main(uri: str, ask: str, answers: str, log_path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4], Path(sys.argv[4])))
+    _, uri, ask, answers, log_path = sys.argv
+    sys.exit(main(uri, ask, answers, Path(log_path)))

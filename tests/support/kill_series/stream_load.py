@@ -227,4 +227,5 @@ def main(what: str, uri: str, ask: str, answers: str, log_path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:5], Path(sys.argv[5])))
+    _, what, uri, ask, answers, log_path = sys.argv
+    sys.exit(main(what, uri, ask, answers, Path(log_path)))

@@ -42,4 +42,5 @@ def main(uri: str, address: str, log_path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3], Path(sys.argv[3])))
+    _, uri, address, log_path = sys.argv
+    sys.exit(main(uri, address, Path(log_path)))

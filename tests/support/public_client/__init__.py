@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.paths import ROOT
 from tests.support.wait import TimedOut, wait_until
 
 VERSIONS = ("0.9.3", "0.11.2", "0.12.2", "1.0.2")
@@ -27,7 +28,7 @@ PATIENCE = 60.0
 ENDED_WITHIN = 10.0
 
 _HERE = Path(__file__).parent
-_INSTALLED = _HERE.parent.parent / ".run" / "streamr_client"
+_INSTALLED = ROOT / ".run" / "streamr_client"
 
 Happened = dict[str, Any]
 """`event`, `as` for what happened to a subscription, and what the event brings along."""
