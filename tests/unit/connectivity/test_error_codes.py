@@ -10,6 +10,7 @@ import ast
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -58,14 +59,15 @@ def rows() -> tuple[dict[str, Row], dict[str, Row]]:
 SENT, NEVER = rows()
 
 
-def codes_in_the_code() -> set[str]:
+@cache
+def codes_in_the_code() -> frozenset[str]:
     found = set(faults.codes())
     for package in ("connectivity", "mappings", "spark_store"):
         for file in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and _CODE.fullmatch(node.value):
                     found.add(node.value)
-    return found - _NO_CODES
+    return frozenset(found - _NO_CODES)
 
 
 def test_every_code_of_the_code_stands_in_the_table() -> None:

@@ -417,6 +417,7 @@ async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: Pier, protocol: st
 
 
 @over_all
+@pytest.mark.usefixtures("small_heap")
 async def test_spec_3_13_behind_a_cancel_nobody_holds_the_subscriber(pier: Pier, protocol: str) -> None:
     for _ in range(20):
         subscriber = await somebody(pier, protocol).subscribe(demand=3)
@@ -427,6 +428,12 @@ async def test_spec_3_13_behind_a_cancel_nobody_holds_the_subscriber(pier: Pier,
     # Late commands are answered for a while, and the second at which it would have been idle is still to come.
     pier.pass_time(65)
     assert _lives(pier) == []
+
+
+@pytest.fixture
+def small_heap() -> None:
+    """Objects of earlier tests are not looked at."""
+    gc.freeze()
 
 
 def _lives(pier: Pier) -> list[Live]:
