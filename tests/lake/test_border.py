@@ -76,6 +76,7 @@ def found(items: list[dict[str, Any]]) -> list[tuple[int, Any]]:
     return [(item["revision"], item["value"]) for item in items[1:]]
 
 
+@pytest.mark.soak(shard="lake-processes")
 def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_tidied(
     mosquitto: Mosquitto, tmp_path: Path
 ) -> None:

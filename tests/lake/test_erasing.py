@@ -168,6 +168,28 @@ def marked(site: Site) -> list[str]:
     return plain + rows
 
 
+@pytest.mark.slow(reason="events are moved by a stream, then erased by another")
+@pytest.mark.spark
+def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, site: Site) -> None:
+    # Compression would hide the mark from a search in the bytes.
+    spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
+    try:
+        site.append([secret(revision) for revision in (1, 2)])
+        site.write(6, entities=3)
+        take_all(spark, site)
+        assert snapshots.take(Target.of(spark, site.folder), 2) == 4
+        assert len(marked(site)) > 3
+        erase_here(site.folder, lamp(9), "anna")
+        said = take_all(spark, site)
+    finally:
+        spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
+    assert ("erased", {"erasures": [1]}) in said
+    assert marked(site) == []
+    site.assert_equal()
+    assert differences(site) == []
+
+
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_nothing_is_left_of_the_entity_in_any_file(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
@@ -239,6 +261,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
     assert differences(site) == [f"snapshots: erased, and still there: {lamp(9)} at revision 1, event 1"]
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_a_table_put_back_from_a_backup_is_erased_from_again(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     """Whichever it is, and although no event has come since."""

@@ -34,6 +34,7 @@ def batches(said: Said) -> list[int]:
     return [fields["rows"] for event, fields in said if event == "batch"]
 
 
+@pytest.mark.slow(reason="eight streams, one after the other, on one lake")
 def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spark: SparkSession, site: Site) -> None:
     site.write(30)
     assert batches(take_all(spark, site, max_batch_rows=20)) == [20, 10]
@@ -66,6 +67,7 @@ def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spa
     assert differences(site) == []
 
 
+@pytest.mark.soak(shard="lake")
 def test_states_that_are_too_many_for_one_process_are_read_by_spark(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +90,7 @@ def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site:
     site.assert_equal()
 
 
+@pytest.mark.soak(shard="lake")
 def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Site) -> None:
     """Both run at the same time, so a crash may leave either."""
     site.write(10)
@@ -100,6 +103,7 @@ def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Sit
     site.assert_equal()
 
 
+@pytest.mark.soak(shard="lake")
 def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: Site) -> None:
     site.write(10)
     take_all(spark, site)
@@ -126,6 +130,7 @@ def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: 
     assert appended(target) == 11
 
 
+@pytest.mark.soak(shard="lake")
 def test_states_put_back_from_a_backup_are_brought_up_to_date(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     """Alone, without the other tables and the watermark; what was erased since does not come back with them."""
 
@@ -194,6 +199,7 @@ def test_a_table_of_another_shape_is_refused(spark: SparkSession, site: Site) ->
         take_all(spark, site)
 
 
+@pytest.mark.soak(shard="lake")
 def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Site) -> None:
     site.write(40)
     take_all(spark, site, max_batch_rows=10)
@@ -207,6 +213,7 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Si
     assert differences(site) == []
 
 
+@pytest.mark.soak(shard="lake")
 def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark: SparkSession, site: Site) -> None:
     """Also where the pipeline is killed after the column has come and before it is filled."""
     site.write(10)
@@ -227,6 +234,7 @@ def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark
     assert [event for event, _ in take_all(spark, site)] == ["following"]
 
 
+@pytest.mark.soak(shard="lake")
 def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: Site) -> None:
     target = Target.of(spark, site.folder)
     site.append([published(TANK, 1)])
@@ -255,6 +263,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2)), "made anew"
 
 
+@pytest.mark.slow(reason="three streams, one after the other, on one lake")
 def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: Site) -> None:
     target = Target.of(spark, site.folder)
 

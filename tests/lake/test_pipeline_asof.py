@@ -178,6 +178,7 @@ def questions() -> list[Question]:
     ]
 
 
+@pytest.mark.soak(shard="lake")
 def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
     spark: SparkSession, site: Site, address: str
 ) -> None:
@@ -215,6 +216,7 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
         assert expected
 
 
+@pytest.mark.soak(shard="lake")
 def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_changes(
     spark: SparkSession, site: Site, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +253,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     assert DeltaTable(site.lake.path(MOMENTS)).version() == version, "nothing to do is no version"
 
 
+@pytest.mark.soak(shard="lake")
 def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_lake_let_go_of_it(
     spark: SparkSession, site: Site, address: str
 ) -> None:
@@ -285,6 +288,7 @@ def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_
     assert (found.created, found.state) == (found.modified, '{"policyId":"acme.site:open"}')
 
 
+@pytest.mark.slow(reason="a lake is written by a stream and asked over Spark Connect")
 async def test_a_search_of_the_past_is_answered_over_the_lake(spark: SparkSession, site: Site, address: str) -> None:
     """By commands and answers of the protocol: as it was, by today's policy, and waiting for what the lake has not yet."""
     clock = NOW

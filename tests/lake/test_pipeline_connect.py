@@ -38,6 +38,7 @@ def exporting(site: Site, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.soak(shard="lake-processes")
 def test_a_pipeline_answers_while_it_works_until_it_ends(site: Site, tmp_path: Path) -> None:
     site.write(10)
     queries = WideQueries(site.lake, finder(site.lake, None, is_off=False))

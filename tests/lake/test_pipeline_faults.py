@@ -89,6 +89,7 @@ def write_much(site: Site, number: int) -> None:
     site.append([change(lamp(number), 1, value)])
 
 
+@pytest.mark.soak(shard="lake")
 def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession, site: Site) -> None:
     site.write(20)
     take_all(spark, site)
@@ -215,6 +216,7 @@ class Running:
         self.thread.join(WITHIN)
 
 
+@pytest.mark.soak(shard="lake")
 def test_a_stream_outlives_a_clock_that_jumps_and_upkeep_that_fails_and_notices_that_its_lake_is_gone(
     spark: SparkSession, site: Site
 ) -> None:

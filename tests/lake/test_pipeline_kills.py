@@ -118,13 +118,21 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "data")
 
 
+@pytest.mark.slow(reason="a pipeline process with a Java of its own is started")
+def test_a_driver_that_is_killed_between_append_and_watermark_loses_nothing_and_repeats_nothing(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series(spark, site, [(Point.BEFORE_WATERMARK, "driver")], monkeypatch)
+
+
+@pytest.mark.soak(shard="lake-kills")
 def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series(spark, site, SHORT, monkeypatch)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="lake-kills")
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("point", list(Point))
 def test_ten_kills_at_each_point(

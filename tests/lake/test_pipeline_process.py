@@ -40,6 +40,7 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.mark.spark
+@pytest.mark.slow(reason="a pipeline process with a Java of its own is started")
 def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, site: Site) -> None:
     site.write(10)
     with PipelineProcess(site, "run", "--with-parent") as process:
@@ -58,6 +59,7 @@ def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSessio
         site.assert_equal()
 
 
+@pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
 def test_what_a_killed_java_has_put_aside_is_gone_with_the_next_start(tmp_path: Path) -> None:
     site = Site(tmp_path / "Daten für später")
@@ -355,6 +357,7 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
         made.close()
 
 
+@pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
 def test_a_cluster_whose_workers_see_the_folder_fills_the_lake(site: Site, cluster: Cluster) -> None:
     master = cluster.start_all(workers=2)

@@ -46,6 +46,7 @@ def damage(target: Target) -> None:
         target.spark.sql(statement.format(target.name(LATEST), "acme.site:lamp-")).collect()
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +142,7 @@ def eventful_again(site: Site) -> None:
     site.write(1, entities=99)
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, site: Site) -> None:
     eventful(site)
@@ -169,6 +171,7 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
     assert states(site) != []
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_what_was_erased_is_not_in_what_was_made_anew_before_the_lake_let_go_of_it(
     spark: SparkSession, site: Site
@@ -261,7 +264,7 @@ def kill_when(site: Site, seen: str, version: int) -> None:
         psutil.wait_procs(java, WITHIN)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="lake-kills")
 @pytest.mark.spark
 @pytest.mark.parametrize("seen", ["rebuild/progress.json", "rebuild/latest/_delta_log", "latest"])
 def test_a_rebuild_whose_process_is_killed_goes_on_and_ends_the_same(

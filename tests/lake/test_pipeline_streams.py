@@ -86,6 +86,7 @@ def entities(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(row["entity"] for row in rows)
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_border(
     spark: SparkSession, site: Site

@@ -52,6 +52,7 @@ def is_idle(spark: SparkSession) -> bool:
     return not spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
+@pytest.mark.soak(shard="lake")
 def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: Site, address: str) -> None:
     site.write(20, entities=3)
     take_all(spark, site)
@@ -171,6 +172,7 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Si
         list(WideQueries(site.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
 
 
+@pytest.mark.soak(shard="lake")
 def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
     spark: SparkSession, site: Site, address: str, tmp_path: Path
 ) -> None:

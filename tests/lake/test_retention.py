@@ -135,6 +135,7 @@ class Lamps:
             self._site.append([Change((event,), (snapshot,))])
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: SparkSession, site: Site) -> None:
     """By days, by revisions, by both; an entity that loses everything; snapshots that are there and others that are not."""
@@ -187,6 +188,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
 
 
 @pytest.mark.spark
+@pytest.mark.slow(reason="a lake is written by a stream and forgotten from")
 def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: Site) -> None:
     lamps, target = Lamps(site), Target.of(spark, site.folder)
     lamps.write(lamp("a", "old"), *range(1, 9))
@@ -202,6 +204,7 @@ def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, 
     ]  # fmt: skip
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_a_retention_that_was_killed_is_done_by_the_next_one(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ def pipelines(service: ServiceProcess) -> list[psutil.Process]:
     return [it for it in psutil.Process(service.pid).children() if "spark_store.pipeline" in " ".join(it.cmdline())]
 
 
+@pytest.mark.slow(reason="two pipeline processes with a Java each are started")
 def test_the_service_fills_the_lake_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     site = Site(tmp_path / "data")

@@ -107,7 +107,8 @@ def history(party: MqttClient, number: int) -> list[Any]:
     return [event["value"] if event["path"] != "/" else 0 for event in events]
 
 
-@pytest.mark.parametrize("mode", ["external", pytest.param("embedded", marks=pytest.mark.soak)])
+@pytest.mark.soak(shard="lake-processes")
+@pytest.mark.parametrize("mode", ["external", "embedded"])
 def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answered_before(
     tmp_path: Path, mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -51,6 +51,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.soak(shard="demo")
 @pytest.mark.spark
 @pytest.mark.broker("mosquitto")
 @pytest.mark.broker("rabbitmq")
@@ -116,7 +117,13 @@ def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
 
 @pytest.mark.broker("kafka")
 @pytest.mark.broker("embedded")
-@pytest.mark.parametrize("wanted", [{RABBITMQ}, {RABBITMQ, KAFKA, MOSQUITTO}], ids=["RabbitMQ", "all of them"])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param({RABBITMQ}, id="RabbitMQ", marks=pytest.mark.soak(shard="demo")),
+        pytest.param({RABBITMQ, KAFKA, MOSQUITTO}, id="all of them"),
+    ],
+)
 def test_the_demo_goes_on_without_a_broker_and_without_a_lake_and_says_what_brings_it(
     wanted: set[Program], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -190,7 +190,7 @@ async def test_outcome_5_what_is_gone_is_not_asked_for_again_and_again(
     await no_flood(service, door[0], "0.12.2", 5, 12)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="public-clients")
 @each_version
 async def test_outcome_5_for_a_minute(service: ServiceProcess, door: tuple[str, str], version: str) -> None:
     await no_flood(service, door[0], version, 60, MOST_REQUESTS - 1)

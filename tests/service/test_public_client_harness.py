@@ -19,7 +19,7 @@ from tests.support.public_client.wire import Peer, Wire
 pytestmark = pytest.mark.node
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="public-clients")
 class TestStandIn(PublicClientBehaviours):
     """Where the service fails, this says whether it is the service."""
 

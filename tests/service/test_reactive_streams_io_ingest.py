@@ -230,7 +230,7 @@ def test_what_was_wanted_again_is_stored_through_a_kill_and_nothing_is_stored_tw
     kill(ground, 1)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="kills-streams")
 def test_a_session_outlives_its_broker_and_nothing_is_carried_out_twice_or_not_at_all(tmp_path: Path) -> None:
     """The broker brings again what was not settled, and the device what was not confirmed; no command has a key."""
     broker = RabbitMQ.start()
@@ -250,6 +250,6 @@ def test_a_session_outlives_its_broker_and_nothing_is_carried_out_twice_or_not_a
         broker.close()
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="kills-streams")
 def test_the_same_through_many_kills(ground: Ground) -> None:
     kill(ground, KILLS_IN_SOAK)

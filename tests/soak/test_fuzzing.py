@@ -48,7 +48,7 @@ def test_what_breaks_a_promise_is_found_and_kept(tmp_path: Path) -> None:
     assert crash.read_bytes()[:1] == b"t"
 
 
-@pytest.mark.soak
+@pytest.mark.soak(shard="fuzzing")
 @pytest.mark.parametrize("target", ["octets", "names", "talk", "desk"])
 def test_nothing_is_found_in_ten_minutes(target: str, tmp_path: Path) -> None:
     ended = fuzzed(tmp_path, "-m", "tests.fuzzing", target, "-max_total_time=600", within=900.0)

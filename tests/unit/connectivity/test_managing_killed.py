@@ -48,7 +48,7 @@ class Operator:
         return self.log.read_text(encoding="utf-8").count('"done"') if self.log.exists() else 0
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.soak(shard="kills-operators"))])
 def test_what_was_answered_as_stored_survives_a_kill(tmp_path: Path, kills: int) -> None:
     operator = Operator(tmp_path)
     rng = random.Random(kills)
