@@ -19,7 +19,7 @@ from spark_store.records import SessionKey, SessionRow
 from tests.support.wait import wait_until
 
 
-class Site:
+class SessionJournal:
     """A journal's file, the store on it, and the rows of one protocol."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,8 +35,8 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    made = Site(tmp_path)
+async def site(tmp_path: Path) -> AsyncIterator[SessionJournal]:
+    made = SessionJournal(tmp_path)
     yield made
     await made.store.close()
 
@@ -49,7 +49,7 @@ def rows(count: int) -> Sequence[SessionRow]:
     return [row(f"r/{number:04}") for number in range(count)]
 
 
-async def test_what_is_kept_is_durable_with_what_is_stored_next(site: Site) -> None:
+async def test_what_is_kept_is_durable_with_what_is_stored_next(site: SessionJournal) -> None:
     """More than one step holds, too."""
     many = rows(2 * module.STEP_ROWS + 1)
     for each in many:
@@ -59,7 +59,7 @@ async def test_what_is_kept_is_durable_with_what_is_stored_next(site: Site) -> N
     assert site.written() == many
 
 
-async def test_what_is_kept_while_a_commit_is_on_its_way_is_durable_with_the_next_one(site: Site) -> None:
+async def test_what_is_kept_while_a_commit_is_on_its_way_is_durable_with_the_next_one(site: SessionJournal) -> None:
     site.sessions.keep(row("r/a"))
     first = site.store.submit(())
     site.sessions.keep(row("r/b"))
@@ -68,7 +68,7 @@ async def test_what_is_kept_while_a_commit_is_on_its_way_is_durable_with_the_nex
     assert first.done()
 
 
-async def test_what_is_forgotten_is_gone_with_what_is_stored_next(site: Site) -> None:
+async def test_what_is_forgotten_is_gone_with_what_is_stored_next(site: SessionJournal) -> None:
     site.sessions.keep(row("r/a"))
     site.sessions.keep(row("r/b"))
     await site.store.submit(())
@@ -79,7 +79,7 @@ async def test_what_is_forgotten_is_gone_with_what_is_stored_next(site: Site) ->
     assert site.written() == [row("r/b")]
 
 
-async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(site: Site) -> None:
+async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(site: SessionJournal) -> None:
     for each in (row("r/a"), row("r/b"), row("r/c", last=None)):
         site.sessions.keep(each)
     await site.store.submit(())
@@ -94,7 +94,7 @@ async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(site: 
     assert [each.last for each in site.written()] == [9, 7, None]
 
 
-async def test_a_row_that_is_kept_again_goes_on_from_where_it_is(site: Site) -> None:
+async def test_a_row_that_is_kept_again_goes_on_from_where_it_is(site: SessionJournal) -> None:
     """Somebody subscribed a second time: what he was sent already does not come again."""
     site.sessions.keep(row())
     site.sessions.sent(row().at, 12)
@@ -103,7 +103,7 @@ async def test_a_row_that_is_kept_again_goes_on_from_where_it_is(site: Site) -> 
     assert site.written() == [row(last=12)._replace(row=b"\x01")]
 
 
-async def test_a_row_that_was_forgotten_and_is_kept_again_begins_anew(site: Site) -> None:
+async def test_a_row_that_was_forgotten_and_is_kept_again_begins_anew(site: SessionJournal) -> None:
     site.sessions.keep(row())
     site.sessions.sent(row().at, 12)
     await site.store.submit(())
@@ -114,7 +114,7 @@ async def test_a_row_that_was_forgotten_and_is_kept_again_begins_anew(site: Site
     assert site.written() == site.sessions.rows("depot") == [row(last=3)]
 
 
-async def test_a_service_that_ends_in_order_has_written_everything(tmp_path: Path, site: Site) -> None:
+async def test_a_service_that_ends_in_order_has_written_everything(tmp_path: Path, site: SessionJournal) -> None:
     site.sessions.keep(row())
     site.sessions.sent(row().at, 12)
     await site.sessions.close()
@@ -124,7 +124,7 @@ async def test_a_service_that_ends_in_order_has_written_everything(tmp_path: Pat
     assert DeskSessions(site.journal, site.store, "another").rows("depot") == []
 
 
-async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: Site) -> None:
+async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: SessionJournal) -> None:
     site.sessions.keep(row())
     site.sessions.keep(other := row(connection="annex"))
     site.sessions.keep_only(lambda connection_id: connection_id == "annex")
@@ -134,7 +134,7 @@ async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: Site
 
 
 async def test_what_could_not_be_written_is_written_when_the_store_is_back(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: SessionJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
         raise StoreUnavailable("the disk is full")

@@ -51,7 +51,7 @@ MARK = b"a-secret-nobody-else-has"
 LONG = 60.0
 
 
-class Site:
+class DataFolder:
     """Store, streams and eraser of one data folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,13 +81,13 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    made = Site(tmp_path)
+async def site(tmp_path: Path) -> AsyncIterator[DataFolder]:
+    made = DataFolder(tmp_path)
     yield made
     await made.close()
 
 
-async def test_the_journal_forgets_and_the_record_says_who_and_when(site: Site) -> None:
+async def test_the_journal_forgets_and_the_record_says_who_and_when(site: DataFolder) -> None:
     for revision in range(1, 121):
         await site.store.submit([change(LAMP, revision, b'"' + MARK + b'"')])
     await site.store.submit(history(POLICY, 3))
@@ -120,7 +120,9 @@ def holes(folder: Path) -> int:
         return int(file.execute("SELECT count(*) FROM holes").fetchone()[0])
 
 
-async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(erasure, "STEP_HOLES", 2)
     await site.store.submit([*history(LAMP, 5), *history(POLICY, 1)])
     site.start()
@@ -134,7 +136,7 @@ async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(site: Site, monk
 
 
 async def test_an_erasure_reads_the_watermark_beside_the_loop_and_takes_what_is_decided_meanwhile(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.store.submit(history(LAMP, 3))
     is_reading, goes_on = threading.Event(), threading.Event()
@@ -154,7 +156,7 @@ async def test_an_erasure_reads_the_watermark_beside_the_loop_and_takes_what_is_
     assert snapshot(LAMP, 4) != site.store.snapshot(LAMP)
 
 
-async def test_a_number_that_the_lake_has_done_does_not_come_again(site: Site) -> None:
+async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFolder) -> None:
     """The journal was put back from a backup; what the lake did then is not what is asked for now."""
     await site.store.submit(history(LAMP, 3))
     site.lake.pipeline.mkdir(parents=True)
@@ -168,7 +170,7 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(site: Site) -
 
 
 async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hides(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.store.submit(history(LAMP, 3))
     await site.eraser.erase(LAMP, "anna")
@@ -196,7 +198,7 @@ async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hide
     await wait_until(lambda: site.hidden == {}, LONG)
 
 
-async def test_the_loop_reads_no_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read in other threads, and while the lake is waited for not at all."""
     await site.store.submit(history(LAMP, 3))
     loops, threads = threading.get_ident(), []
@@ -224,7 +226,7 @@ async def test_the_loop_reads_no_records(site: Site, monkeypatch: pytest.MonkeyP
 
 
 async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_anew(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a turn of the loop in between: nothing of it is durable yet."""
 
@@ -248,7 +250,7 @@ async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_ane
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
 
 
-async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: Site) -> None:
+async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: DataFolder) -> None:
     """Its offsets go on, and nothing before them can be asked for."""
     for offset in range(1, 61):
         await site.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
@@ -269,7 +271,7 @@ async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: 
     assert site.store.snapshot(TANK) == Snapshot(TANK, 61, timestamp(61), timestamp(61), {}, None)
 
 
-async def test_the_state_is_gone_for_every_later_command(site: Site) -> None:
+async def test_the_state_is_gone_for_every_later_command(site: DataFolder) -> None:
     await site.store.submit(history(LAMP, 3))
     assert site.store.snapshot(LAMP) is not None
     await site.eraser.erase(LAMP, "anna")
@@ -279,7 +281,7 @@ async def test_the_state_is_gone_for_every_later_command(site: Site) -> None:
     assert (found.created, found.modified) == ("2031-01-15T00:00:00.000000Z",) * 2
 
 
-async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: Site) -> None:
+async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: DataFolder) -> None:
     await site.store.submit([*history(LAMP, 1), *history(POLICY, 1)])
     replies = []
     for entity in (LAMP, POLICY):
@@ -295,7 +297,9 @@ async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: Site) -> 
     assert "Failed" not in replies[1].names
 
 
-async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UnknownEntity, match=r"found no thing acme\.site:lamp-7"):
         await site.eraser.erase(LAMP, "anna")
     await site.store.submit(history(LAMP, 3))
@@ -314,11 +318,11 @@ async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(site: Site, mon
 
 
 async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: Path) -> None:
-    first = Site(tmp_path)
+    first = DataFolder(tmp_path)
     await first.store.submit(history(LAMP, 3))
     await first.eraser.erase(LAMP, "anna")
     await first.close()
-    second = Site(tmp_path)
+    second = DataFolder(tmp_path)
     assert second.hidden == {LAMP: 3}
     second.start()
     await wait_until(lambda: second.record()["journal_done"], LONG)
@@ -326,7 +330,7 @@ async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: 
     await second.close()
 
 
-async def test_a_store_that_fails_is_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_fails_is_waited_for(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     await site.store.submit(history(LAMP, 3))
     await site.eraser.erase(LAMP, "anna")
     failures = []

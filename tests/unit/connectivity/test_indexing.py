@@ -23,7 +23,7 @@ THINGS = 30
 LONG = 60.0
 
 
-class Site:
+class JournalWithIndexer:
     """A journal of things without an index, the store on it, and who makes the index."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,16 +53,16 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JournalWithIndexer]:
     monkeypatch.setattr(indexing, "STEP_ENTITIES", 2)
     monkeypatch.setattr("connectivity.indexing.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("connectivity.indexing.LOOK_SECONDS", 0.01)
-    made = Site(tmp_path)
+    made = JournalWithIndexer(tmp_path)
     yield made
     await made.close()
 
 
-async def test_an_old_journal_gets_its_index_while_commands_go_on(site: Site) -> None:
+async def test_an_old_journal_gets_its_index_while_commands_go_on(site: JournalWithIndexer) -> None:
     site.start()
     for revision in range(1, 41):
         await site.store.submit([change(LAMP, revision)])
@@ -71,7 +71,7 @@ async def test_an_old_journal_gets_its_index_while_commands_go_on(site: Site) ->
     assert len(found(site.path).values) == 2 * (THINGS + 1)
 
 
-async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(site: Site) -> None:
+async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(site: JournalWithIndexer) -> None:
     with structlog.testing.capture_logs() as logs:
         site.start()
         await site.complete()
@@ -88,7 +88,7 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
     assert len(logs) == said
 
 
-async def test_it_is_made_anew_when_somebody_wants_it(site: Site) -> None:
+async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) -> None:
     site.start()
     await site.complete()
     await site.store.take(lambda: site.journal.within(lambda it: it.execute("UPDATE search_values SET value = 7")))
@@ -99,7 +99,7 @@ async def test_it_is_made_anew_when_somebody_wants_it(site: Site) -> None:
     assert not (site.path.parent / MARK).exists()
 
 
-async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: Site) -> None:
+async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: JournalWithIndexer) -> None:
     for declared, rows in ((["/attributes/counter"], THINGS), ([], 0)):
         site.indexer = Indexer(site.journal, site.store, declared)
         site.start()
@@ -111,7 +111,7 @@ async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: Site)
         await asyncio.wait([site.running])
 
 
-async def test_a_step_that_fails_is_taken_again(site: Site) -> None:
+async def test_a_step_that_fails_is_taken_again(site: JournalWithIndexer) -> None:
     with structlog.testing.capture_logs() as logs:
         site.start()
         await wait_until(lambda: site.indexer.progress().indexed, LONG)

@@ -23,7 +23,7 @@ from tests.support.lake.tables import append_events, forget
 OTHER = partition_entity("acme.site:hall/tank/1")
 
 
-class Site:
+class TrimmedMessages:
     """Ten messages of the tank, the first six of them in the lake alone, which has eight."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,8 +43,8 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    made = Site(tmp_path)
+async def site(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
+    made = TrimmedMessages(tmp_path)
     assert made.store.oldest_kept(TANK) == 1
     assert await made.store.trim(6, LATER) == 6
     yield made
@@ -63,13 +63,13 @@ async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
     await store.close()
 
 
-async def test_what_the_journal_has_trimmed_counts_once_it_was_seen_in_the_lake(site: Site) -> None:
+async def test_what_the_journal_has_trimmed_counts_once_it_was_seen_in_the_lake(site: TrimmedMessages) -> None:
     assert site.store.oldest_kept(TANK) == 7
     assert await site.kept.look(TANK) == 1
     assert site.store.oldest_kept(TANK) == 1
 
 
-async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: Site) -> None:
+async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: TrimmedMessages) -> None:
     assert site.store.oldest_kept(TANK) == 7
     assert await site.round() == 1
     site.clock.advance(TRUSTED_SECONDS)
@@ -77,7 +77,7 @@ async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: Si
     assert await site.round() == 1
 
 
-async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: Site) -> None:
+async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: TrimmedMessages) -> None:
     assert await site.kept.look(TANK) == 1
     forget(site.lake, "revision <= 4")
     assert await site.round() == 7
@@ -88,14 +88,14 @@ async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: Site
     assert site.store.oldest_kept(TANK) == 7
 
 
-async def test_where_the_lake_has_nothing_left_the_journal_counts(site: Site) -> None:
+async def test_where_the_lake_has_nothing_left_the_journal_counts(site: TrimmedMessages) -> None:
     forget(site.lake, "true")
     assert (await site.kept.look(TANK), site.store.oldest_kept(TANK)) == (7, 7)
     assert await site.store.trim(8, LATER) == 2
     assert (await site.kept.look(TANK), site.store.oldest_kept(TANK)) == (9, 9)
 
 
-async def test_an_erasure_takes_everything_up_to_it(site: Site) -> None:
+async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> None:
     assert await site.kept.look(TANK) == 1
     await site.store.take(
         lambda: site.journal.within(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator")),
@@ -120,7 +120,7 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
     await store.close()
 
 
-async def test_partitions_begin_for_themselves_and_what_is_remembered_is_bounded(site: Site) -> None:
+async def test_partitions_begin_for_themselves_and_what_is_remembered_is_bounded(site: TrimmedMessages) -> None:
     await site.store.submit([published(OTHER, 1)])
     assert (await site.kept.look(TANK), site.store.oldest_kept(OTHER)) == (1, 1)
     for number in range(MOST):

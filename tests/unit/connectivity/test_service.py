@@ -118,7 +118,7 @@ def test_a_free_port_is_taken_where_none_is_named() -> None:
 _names = count()
 
 
-class Site:
+class ServiceInProcess:
     """A service with connections to a broker inside the process."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
@@ -139,7 +139,7 @@ class Site:
         documents = {document.id: document.masked() for document in self.documents}
         return LoadedFolder({document.id: document for document in self.documents}, documents, files)
 
-    async def opened(self) -> Site:
+    async def opened(self) -> ServiceInProcess:
         await self.service.registry.refresh()
         await until(lambda: self.service.readiness()[0])
         return self
@@ -163,14 +163,14 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceInProcess]:
     settings = {"reconnect": {"min": "1ms", "max": "2ms"}, "journal": {"historical_headers": ["ditto-originator"]}}
-    made = Site(tmp_path, monkeypatch, **settings)
+    made = ServiceInProcess(tmp_path, monkeypatch, **settings)
     yield made
     await made.service.close()
 
 
-async def test_a_thing_is_made_changed_and_its_history_replayed(site: Site) -> None:
+async def test_a_thing_is_made_changed_and_its_history_replayed(site: ServiceInProcess) -> None:
     """Cases 1, 26 and 27 of subscriptions, through everything but a real broker."""
     await site.opened()
     assert (await site.ask(creation()))["status"] == 201
@@ -191,7 +191,7 @@ async def test_a_thing_is_made_changed_and_its_history_replayed(site: Site) -> N
     assert site.metric("connectivity_subscriptions", connection="site") == 0
 
 
-async def test_things_are_found_and_a_search_that_runs_is_told_when_the_service_stops(site: Site) -> None:
+async def test_things_are_found_and_a_search_that_runs_is_told_when_the_service_stops(site: ServiceInProcess) -> None:
     await site.opened()
     for name in ("lamp-1", "lamp-2", "lamp-3"):
         assert (await site.ask(creation(name)))["status"] == 201
@@ -210,7 +210,7 @@ async def test_things_are_found_and_a_search_that_runs_is_told_when_the_service_
 
 
 async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attempt(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bool] = []
     opening = Supervisor.open
@@ -231,14 +231,16 @@ async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attem
     assert site.details() == {"status": "open", "details": "connected"}
 
 
-async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(site: Site) -> None:
+async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(site: ServiceInProcess) -> None:
     site.documents[0] = site.documents[0].model_copy(update={"connection_status": ConnectionStatus.CLOSED})
     await site.service.registry.refresh()
     assert site.service.readiness()[0] is True
     assert (site.service.readiness()[1]["connections"], site.service.readiness()[1]["closed"]) == ({}, 1)
 
 
-async def test_a_service_whose_store_cannot_write_is_not_ready(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_whose_store_cannot_write_is_not_ready(
+    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await site.opened()
     assert (await site.ask(creation()))["status"] == 201
 
@@ -258,7 +260,9 @@ async def test_a_service_whose_store_cannot_write_is_not_ready(site: Site, monke
     assert site.answers()[1]["status"] == 201
 
 
-async def test_a_round_that_fails_is_told_and_the_next_one_comes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_round_that_fails_is_told_and_the_next_one_comes(
+    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await site.opened()
     monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
     rounds: list[int] = []
@@ -276,7 +280,7 @@ async def test_a_round_that_fails_is_told_and_the_next_one_comes(site: Site, mon
     assert [line["event"] for line in lines] == ["the round of once a second failed"]
 
 
-async def test_the_round_goes_on_while_the_disk_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_round_goes_on_while_the_disk_hangs(site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking after policies waits for the disk; idle subscriptions and connection files do not."""
     monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
     rounds: list[int] = []
@@ -295,7 +299,7 @@ async def test_the_round_goes_on_while_the_disk_hangs(site: Site, monkeypatch: p
         task.cancel()
 
 
-async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: Site) -> None:
+async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: ServiceInProcess) -> None:
     await site.opened()
     await site.ask(creation())
     await site.ask(streaming("subscribeForPersistedEvents", {}))
@@ -309,7 +313,7 @@ async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: Site) ->
 
 
 async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.opened()
     supervisor = site.service.registry["site"]

@@ -34,7 +34,7 @@ def second(number: float) -> datetime:
     return datetime(2030, 1, 15, tzinfo=UTC) + timedelta(seconds=number, milliseconds=250)
 
 
-class Ground(NamedTuple):
+class JournalAndLake(NamedTuple):
     """A journal whose events are one second apart, and a lake that has all of them."""
 
     journal: MemoryJournal
@@ -54,7 +54,7 @@ class Ground(NamedTuple):
 
 
 @pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+async def both(tmp_path: Path) -> AsyncIterator[JournalAndLake]:
     lake = Lake(tmp_path)
     journal = MemoryJournal()
     journal.append(history(LAMP, EVENTS_THERE))
@@ -62,44 +62,44 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     lake.pipeline.mkdir(parents=True)
     cold = Cold(lake)
     store = Store(journal, cold=lambda: cold)
-    yield Ground(journal, store, lake)
+    yield JournalAndLake(journal, store, lake)
     await store.close()
 
 
-async def test_without_a_watermark_everything_stays(ground: Ground) -> None:
-    assert await ground.trimmer(second(10**6)).round() == 0
-    assert ground.left() == 1
+async def test_without_a_watermark_everything_stays(both: JournalAndLake) -> None:
+    assert await both.trimmer(second(10**6)).round() == 0
+    assert both.left() == 1
 
 
 @pytest.mark.parametrize("seq", [1, TRIM_EVENTS, TRIM_EVENTS + 1, EVENTS_THERE])
-async def test_what_is_above_the_watermark_stays(ground: Ground, seq: int) -> None:
-    ground.publish(seq)
-    assert await ground.trimmer(second(10**6)).round() == seq
-    assert ground.left() == seq + 1
-    assert ground.journal.latest(LAMP) == EVENTS_THERE
-    assert ground.journal.snapshot(LAMP) is not None
+async def test_what_is_above_the_watermark_stays(both: JournalAndLake, seq: int) -> None:
+    both.publish(seq)
+    assert await both.trimmer(second(10**6)).round() == seq
+    assert both.left() == seq + 1
+    assert both.journal.latest(LAMP) == EVENTS_THERE
+    assert both.journal.snapshot(LAMP) is not None
 
 
-async def test_what_is_in_the_hot_window_stays(ground: Ground) -> None:
-    ground.publish(EVENTS_THERE)
-    assert await ground.trimmer(second(100), timedelta(seconds=30)).round() == 69
-    assert ground.left() == 70
-    assert await ground.trimmer(second(100), timedelta(seconds=30)).round() == 0
-    assert await ground.trimmer(second(101), timedelta(seconds=30)).round() == 1
-    assert await ground.trimmer(second(10**6), timedelta(days=999_999)).round() == 0
+async def test_what_is_in_the_hot_window_stays(both: JournalAndLake) -> None:
+    both.publish(EVENTS_THERE)
+    assert await both.trimmer(second(100), timedelta(seconds=30)).round() == 69
+    assert both.left() == 70
+    assert await both.trimmer(second(100), timedelta(seconds=30)).round() == 0
+    assert await both.trimmer(second(101), timedelta(seconds=30)).round() == 1
+    assert await both.trimmer(second(10**6), timedelta(days=999_999)).round() == 0
 
 
-async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(ground: Ground) -> None:
-    ground.publish(EVENTS_THERE)
-    shutil.rmtree(ground.lake.path(EVENTS))
-    trimmer = ground.trimmer(second(10**6))
+async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(both: JournalAndLake) -> None:
+    both.publish(EVENTS_THERE)
+    shutil.rmtree(both.lake.path(EVENTS))
+    trimmer = both.trimmer(second(10**6))
     with structlog.testing.capture_logs() as logs:
         assert await trimmer.round() == 0
         assert await trimmer.round() == 0
     assert [it["event"] for it in logs] == ["the journal is not trimmed"]
-    append_events(ground.lake, [(number, event(LAMP, number)) for number in range(1, 6)])
+    append_events(both.lake, [(number, event(LAMP, number)) for number in range(1, 6)])
     assert await trimmer.round() == 5
-    assert ground.journal.events(LAMP, 1, ALL, 1, MUCH)[0].revision == 6
+    assert both.journal.events(LAMP, 1, ALL, 1, MUCH)[0].revision == 6
 
 
 def other(number: int) -> Event:
@@ -148,19 +148,19 @@ def test_an_event_that_is_not_the_same_says_what_differs(changed: dict[str, Any]
     assert "with the number 8" in (unlike(mine, Numbered(8, event(LAMP, 9)), None) or "")
 
 
-async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_border(ground: Ground) -> None:
+async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_border(both: JournalAndLake) -> None:
     """Without one it has been lost."""
-    ground.publish(20)
-    forget(ground.lake, "revision <= 30")
-    trimmer = ground.trimmer(second(10**6))
-    append_snapshots(ground.lake, [snapshot(LAMP, 19)])
+    both.publish(20)
+    forget(both.lake, "revision <= 30")
+    trimmer = both.trimmer(second(10**6))
+    append_snapshots(both.lake, [snapshot(LAMP, 19)])
     with structlog.testing.capture_logs() as logs:
         assert await trimmer.round() == 0
     assert "found neither it nor a snapshot" in logs[0]["reason"]
-    append_snapshots(ground.lake, [msgspec.structs.replace(snapshot(LAMP, 20), modified=event(LAMP, 20).timestamp)])
-    cold = Cold(ground.lake)
-    store = Store(ground.journal, cold=lambda: cold)
-    assert await Trimmer(store, ground.lake, HOT, lambda: second(10**6)).round() == 20
+    append_snapshots(both.lake, [msgspec.structs.replace(snapshot(LAMP, 20), modified=event(LAMP, 20).timestamp)])
+    cold = Cold(both.lake)
+    store = Store(both.journal, cold=lambda: cold)
+    assert await Trimmer(store, both.lake, HOT, lambda: second(10**6)).round() == 20
     await store.close()
 
 
@@ -181,12 +181,12 @@ async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: 
     await store.close()
 
 
-async def test_what_was_trimmed_is_counted_and_told_once_a_minute(ground: Ground) -> None:
+async def test_what_was_trimmed_is_counted_and_told_once_a_minute(both: JournalAndLake) -> None:
     clock = [0.0]
     steps: list[int] = []
     trimmer = Trimmer(
-        ground.store,
-        ground.lake,
+        both.store,
+        both.lake,
         HOT,
         lambda: second(10**6),
         on_trim=steps.append,
@@ -194,7 +194,7 @@ async def test_what_was_trimmed_is_counted_and_told_once_a_minute(ground: Ground
     )
     with structlog.testing.capture_logs() as logs:
         for seq in (TRIM_EVENTS + 1, TRIM_EVENTS + 2):
-            ground.publish(seq)
+            both.publish(seq)
             await trimmer.round()
         clock[0] = 61.0
         await trimmer.round()

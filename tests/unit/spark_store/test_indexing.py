@@ -40,7 +40,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexing, "STEP_ROWS", 7)
 
 
-class Site:
+class EntityWriter:
     """Things and policies that come, change and go. The same draws each time: tests rely on what is in them."""
 
     def __init__(self, journal: SqliteJournal) -> None:
@@ -106,21 +106,21 @@ def forget(journal: SqliteJournal) -> None:
 def test_a_new_file_is_complete(journal: SqliteJournal) -> None:
     assert journal.read(progress) == Progress(0, 0, True)
     assert not take_step(journal)
-    Site(journal).fill()
+    EntityWriter(journal).fill()
     assert journal.read(progress) == Progress(THINGS, THINGS, True)
     assert is_true(journal)
 
 
 def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: SqliteJournal) -> None:
     """At each moment the index has what was reached, and nothing else; in the end it has everything."""
-    site = Site(journal)
-    site.fill()
+    writer = EntityWriter(journal)
+    writer.fill()
     forget(journal)
     reached = [journal.read(progress)]
     while take_step(journal):
         assert journal.read(has_work)
         for _ in range(5):
-            site.write_any()
+            writer.write_any()
         is_true(journal)
         reached.append(journal.read(progress))
     assert is_true(journal)
@@ -129,13 +129,13 @@ def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: Sql
     assert not any(it.is_complete for it in reached)
     assert [it.indexed for it in reached] == sorted({it.indexed for it in reached})
     assert journal.read(progress).is_complete
-    site.write_any()
+    writer.write_any()
     assert is_true(journal)
 
 
 def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journal: SqliteJournal) -> None:
-    site = Site(journal)
-    site.fill()
+    writer = EntityWriter(journal)
+    writer.fill()
     journal.within(
         lambda it: it.execute("INSERT INTO search_values SELECT path, rank, 'odd', thing FROM search_values")
     )
@@ -144,7 +144,7 @@ def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journa
     assert not journal.read(progress).is_complete
     emptied = False
     while take_step(journal):
-        site.write_any()
+        writer.write_any()
         emptied |= not any(journal.read(found))
     assert emptied
     assert is_true(journal)
@@ -161,8 +161,8 @@ def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journa
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
 def test_interrupted_anywhere_it_goes_on(journal: SqliteJournal, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexing, "STEP_ROWS", 100)
-    site = Site(journal)
-    site.fill()
+    writer = EntityWriter(journal)
+    writer.fill()
     journal.within(lambda it: declare(it, PATHS))
     failures, failing = 0, 0
     while True:
@@ -193,17 +193,17 @@ PATHS = ("attributes/a", "attributes/b", "features/x", "attributes/nobody")
 def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
     journal: SqliteJournal, paths: tuple[str, ...]
 ) -> None:
-    site = Site(journal)
-    site.fill()
+    writer = EntityWriter(journal)
+    writer.fill()
     assert journal.within(lambda it: declare(it, paths))
     while take_step(journal):
-        site.write_any()
+        writer.write_any()
         is_true(journal)
     is_true(journal)
     there = journal.read(found).declared
     assert {row[0] for row in there} == {*paths} - {"attributes/nobody"}
     for _ in range(20):
-        site.write_any()
+        writer.write_any()
     is_true(journal)
     assert not journal.within(lambda it: declare(it, paths)), "nothing is left to do"
     journal.commit()
@@ -212,24 +212,24 @@ def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
     journal.commit()
     assert not journal.read(found).declared
     while take_step(journal):
-        site.write_any()
+        writer.write_any()
     is_true(journal)
     assert {row[0] for row in journal.read(found).declared} == {*paths} - {"attributes/nobody"}
 
 
 def test_a_path_that_is_declared_no_more_goes_and_may_come_again_amid_that(journal: SqliteJournal) -> None:
-    site = Site(journal)
-    site.fill()
+    writer = EntityWriter(journal)
+    writer.fill()
     journal.within(lambda it: declare(it, PATHS[:2]))
     while take_step(journal):
         pass
     journal.within(lambda it: declare(it, PATHS[1:2]))
     take_step(journal)
     for _ in range(20):
-        site.write_any()
+        writer.write_any()
     journal.within(lambda it: declare(it, PATHS[:2]))
     while take_step(journal):
-        site.write_any()
+        writer.write_any()
     is_true(journal)
     assert {row[0] for row in journal.read(found).declared} == {*PATHS[:2]}
     assert journal.within(lambda it: declare(it, ()))
@@ -241,7 +241,7 @@ def test_a_path_that_is_declared_no_more_goes_and_may_come_again_amid_that(journ
 
 
 def test_what_an_erased_thing_had_at_a_declared_path_goes_and_the_path_stays(journal: SqliteJournal) -> None:
-    Site(journal).fill()
+    EntityWriter(journal).fill()
     journal.within(lambda it: declare(it, ("attributes/a", "attributes/nobody")))
     while take_step(journal):
         pass
@@ -256,8 +256,8 @@ def test_what_an_erased_thing_had_at_a_declared_path_goes_and_the_path_stays(jou
 
 
 def test_a_step_ends_after_so_many_bytes(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(journal)
-    site.fill()
+    writer = EntityWriter(journal)
+    writer.fill()
     forget(journal)
     monkeypatch.setattr(indexing, "STEP_BYTES", 1)
     assert take_step(journal)
@@ -265,7 +265,7 @@ def test_a_step_ends_after_so_many_bytes(journal: SqliteJournal, monkeypatch: py
 
 
 def test_a_damaged_state_has_no_rows_and_stops_nothing(journal: SqliteJournal) -> None:
-    Site(journal).fill()
+    EntityWriter(journal).fill()
     journal.within(lambda it: it.execute("UPDATE entities SET state = ? WHERE key IN (2, 5)", (b'{"attrib',)))
     journal.within(begin_anew)
     while take_step(journal):

@@ -49,7 +49,7 @@ class Wire(asyncio.Transport):
         self.is_read = True
 
 
-class Kept:
+class StoringListener:
     """A door that keeps what it takes. At most MOST pieces are unsettled."""
 
     max_unsettled = MOST
@@ -82,9 +82,9 @@ def settle(peer: Peer) -> None:
     peer.move()
 
 
-async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> Kept:
+async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> StoringListener:
     """What a door takes of a peer that says this and leaves; some pieces are settled on the way."""
-    door, wire = Kept(), Wire()
+    door, wire = StoringListener(), Wire()
     peer = Peer(door)
     peer.connection_made(wire)
     for number, chunk in enumerate(chunks):
@@ -118,7 +118,7 @@ def test_the_same_stream_comes_of_the_same_octets_however_they_are_cut_up(
 @given(chunks_of, st.integers(0, 12))
 def test_behind_the_last_word_octets_are_read_and_dropped(chunks: list[bytes], place: int) -> None:
     async def say() -> None:
-        door, wire, told = Kept(), Wire(), list[object]()
+        door, wire, told = StoringListener(), Wire(), list[object]()
         done: Done = told.append
         peer = Peer(door)
         peer.connection_made(wire)

@@ -59,7 +59,7 @@ class Wire(asyncio.Transport):
         pass
 
 
-class Kept:
+class StoringListener:
     """A door that keeps what it takes. At most MOST messages are unsettled."""
 
     max_frame, max_unsettled = 1 << 16, MOST
@@ -105,10 +105,12 @@ def frames_of(payload: bytes, is_text: bool, parts: int) -> bytes:
     )
 
 
-async def spoken(said: Sequence[tuple[bytes, bool, int]], cuts: Sequence[int], settles: Sequence[bool]) -> Kept:
+async def spoken(
+    said: Sequence[tuple[bytes, bool, int]], cuts: Sequence[int], settles: Sequence[bool]
+) -> StoringListener:
     """What a door takes of a peer that says this and leaves, its bytes cut up so, some messages settled on the way."""
     stream = REQUEST + b"".join(frames_of(*each) for each in said)
-    door, wire = Kept(), Wire()
+    door, wire = StoringListener(), Wire()
     peer = Peer(door)  # type: ignore[arg-type]
     peer.connection_made(wire)
     places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
@@ -138,8 +140,8 @@ def test_the_same_messages_come_of_the_same_bytes_however_they_are_cut_up(
 @settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=2000), st.lists(st.integers(0, 10_000), max_size=10))
 def test_no_bytes_do_more_than_end_their_own_socket(noise: bytes, cuts: list[int]) -> None:
-    async def say() -> Kept:
-        door, wire = Kept(), Wire()
+    async def say() -> StoringListener:
+        door, wire = StoringListener(), Wire()
         peer = Peer(door)  # type: ignore[arg-type]
         peer.connection_made(wire)
         stream = REQUEST + noise

@@ -27,7 +27,7 @@ SILENCE = 31.0
 """Longer than it takes until somebody asks whether the other side is there."""
 
 
-class Reader:
+class LossyReader:
     """Reads the history of the lamp over a broker that loses one message in ten, and repeats one in ten."""
 
     def __init__(self, quay: Quay, dice: Random, name: int) -> None:
@@ -98,7 +98,7 @@ async def test_nothing_is_missing_unnoticed_where_messages_are_lost_and_repeated
     quay = await Quay.filled(revisions=REVISIONS)
     became: Counter[str] = Counter()
     for name in range(12):
-        reader = Reader(quay, dice("lossy", name), name)
+        reader = LossyReader(quay, dice("lossy", name), name)
         for _ in range(STEPS):
             if reader.is_over:
                 break

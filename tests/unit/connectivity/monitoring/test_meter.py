@@ -14,13 +14,13 @@ ZERO = {"PT1M": 0, "PT1H": 0, "PT24H": 0}
 NOON = 1_767_355_200.0
 
 
-class Site:
+class ClockedMeter:
     """A meter, and the clocks behind it."""
 
     def __init__(self) -> None:
         self.hands, self.wall = Hands(10_000), Hands(NOON)
         self.clock = Clock(self.hands.now)
-        self.meter = Meter("site", self.clock, self.wall.now)
+        self.meter = Meter("metered", self.clock, self.wall.now)
 
     def advance(self, seconds: float) -> None:
         self.hands.advance(seconds)
@@ -32,16 +32,16 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
+def metered() -> ClockedMeter:
+    return ClockedMeter()
 
 
-def test_every_type_of_every_address_is_there_before_anything_was_counted(site: Site) -> None:
-    report = site.report()
+def test_every_type_of_every_address_is_there_before_anything_was_counted(metered: ClockedMeter) -> None:
+    report = metered.report()
     inbound, outbound = report["connectionMetrics"]["inbound"], report["connectionMetrics"]["outbound"]
     assert set(inbound) == {"consumed", "mapped", "other", "dropped", "enforced", "acknowledged", "throttled"}
     assert set(outbound) == {"dispatched", "filtered", "mapped", "other", "dropped", "published", "acknowledged"}
-    assert report["connectionId"] == "site"
+    assert report["connectionId"] == "metered"
     assert report["containsFailures"] is False
     assert report["sourceMetrics"] == {"addressMetrics": {"in": inbound}}
     assert report["targetMetrics"] == {"addressMetrics": {"out": outbound, "_responses": outbound}}
@@ -50,58 +50,58 @@ def test_every_type_of_every_address_is_there_before_anything_was_counted(site: 
     }
 
 
-def test_what_is_counted_stands_in_the_windows_with_the_time_of_the_last(site: Site) -> None:
-    consumed = site.meter.source(["in"]).at("in").consumed
+def test_what_is_counted_stands_in_the_windows_with_the_time_of_the_last(metered: ClockedMeter) -> None:
+    consumed = metered.meter.source(["in"]).at("in").consumed
     consumed.note(None)
-    site.advance(100)
+    metered.advance(100)
     consumed.note(None, 2)
-    site.advance(7)
-    found = site.report()["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]
+    metered.advance(7)
+    found = metered.report()["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]
     assert found == {"PT1M": 2, "PT1H": 3, "PT24H": 3, "lastMessageAt": "2026-01-02T12:01:40Z"}
 
 
-def test_a_connection_counts_what_all_its_addresses_count(site: Site) -> None:
-    site.meter.target("out").published.note(None, 9)
-    site.meter.replies.published.note(None, 2)
-    report = site.report()
+def test_a_connection_counts_what_all_its_addresses_count(metered: ClockedMeter) -> None:
+    metered.meter.target("out").published.note(None, 9)
+    metered.meter.replies.published.note(None, 2)
+    report = metered.report()
     assert report["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 11
     assert report["targetMetrics"]["addressMetrics"]["_responses"]["published"]["success"]["PT1M"] == 2
 
 
-def test_a_failure_shows_for_a_day(site: Site) -> None:
-    site.meter.source(["in"]).at("in").not_mapped.note(None)
-    site.advance(80_000)
-    assert site.report()["containsFailures"] is True
-    site.advance(10_000)
-    assert site.report()["containsFailures"] is False
+def test_a_failure_shows_for_a_day(metered: ClockedMeter) -> None:
+    metered.meter.source(["in"]).at("in").not_mapped.note(None)
+    metered.advance(80_000)
+    assert metered.report()["containsFailures"] is True
+    metered.advance(10_000)
+    assert metered.report()["containsFailures"] is False
 
 
-def test_reasons_for_the_same_outcome_are_one_metric(site: Site) -> None:
-    site.meter.replies.unresolved.note(None)
-    site.meter.replies.not_expected.note(None)
-    report = site.report()["targetMetrics"]["addressMetrics"]["_responses"]
+def test_reasons_for_the_same_outcome_are_one_metric(metered: ClockedMeter) -> None:
+    metered.meter.replies.unresolved.note(None)
+    metered.meter.replies.not_expected.note(None)
+    report = metered.report()["targetMetrics"]["addressMetrics"]["_responses"]
     assert report["dropped"]["success"]["PT1M"] == 2
-    assert site.meter.deliveries() == {("out", "address_unresolved"): 1, ("out", "not_expected"): 1}
+    assert metered.meter.deliveries() == {("out", "address_unresolved"): 1, ("out", "not_expected"): 1}
 
 
-def test_a_reset_sets_the_windows_to_zero_and_what_never_goes_down_stays(site: Site) -> None:
-    site.meter.target("out").published.note(None, 9)
-    site.meter.reset()
-    assert site.report()["connectionMetrics"]["outbound"]["published"]["success"] == ZERO
-    assert site.meter.deliveries() == {("out", "published"): 9}
+def test_a_reset_sets_the_windows_to_zero_and_what_never_goes_down_stays(metered: ClockedMeter) -> None:
+    metered.meter.target("out").published.note(None, 9)
+    metered.meter.reset()
+    assert metered.report()["connectionMetrics"]["outbound"]["published"]["success"] == ZERO
+    assert metered.meter.deliveries() == {("out", "published"): 9}
 
 
-def test_an_address_that_is_gone_keeps_its_part_in_what_never_goes_down(site: Site) -> None:
-    gone = site.meter.target("old")
+def test_an_address_that_is_gone_keeps_its_part_in_what_never_goes_down(metered: ClockedMeter) -> None:
+    gone = metered.meter.target("old")
     gone.published.note(None, 9)
-    site.meter.target("out").published.note(None)
-    site.meter.keep(["in"], ["out"])
-    assert site.report()["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
-    assert site.meter.deliveries() == {("out", "published"): 10}
+    metered.meter.target("out").published.note(None)
+    metered.meter.keep(["in"], ["out"])
+    assert metered.report()["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
+    assert metered.meter.deliveries() == {("out", "published"): 10}
 
 
-def test_sources_that_share_an_address_count_together(site: Site) -> None:
+def test_sources_that_share_an_address_count_together(metered: ClockedMeter) -> None:
     for _ in range(2):
-        site.meter.source(["in"]).at("in").consumed.note(None)
-    found = site.report()["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]
+        metered.meter.source(["in"]).at("in").consumed.note(None)
+    found = metered.report()["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]
     assert found["PT1M"] == 2

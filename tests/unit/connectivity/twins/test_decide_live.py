@@ -23,7 +23,7 @@ def live(action: str, path: str = "/attributes/on", value: bytes | None = b"true
     return LiveCommand(LAMP, action, path, value, {})
 
 
-class World:
+class OneLamp:
     """One lamp, whose policy says what `a:user` may do."""
 
     def __init__(self, resources: Mapping[str, Any] | None, *, is_deleted: bool = False) -> None:
@@ -74,12 +74,12 @@ def grant(*permissions: str, revoke: tuple[str, ...] = ()) -> dict[str, Any]:
     ],
 )
 def test_who_may_send(signal: Live, resources: Mapping[str, Any] | None, error: str | None) -> None:
-    fault = may_send(signal, ("a:user",), World(resources))
+    fault = may_send(signal, ("a:user",), OneLamp(resources))
     assert (fault.error if fault is not None else None) == error
 
 
-@pytest.mark.parametrize("world", [World({"message:/": grant("WRITE")}, is_deleted=True)])
-def test_a_deleted_thing_is_sent_nothing(world: World) -> None:
+@pytest.mark.parametrize("world", [OneLamp({"message:/": grant("WRITE")}, is_deleted=True)])
+def test_a_deleted_thing_is_sent_nothing(world: OneLamp) -> None:
     fault = may_send(BLINK, ("a:user",), world)
     assert fault is not None
     assert (fault.status, fault.error) == (404, "things:thing.notfound")
@@ -102,4 +102,4 @@ def test_a_deleted_thing_is_sent_nothing(world: World) -> None:
     ],
 )
 def test_who_may_receive(signal: Live, resources: Mapping[str, Any] | None, may: bool) -> None:
-    assert may_receive(signal, ("a:user",), World(resources)) is may
+    assert may_receive(signal, ("a:user",), OneLamp(resources)) is may
