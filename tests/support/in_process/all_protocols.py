@@ -14,7 +14,7 @@ import pytest
 
 from mappings.streamr.access import fingerprint
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
-from tests.support.in_process.service import OWNER, HoldingLink, Site, command, policy, turn, until
+from tests.support.in_process.service import OWNER, ConnectionHarness, HoldingLink, command, policy, turn, until
 
 STRANGER = "acme:stranger"
 KEY, OTHER_KEY = "K", "O"
@@ -29,7 +29,7 @@ class Gate:
         self.opened = asyncio.Event()
 
 
-class Pier(Site):
+class Pier(ConnectionHarness):
     """A lamp, and sources at which its owner and a stranger speak each wire protocol."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, is_searched: bool = False) -> None:

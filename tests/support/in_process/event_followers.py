@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from connectivity.cursor import Cursor
-from tests.support.in_process.service import Site, source, target, turn, until
+from tests.support.in_process.service import ConnectionHarness, source, target, turn, until
 from tests.support.in_process.two_connections import NACKS
 
 EVENTS = "_/_/things/twin/events"
 SENT, SEEN = "other:sent", "other:seen"
 
 
-async def followed(*targets: dict[str, Any], **more: Any) -> tuple[Site, Site]:
+async def followed(*targets: dict[str, Any], **more: Any) -> tuple[ConnectionHarness, ConnectionHarness]:
     """The site, and the connection `other` with these targets; by default it has one for all events."""
-    site = Site(source(**NACKS))
+    site = ConnectionHarness(source(**NACKS))
     await site.has_lamp()
     return site, await beside(site, *targets, **more)
 
 
-async def beside(site: Site, *targets: dict[str, Any], id: str = "other", **more: Any) -> Site:
-    made = Site(
+async def beside(
+    site: ConnectionHarness, *targets: dict[str, Any], id: str = "other", **more: Any
+) -> ConnectionHarness:
+    made = ConnectionHarness(
         source("in", declaredAcks=["{{ connection:id }}:seen"]),
         beside=site,
         id=id,
@@ -30,28 +32,28 @@ async def beside(site: Site, *targets: dict[str, Any], id: str = "other", **more
     return await made.follow()
 
 
-def cursor(site: Site, target: int = 0) -> Cursor:
+def cursor(site: ConnectionHarness, target: int = 0) -> Cursor:
     return site.dispatcher.cursors.of(site.connection.id)[target]
 
 
-async def turned(site: Site, *values: Any, **headers: Any) -> None:
+async def turned(site: ConnectionHarness, *values: Any, **headers: Any) -> None:
     """Write these values one after the other, and wait until they are durable."""
     before = len(site.history())
     site.deliver(*(turn(value, **headers) for value in values))
     await until(lambda: len(site.history()) == before + len(values))
 
 
-def revisions(site: Site) -> list[int]:
+def revisions(site: ConnectionHarness) -> list[int]:
     """Of the events that a connection was sent."""
     return [event["revision"] for event in events(site)]
 
 
-def events(site: Site) -> list[dict[str, Any]]:
+def events(site: ConnectionHarness) -> list[dict[str, Any]]:
     """What a connection was sent that is no answer."""
     return [said for said in site.answers() if "/events/" in said["topic"]]
 
 
-async def sent(site: Site, number: int) -> list[int]:
+async def sent(site: ConnectionHarness, number: int) -> list[int]:
     """Wait for so many events; their revisions."""
     await until(lambda: len(site.link.published) >= number)
     return revisions(site)

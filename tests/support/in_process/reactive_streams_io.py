@@ -23,7 +23,7 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import Limits
-from tests.support.in_process.service import LAMP, OWNER, Site, creation, pause, turn, until
+from tests.support.in_process.service import LAMP, OWNER, ConnectionHarness, creation, pause, turn, until
 
 H = "01 00 00"
 """The hello of a client without extensions."""
@@ -67,7 +67,7 @@ def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
     return octets(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
-class Quay(Site):
+class Quay(ConnectionHarness):
     """A connection of clients, each of them known by the address at which it is answered."""
 
     def __init__(self, *sources: dict[str, Any], **more: Any) -> None:

@@ -16,7 +16,7 @@ from connectivity.brokers.memory import MemoryBroker
 from connectivity.client import Pauses
 from connectivity.lifecycle import Status
 from connectivity.supervisor import Supervisor
-from tests.support.in_process.service import NOW, Site, connection, creation, pause, turn, until
+from tests.support.in_process.service import NOW, ConnectionHarness, connection, creation, pause, turn, until
 
 AT_ONCE = Pauses(0.001, 0.002)
 _names = count()
@@ -31,7 +31,7 @@ class Running:
     def __init__(self, *sources: dict[str, Any], pauses: Pauses = AT_ONCE, **more: Any) -> None:
         name = f"broker-{next(_names)}"
         self.broker = MemoryBroker.named(name)
-        self.site = Site(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
+        self.site = ConnectionHarness(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
         self.connection = connection(*sources, uri=f"memory://{name}:1", **more)
         self.supervisor = Supervisor(
             self.connection,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.in_process.service import Site, command, policy, searching, until
+from tests.support.in_process.service import ConnectionHarness, command, policy, searching, until
 
 _ENDS = "complete", "failed"
 
@@ -18,7 +18,7 @@ _ENDS = "complete", "failed"
 class Searcher:
     """One client; what it says comes in by `source`."""
 
-    def __init__(self, site: Site, source: int = 0) -> None:
+    def __init__(self, site: ConnectionHarness, source: int = 0) -> None:
         self.site = site
         self._source = source
         self._number = 0
@@ -86,7 +86,9 @@ class Searcher:
         return [each["value"]["error"] for each in self.events(key) if "error" in each["value"]][-1]
 
 
-async def has_thing(site: Site, name: str, document: dict[str, Any] | None = None, **policies: Any) -> None:
+async def has_thing(
+    site: ConnectionHarness, name: str, document: dict[str, Any] | None = None, **policies: Any
+) -> None:
     """Make a thing of the site; with `policy=` these entries instead of the owner's."""
     entries = policies.get("policy") or policy("acme:owner")
     value = {**(document or {}), "_policy": entries}

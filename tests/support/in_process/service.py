@@ -1,6 +1,6 @@
 """The service's inside without brokers: a site of lamps, its policy, deliveries made by hand, a store whose disk obeys.
 
-site = Site()
+site = ConnectionHarness()
 await site.has_lamp()
 delivery = site.deliver(command("modify", "/attributes/on", True))
 await site.settled(delivery)
@@ -202,10 +202,10 @@ class Disk(MemoryJournal):
             raise StoreUnavailable("a page cannot be read")
 
 
-class Site:
+class ConnectionHarness:
     """One connection from reader to outbox, over a link that confirms by itself unless `confirms` is false."""
 
-    made: ClassVar[list[Site]] = []
+    made: ClassVar[list[ConnectionHarness]] = []
     """Those that are to be closed."""
 
     def __init__(
@@ -213,7 +213,7 @@ class Site:
         *sources: Mapping[str, Any],
         journal: Journal | None = None,
         decider: Callable[[Store], Decider] | None = None,
-        beside: Site | None = None,
+        beside: ConnectionHarness | None = None,
         cold: Callable[[], Cold] | None = None,
         tracing: Tracing | None = None,
         kept: KeptRows | None = None,
@@ -267,7 +267,7 @@ class Site:
         self.postponed: list[Arrival] = []
         self.outcomes: list[tuple[str | None, Outcome]] = []
         self._number = 0
-        Site.made.append(self)
+        ConnectionHarness.made.append(self)
 
     @property
     def disk(self) -> Disk:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from mappings.ids import EntityId
 from mappings.streamr.access import fingerprint
 from mappings.streamr.names import partition_of
-from tests.support.in_process.service import Site, command, pause, until
+from tests.support.in_process.service import ConnectionHarness, command, pause, until
 
 KEY, WRITER, OTHER = "K", "W", "O"
 """The keys of one who may read and write `tank`, of one who may only write it, and of one who may nothing."""
@@ -76,7 +76,7 @@ def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
 OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OPERATOR], "replyTarget": {"address": "out"}}
 
 
-class Tank(Site):
+class Tank(ConnectionHarness):
     """A connection of clients, each of them known by the address at which it is answered."""
 
     def __init__(self, *sources: dict[str, Any], **more: Any) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.in_process.service import Site, document, source, turn
+from tests.support.in_process.service import ConnectionHarness, document, source, turn
 
 SEEN = "other:seen"
 MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages", "commands", "events"))
 NACKS = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}}
 
 
-def beside(site: Site, *targets: dict[str, Any], **more: Any) -> Site:
+def beside(site: ConnectionHarness, *targets: dict[str, Any], **more: Any) -> ConnectionHarness:
     """Another connection, which declares `other:seen`."""
-    return Site(
+    return ConnectionHarness(
         source("in", declaredAcks=["{{ connection:id }}:seen"]), beside=site, id="other", targets=targets, **more
     )
 
@@ -42,8 +42,8 @@ def live(action: str, path: str = "/", value: Any = ..., **headers: Any) -> byte
     return document(f"acme.site/lamp-7/things/live/commands/{action}", path, value, **headers)
 
 
-async def collected(*sources: dict[str, Any]) -> Site:
-    made = Site(*(sources or (source(**NACKS),)))
+async def collected(*sources: dict[str, Any]) -> ConnectionHarness:
+    made = ConnectionHarness(*(sources or (source(**NACKS),)))
     await made.has_lamp()
     return made
 

@@ -12,7 +12,7 @@ from connectivity.lifecycle import Status
 from connectivity.supervisor import Supervisor
 from tests.support.brokers import free_port
 from tests.support.in_process.running_connection import AT_ONCE
-from tests.support.in_process.service import NOW, Site
+from tests.support.in_process.service import NOW, ConnectionHarness
 from tests.support.in_process.websocket_listener import PATIENCE, door
 from tests.support.wait import wait_until
 
@@ -20,7 +20,7 @@ from tests.support.wait import wait_until
 class House:
     """A service with one door. `site` has another connection, by which twins can be changed without it."""
 
-    def __init__(self, site: Site, **more: Any) -> None:
+    def __init__(self, site: ConnectionHarness, **more: Any) -> None:
         self.site = site
         self.port = free_port()
         self.connection = door(self.port, **more)

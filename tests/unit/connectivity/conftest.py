@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.in_process.running_connection import Running
-from tests.support.in_process.service import Site
+from tests.support.in_process.service import ConnectionHarness
 
 
 @pytest.fixture
-async def sites() -> AsyncIterator[list[Site]]:
+async def sites() -> AsyncIterator[list[ConnectionHarness]]:
     """Every site that is made; each has a store, and a store has a thread."""
-    Site.made.clear()
-    yield Site.made
-    for made in Site.made:
+    ConnectionHarness.made.clear()
+    yield ConnectionHarness.made
+    for made in ConnectionHarness.made:
         await made.close()
 
 
 @pytest.fixture
-async def site(sites: list[Site]) -> Site:
+async def site(sites: list[ConnectionHarness]) -> ConnectionHarness:
     """A site with a lamp."""
-    made = Site()
+    made = ConnectionHarness()
     await made.has_lamp()
     return made
 

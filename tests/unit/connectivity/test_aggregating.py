@@ -13,7 +13,7 @@ from mappings.signals import SearchQuery
 from spark_store.aggregation import Tally, read_aggregation
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from tests.support.in_process.search_client import Searcher, has_thing
-from tests.support.in_process.service import Site, source
+from tests.support.in_process.service import ConnectionHarness, source
 
 ALL = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
@@ -35,18 +35,18 @@ def entries(**guest: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site(source(), source("guests", "acme:guest"))
+def site() -> ConnectionHarness:
+    return ConnectionHarness(source(), source("guests", "acme:guest"))
 
 
-async def rooms(site: Site, number: int, **guest: Any) -> None:
+async def rooms(site: ConnectionHarness, number: int, **guest: Any) -> None:
     """Things in three rooms, in turn; the size is the number of the thing."""
     for each in range(number):
         attributes = {"room": ("attic", "cellar", "hall")[each % 3], "size": each}
         await has_thing(site, f"lamp-{each:03}", {"attributes": attributes}, policy=entries(**guest))
 
 
-async def test_rows_come_in_pages_that_were_requested(site: Site) -> None:
+async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -> None:
     await rooms(site, 9)
     searcher = Searcher(site)
     key = await searcher.subscribe(None, "size(2)", aggregation=BY_ROOM)
@@ -58,7 +58,7 @@ async def test_rows_come_in_pages_that_were_requested(site: Site) -> None:
     assert searcher.said(key) == ["created", "next", "next", "complete"]
 
 
-async def test_nothing_is_looked_at_before_the_first_request(site: Site) -> None:
+async def test_nothing_is_looked_at_before_the_first_request(site: ConnectionHarness) -> None:
     await rooms(site, 1)
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation={})
@@ -67,7 +67,7 @@ async def test_nothing_is_looked_at_before_the_first_request(site: Site) -> None
     assert searcher.said(key) == ["created", "next", "complete"]
 
 
-async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is_zero(site: Site) -> None:
+async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is_zero(site: ConnectionHarness) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation=BY_ROOM)
     assert await searcher.request(key) == []
@@ -76,7 +76,7 @@ async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is
     assert await searcher.request(key) == [[{"count": 0}]]
 
 
-async def test_the_filter_and_the_namespaces_say_what_is_counted(site: Site) -> None:
+async def test_the_filter_and_the_namespaces_say_what_is_counted(site: ConnectionHarness) -> None:
     await rooms(site, 9)
     searcher = Searcher(site)
     key = await searcher.subscribe("gt(attributes/size,3)", aggregation={}, namespaces=["acme.site"])
@@ -85,7 +85,7 @@ async def test_the_filter_and_the_namespaces_say_what_is_counted(site: Site) -> 
     assert await searcher.request(key) == [[{"count": 0}]]
 
 
-async def test_everything_is_walked_over_in_slices(site: Site) -> None:
+async def test_everything_is_walked_over_in_slices(site: ConnectionHarness) -> None:
     site.search.slice = 4
     await rooms(site, 30)
     searcher = Searcher(site)
@@ -97,7 +97,7 @@ async def test_everything_is_walked_over_in_slices(site: Site) -> None:
     assert {looked.thread[:6] for looked in site.search.pages} == {"search"}
 
 
-async def test_rows_are_made_beside_the_loop(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_are_made_beside_the_loop(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact means of ten thousand groups take a second."""
     await rooms(site, 3)
     threads, rows = set[threading.Thread](), Tally.rows
@@ -113,7 +113,7 @@ async def test_rows_are_made_beside_the_loop(site: Site, monkeypatch: pytest.Mon
     assert threading.main_thread() not in threads
 
 
-async def test_an_end_of_looking_is_told(site: Site) -> None:
+async def test_an_end_of_looking_is_told(site: ConnectionHarness) -> None:
     await rooms(site, 3)
     searcher = Searcher(site)
     for error in (BudgetExceeded(5.0),):
@@ -129,7 +129,7 @@ async def test_an_end_of_looking_is_told(site: Site) -> None:
     assert searcher.failure(key)["error"] == "internalerror"
 
 
-async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: Site) -> None:
+async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: ConnectionHarness) -> None:
     await rooms(site, 9)
     site.search.slice = 1
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
@@ -151,7 +151,7 @@ async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: Sit
     ],
 )
 async def test_a_specification_that_cannot_be_understood_fails_at_the_first_request(
-    site: Site, aggregation: Any, code: str, told: str
+    site: ConnectionHarness, aggregation: Any, code: str, told: str
 ) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation=aggregation)
@@ -169,7 +169,7 @@ async def test_a_specification_that_cannot_be_understood_fails_at_the_first_requ
     ],
 )
 async def test_what_is_wrong_with_the_search_itself_is_told_as_for_things(
-    site: Site, more: dict[str, Any], code: str
+    site: ConnectionHarness, more: dict[str, Any], code: str
 ) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation={}, **more)
@@ -177,7 +177,7 @@ async def test_what_is_wrong_with_the_search_itself_is_told_as_for_things(
     assert searcher.failure(key)["error"] == code
 
 
-async def test_the_past_cannot_be_aggregated(site: Site) -> None:
+async def test_the_past_cannot_be_aggregated(site: ConnectionHarness) -> None:
     from connectivity.aggregating import open_search
 
     query = SearchQuery(aggregation=b"{}", at=1)
@@ -188,7 +188,7 @@ async def test_the_past_cannot_be_aggregated(site: Site) -> None:
     assert getattr(told, "error", None) == "thing-search:aggregation.invalid"
 
 
-async def test_too_many_groups_are_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectivity.aggregating.MOST_GROUPS", 4)
     await rooms(site, 5)
     searcher = Searcher(site)
@@ -198,7 +198,7 @@ async def test_too_many_groups_are_refused(site: Site, monkeypatch: pytest.Monke
     assert (failure["status"], failure["error"]) == (413, "thing-search:aggregation.toolarge")
 
 
-async def test_pages_of_rows_are_bounded_in_bytes(site: Site) -> None:
+async def test_pages_of_rows_are_bounded_in_bytes(site: ConnectionHarness) -> None:
     await rooms(site, 12)
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
     everything = Everything(site.searching, asked.question, asked.subjects, 60.0)
@@ -217,7 +217,7 @@ async def test_pages_of_rows_are_bounded_in_bytes(site: Site) -> None:
 
 
 @pytest.fixture
-def guest(site: Site) -> Searcher:
+def guest(site: ConnectionHarness) -> Searcher:
     return Searcher(site, 1)
 
 
@@ -228,13 +228,13 @@ async def rows(searcher: Searcher, aggregation: Any) -> Any:
     return [row for page in pages for row in page]
 
 
-async def test_things_that_may_not_be_seen_are_not_counted(site: Site, guest: Searcher) -> None:
+async def test_things_that_may_not_be_seen_are_not_counted(site: ConnectionHarness, guest: Searcher) -> None:
     await rooms(site, 3)
     assert await rows(guest, {}) == [{"count": 0}]
     assert await rows(guest, BY_ROOM) == []
 
 
-async def test_values_that_may_not_be_read_are_missing(site: Site, guest: Searcher) -> None:
+async def test_values_that_may_not_be_read_are_missing(site: ConnectionHarness, guest: Searcher) -> None:
     await rooms(site, 3, **{"thing:/attributes/room": READ})
     assert await rows(guest, BY_ROOM) == [
         {"room": "attic", "count": 1, "all": 0},
@@ -243,13 +243,13 @@ async def test_values_that_may_not_be_read_are_missing(site: Site, guest: Search
     ]
 
 
-async def test_a_revoked_place_makes_no_group_and_adds_nothing(site: Site, guest: Searcher) -> None:
+async def test_a_revoked_place_makes_no_group_and_adds_nothing(site: ConnectionHarness, guest: Searcher) -> None:
     await rooms(site, 3, **{"thing:/": READ, "thing:/attributes/room": HIDDEN})
     assert await rows(guest, BY_ROOM) == [{"room": None, "count": 3, "all": 3}]
 
 
 async def test_a_field_beside_the_document_needs_its_own_right_although_it_is_shown(
-    site: Site, guest: Searcher
+    site: ConnectionHarness, guest: Searcher
 ) -> None:
     """As in a filter; and the policy decides also where its id may not be read."""
     measures = {"measures": {"newest": {"max": "_revision"}, "all": {"sum": "attributes/size"}}}
@@ -266,7 +266,7 @@ async def test_a_field_beside_the_document_needs_its_own_right_although_it_is_sh
     assert await rows(guest, measures) == [{"count": 3, "newest": 1, "all": 17}]
 
 
-async def test_no_input_is_a_trap(site: Site) -> None:
+async def test_no_input_is_a_trap(site: ConnectionHarness) -> None:
     """Long arrays in several groupings end at the bound of groups, on a thread that looks."""
     long = list(range(3_000))
     await has_thing(site, "lamp-1", {"attributes": {"a": long, "b": long}})

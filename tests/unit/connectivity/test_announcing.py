@@ -14,7 +14,7 @@ from connectivity.announcing import MOST_SENDINGS, TOPIC
 from connectivity.errors import PublishFailed
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Acknowledgement, PolicyAnnouncement
-from tests.support.in_process.service import OWNER, Site, document, pause, source, target, until
+from tests.support.in_process.service import OWNER, ConnectionHarness, document, pause, source, target, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -31,7 +31,7 @@ def a_target(topic: str = TOPIC, *subjects: str) -> dict[str, Any]:
 
 
 def test_case_the_announced_subject_is_told_under_a_correlation_id_of_its_own() -> None:
-    site = Site(targets=[a_target(TOPIC, OWNER, GUEST)])
+    site = ConnectionHarness(targets=[a_target(TOPIC, OWNER, GUEST)])
     site.dispatcher.announce(ANNOUNCEMENT)
     site.dispatcher.announce(ANNOUNCEMENT)
     first, second = site.answers()
@@ -51,15 +51,15 @@ def test_case_the_announced_subject_is_told_under_a_correlation_id_of_its_own() 
     ],
 )
 def test_a_target_is_told_by_subject_and_namespace(topic: str, subjects: tuple[str, ...], is_told: bool) -> None:
-    site = Site(targets=[a_target(topic, *subjects)])
+    site = ConnectionHarness(targets=[a_target(topic, *subjects)])
     site.dispatcher.announce(ANNOUNCEMENT)
     assert len(site.answers()) == is_told
 
 
 def test_every_connection_is_told() -> None:
     """Also the one that the command came by."""
-    site = Site(targets=[a_target(), a_target()])
-    other = Site(source("in"), beside=site, id="other", targets=[a_target()])
+    site = ConnectionHarness(targets=[a_target(), a_target()])
+    other = ConnectionHarness(source("in"), beside=site, id="other", targets=[a_target()])
     site.dispatcher.announce(ANNOUNCEMENT)
     assert (len(site.answers()), len(other.answers())) == (2, 1)
 
@@ -68,12 +68,12 @@ def asking(*labels: str, **headers: Any) -> PolicyAnnouncement:
     return replace(ANNOUNCEMENT, headers={"response-required": False, "requested-acks": list(labels), **headers})
 
 
-def awaited(site: Site) -> int:
+def awaited(site: ConnectionHarness) -> int:
     return len(site.dispatcher._exchange.announcements)
 
 
 async def test_9_05_an_announcement_whose_acknowledgement_stays_away_is_sent_again() -> None:
-    site = Site(targets=[a_target()])
+    site = ConnectionHarness(targets=[a_target()])
     with capture_logs() as lines:
         site.dispatcher.announce(asking("site:seen", timeout="1ms"))
         await until(lambda: awaited(site) == 0)
@@ -84,7 +84,7 @@ async def test_9_05_an_announcement_whose_acknowledgement_stays_away_is_sent_aga
 
 
 async def test_9_05_a_source_that_declares_the_label_acknowledges_it() -> None:
-    site = Site(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
+    site = ConnectionHarness(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
     site.dispatcher.announce(asking("site:seen", timeout="50s"))
     (told,) = site.answers()
     assert awaited(site) == 1
@@ -103,7 +103,7 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
-    site = Site(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:told"}])
+    site = ConnectionHarness(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:told"}])
     site.link.confirms = False
     site.dispatcher.announce(asking("site:told"))
     site.link.confirm(1, PublishFailed("busy"))
@@ -119,25 +119,25 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
 
 def test_what_nobody_asked_for_is_not_taken() -> None:
     late = Acknowledgement(POLICY, "site:seen", 200, None, {"correlation-id": "c-1"})
-    assert not Site().dispatcher._exchange.announcements.acknowledge(late)
+    assert not ConnectionHarness().dispatcher._exchange.announcements.acknowledge(late)
 
 
 def test_labels_of_the_service_itself_are_not_waited_for() -> None:
-    site = Site(targets=[a_target()])
+    site = ConnectionHarness(targets=[a_target()])
     site.dispatcher.announce(asking("twin-persisted"))
     assert (len(site.answers()), awaited(site)) == (1, 0)
 
 
 async def test_those_beyond_the_bound_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_AWAITED", 1)
-    site = Site(targets=[a_target()])
+    site = ConnectionHarness(targets=[a_target()])
     for _ in range(2):
         site.dispatcher.announce(asking("site:seen", timeout="50s"))
     assert (len(site.answers()), awaited(site)) == (2, 1)
 
 
 async def test_who_is_deleted_hears_of_it_when_it_is_durable() -> None:
-    site = Site(targets=[a_target()])
+    site = ConnectionHarness(targets=[a_target()])
     topic = "acme.site/pol-7/policies/commands"
     everything = {"grant": ["READ", "WRITE"], "revoke": []}
     guest = {"type": "t", "announcement": {"whenDeleted": True}}

@@ -9,7 +9,7 @@ from connectivity.arrivals import MOST_REJECTIONS, Arrival, Redeliveries
 from connectivity.brokers.base import Delivery, Outcome
 from connectivity.inbound import Received
 from mappings.envelope import Envelope
-from tests.support.in_process.service import Site
+from tests.support.in_process.service import ConnectionHarness
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -18,7 +18,7 @@ AGAIN, DROPPED, SETTLED = Outcome.REDELIVER, Outcome.DROPPED, Outcome.SETTLED
 
 class Deliveries:
     def __init__(self) -> None:
-        self.route = Site().readers[0].route
+        self.route = ConnectionHarness().readers[0].route
         self.memory = Redeliveries()
         self.outcomes: list[Outcome] = []
 

@@ -28,7 +28,7 @@ from spark_store.tables import Lake
 from spark_store.watermark import Watermark, publish_watermark
 from spark_store.wide import Cancellation, Limits, Query, WideQueries
 from tests.support.in_process.search_client import Searcher, has_thing
-from tests.support.in_process.service import NOW, Site, document, policy, searching, source, until
+from tests.support.in_process.service import NOW, ConnectionHarness, document, policy, searching, source, until
 
 PAST = "2030-01-01T00:00:00Z"
 CLOCK = NOW + timedelta(hours=1)
@@ -90,7 +90,9 @@ class Past:
     def __init__(self, folder: Path, options: PastOptions) -> None:
         self.lake = Lake(folder)
         self.lake.pipeline.mkdir(parents=True)
-        self.site = Site(source(), source("guests", "acme:guest"), journal=SqliteJournal.open(self.lake.journal))
+        self.site = ConnectionHarness(
+            source(), source("guests", "acme:guest"), journal=SqliteJournal.open(self.lake.journal)
+        )
         self.spark = Played(self.lake)
         self.searches = PastSearches(self.site.store, self.site.decider.world, self.spark, lambda: CLOCK, options)
         self.site.searching.as_of = self.searches.open

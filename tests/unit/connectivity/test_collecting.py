@@ -14,7 +14,7 @@ from connectivity.inbound import Received
 from mappings.envelope import Envelope
 from mappings.signals import Message
 from tests.support.clock import Clock
-from tests.support.in_process.service import LAMP, Site, until
+from tests.support.in_process.service import LAMP, ConnectionHarness, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -26,7 +26,7 @@ class Waiting:
         self.clock = Clock()
         self.finished: list[str | None] = []
         self.collecting = Collecting(self.clock.now, lambda pending: self.finished.append(pending.correlation_id))
-        route = Site().readers[0].route
+        route = ConnectionHarness().readers[0].route
         self.arrival = Arrival(Delivery(Envelope(b""), "in", None, False, lambda *_: None), Received(()), route)
 
     def begin(self, correlation_id: str, seconds: float, *, is_held: bool = True) -> Pending:
@@ -115,9 +115,9 @@ def test_a_timer_that_is_due_at_once_is_no_obstacle_on_the_services_own_loop() -
         waiting.begin("b", -5.0)
         waiting.begin("c", 0.0)
         await until(lambda: len(waiting.finished) == 3)
-        for made in Site.made:
+        for made in ConnectionHarness.made:
             await made.close()
-        Site.made.clear()
+        ConnectionHarness.made.clear()
         return waiting.finished
 
     assert uvloop.run(wait()) == ["b", "a", "c"]

@@ -17,23 +17,34 @@ from spark_store.journal import SqliteJournal
 from spark_store.records import Cause, Place
 from tests.contract.journal import LATER
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
-from tests.support.in_process.service import LAMP, Disk, Site, connection, creation, pause, source, target, turn, until
+from tests.support.in_process.service import (
+    LAMP,
+    ConnectionHarness,
+    Disk,
+    connection,
+    creation,
+    pause,
+    source,
+    target,
+    turn,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-def service(journal: Disk) -> Site:
+def service(journal: Disk) -> ConnectionHarness:
     """The same service, started again."""
-    return Site(source(), journal=journal)
+    return ConnectionHarness(source(), journal=journal)
 
 
-async def forgotten(site: Site) -> None:
+async def forgotten(site: ConnectionHarness) -> None:
     """Nothing is in memory any more of what was stored."""
     await until(lambda: site.store.tail.newest == site.journal.newest_seq())
     site.store.tail.forget()
 
 
-def places(site: Site) -> list[tuple[str, str, int]]:
+def places(site: ConnectionHarness) -> list[tuple[str, str, int]]:
     return [place[:3] for place in site.journal.places()]
 
 
@@ -46,9 +57,9 @@ def test_a_target_is_known_by_its_address() -> None:
 
 
 async def test_a_new_target_begins_at_the_end_and_its_place_is_durable_before_it_is_opened() -> None:
-    site = Site(source())
+    site = ConnectionHarness(source())
     await site.has_lamp()
-    other = Site(beside=site, id="other", targets=[target(EVENTS)])
+    other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])
     assert not site.dispatcher.cursors.has_places(other.connection)
     assert not site.dispatcher.cursors.is_wanted
     await turned(site, 1)
@@ -61,9 +72,9 @@ async def test_a_new_target_begins_at_the_end_and_its_place_is_durable_before_it
 
 
 async def test_without_targets_nothing_more_is_stored() -> None:
-    site = Site(source())
+    site = ConnectionHarness(source())
     await site.has_lamp()
-    other = Site(beside=site, id="other", targets=[target("_/_/things/live/events")])
+    other = ConnectionHarness(beside=site, id="other", targets=[target("_/_/things/live/events")])
     await other.follow()
     await turned(site, 1)
     assert [found.cause for found in site.journal.follow_on(0, 10, 1 << 20)] == [None] * 3
@@ -193,7 +204,7 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
 async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(tmp_path: Path) -> None:
     """Trimmed events are skipped and counted, also after a restart"""
     path = tmp_path / "journal.db"
-    site = Site(source(), journal=SqliteJournal.open(path))
+    site = ConnectionHarness(source(), journal=SqliteJournal.open(path))
     await site.has_lamp()
     other = await beside(site)
     other.outbox.detach()
@@ -202,7 +213,7 @@ async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(t
     assert await site.store.trim(8, LATER) == 8
     await site.dispatcher.cursors.close()
     await site.store.close()
-    again = Site(source(), journal=SqliteJournal.open(path))
+    again = ConnectionHarness(source(), journal=SqliteJournal.open(path))
     other = await beside(again)
     assert await sent(other, 4) == [8, 9, 10, 11]
     await again.dispatcher.cursors.close()
@@ -331,10 +342,10 @@ async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monke
 
 
 async def test_places_wait_for_a_disk_that_is_full() -> None:
-    site = Site(source())
+    site = ConnectionHarness(source())
     await site.has_lamp()
     site.disk.full = True
-    other = Site(beside=site, id="other", targets=[target(EVENTS)])
+    other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])
     following = other.follow()
     site.deliver(turn(1))
     await until(lambda: not site.store.is_available)
@@ -348,9 +359,9 @@ async def test_places_wait_for_a_disk_that_is_full() -> None:
 
 async def test_places_wait_for_a_store_that_cannot_be_read_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.001)
-    site = Site(source())
+    site = ConnectionHarness(source())
     await site.has_lamp()
-    other = Site(beside=site, id="other", targets=[target(EVENTS)])
+    other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])
     site.disk.unreadable = True
     with capture_logs() as lines:
         following = asyncio.create_task(other.follow())
@@ -362,9 +373,9 @@ async def test_places_wait_for_a_store_that_cannot_be_read_and_hold_up_nobody(mo
 
 async def test_who_gives_up_waiting_for_places_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.001)
-    site = Site(source())
+    site = ConnectionHarness(source())
     await site.has_lamp()
-    other = Site(beside=site, id="other", targets=[target(EVENTS)])
+    other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])
     site.disk.full = True
     following = asyncio.create_task(other.follow())
     await until(lambda: not site.store.is_available)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from connectivity.errors import PublishFailed
 from tests.support.in_process.service import (
     OWNER,
-    Site,
+    ConnectionHarness,
     command,
     creation,
     document,
@@ -25,13 +25,13 @@ from tests.support.in_process.service import (
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-async def subscribed(site: Site) -> str:
+async def subscribed(site: ConnectionHarness) -> str:
     """The id of a new subscription to the lamp."""
     answer = await site.ask(streaming("subscribeForPersistedEvents", {}, correlation_id="sub"))
     return str(answer["value"]["subscriptionId"])
 
 
-def actions(site: Site) -> list[str]:
+def actions(site: ConnectionHarness) -> list[str]:
     return [answer["topic"].rpartition("/")[2] for answer in site.answers()]
 
 
@@ -39,12 +39,12 @@ def actions(site: Site) -> list[str]:
 
 
 async def test_case_01_a_command_is_answered_with_its_correlation_id() -> None:
-    answer = await Site().ask(creation(correlation_id="c-1"))
+    answer = await ConnectionHarness().ask(creation(correlation_id="c-1"))
     assert (answer["status"], answer["headers"]["correlation-id"]) == (201, "c-1")
 
 
 async def test_each_command_of_a_batch_sees_those_before_it() -> None:
-    site = Site()
+    site = ConnectionHarness()
     read = command("retrieve", "/attributes/on")
     site.deliver(read, creation(), read, turn(True), read, turn(False), read, command("delete"), read)
     await until(lambda: len(site.answers()) == 9)
@@ -53,7 +53,7 @@ async def test_each_command_of_a_batch_sees_those_before_it() -> None:
     assert site.disk.commits == 1
 
 
-async def test_each_batch_sees_those_before_it_though_they_are_not_durable(site: Site) -> None:
+async def test_each_batch_sees_those_before_it_though_they_are_not_durable(site: ConnectionHarness) -> None:
     site.disk.hold()
     site.deliver(turn(True))
     site.deliver(command("retrieve", "/attributes/on"))
@@ -62,7 +62,7 @@ async def test_each_batch_sees_those_before_it_though_they_are_not_durable(site:
     assert site.answers()[1]["value"] is True
 
 
-async def test_case_10_answers_come_in_the_order_of_the_commands(site: Site) -> None:
+async def test_case_10_answers_come_in_the_order_of_the_commands(site: ConnectionHarness) -> None:
     """Whatever a delivery is: written, read, refused or unreadable, in one batch or in several."""
     site.disk.hold()
     site.deliver(turn(1, correlation_id="0"), command("retrieve", correlation_id="1"))
@@ -79,7 +79,7 @@ async def test_case_10_answers_come_in_the_order_of_the_commands(site: Site) -> 
 
 
 async def test_case_02_each_source_of_a_connection_answers_for_itself() -> None:
-    site = Site(source("a"), source("b", "acme:other", replyTarget={"address": "other"}))
+    site = ConnectionHarness(source("a"), source("b", "acme:other", replyTarget={"address": "other"}))
     await site.has_lamp("lamp-7", OWNER, "acme:other")
     site.deliver(turn(1), source=1)
     site.deliver(turn(2), source=0)
@@ -91,7 +91,7 @@ async def test_case_02_each_source_of_a_connection_answers_for_itself() -> None:
 # settling
 
 
-async def test_nothing_is_answered_or_settled_before_it_is_durable(site: Site) -> None:
+async def test_nothing_is_answered_or_settled_before_it_is_durable(site: ConnectionHarness) -> None:
     site.disk.hold()
     site.deliver(turn(True))
     await until(lambda: site.disk.commits == 2)
@@ -101,7 +101,7 @@ async def test_nothing_is_answered_or_settled_before_it_is_durable(site: Site) -
     await site.settled(1)
 
 
-async def test_a_delivery_is_settled_when_the_broker_has_its_answer(site: Site) -> None:
+async def test_a_delivery_is_settled_when_the_broker_has_its_answer(site: ConnectionHarness) -> None:
     site.link.confirms = False
     site.deliver(turn(1), turn(2))
     await until(lambda: len(site.answers()) == 2)
@@ -121,7 +121,7 @@ async def test_a_delivery_is_settled_when_the_broker_has_its_answer(site: Site) 
         pytest.param(command("modify", "/foo", 1), id="unknown path"),
     ],
 )
-async def test_an_error_answer_settles_a_delivery_too(site: Site, payload: bytes) -> None:
+async def test_an_error_answer_settles_a_delivery_too(site: ConnectionHarness, payload: bytes) -> None:
     site.link.confirms = False
     site.deliver(payload)
     await until(lambda: len(site.answers()) == 1)
@@ -131,7 +131,9 @@ async def test_an_error_answer_settles_a_delivery_too(site: Site, payload: bytes
     assert await site.settled(1) == ["d2"]
 
 
-async def test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_nothing_and_settled(site: Site) -> None:
+async def test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_nothing_and_settled(
+    site: ConnectionHarness,
+) -> None:
     """At once after the commit, though others may be listening for acknowledgements; also where the command is refused."""
     silent = {"response_required": False, "requested_acks": []}
     site.deliver(turn(True, **silent), turn(True, timeout=0, **silent))
@@ -142,7 +144,7 @@ async def test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_
     assert site.dispatcher.held("site") == 0
 
 
-async def test_case_41_a_command_that_wants_no_answer_is_settled_once_it_is_durable(site: Site) -> None:
+async def test_case_41_a_command_that_wants_no_answer_is_settled_once_it_is_durable(site: ConnectionHarness) -> None:
     site.disk.hold()
     site.deliver(turn(True, response_required=False))
     await until(lambda: site.disk.commits == 2)
@@ -152,7 +154,7 @@ async def test_case_41_a_command_that_wants_no_answer_is_settled_once_it_is_dura
     assert (site.answers(), site.values()) == ([], [True])
 
 
-async def test_what_the_broker_does_not_take_is_settled_counted_and_logged(site: Site) -> None:
+async def test_what_the_broker_does_not_take_is_settled_counted_and_logged(site: ConnectionHarness) -> None:
     site.link.confirms = False
     site.deliver(turn(True, correlation_id="c-1"))
     await until(lambda: len(site.answers()) == 1)
@@ -164,7 +166,7 @@ async def test_what_the_broker_does_not_take_is_settled_counted_and_logged(site:
     assert (line["connection"], line["correlation_id"], line["error"]) == ("site", "c-1", "not authorized")
 
 
-async def test_an_error_that_comes_in_is_settled_without_an_answer(site: Site) -> None:
+async def test_an_error_that_comes_in_is_settled_without_an_answer(site: ConnectionHarness) -> None:
     site.deliver(document("acme.site/lamp-7/things/twin/errors", value={"status": 404}))
     await site.settled(1)
     assert site.answers() == []
@@ -173,7 +175,7 @@ async def test_an_error_that_comes_in_is_settled_without_an_answer(site: Site) -
 # subscriptions
 
 
-async def test_case_26_subscribe_and_request_bring_created_next_complete(site: Site) -> None:
+async def test_case_26_subscribe_and_request_bring_created_next_complete(site: ConnectionHarness) -> None:
     key = await subscribed(site)
     site.deliver(streaming("request", {"subscriptionId": key, "demand": 1}, device="d"))
     await until(lambda: actions(site) == ["created", "next", "complete"])
@@ -181,7 +183,7 @@ async def test_case_26_subscribe_and_request_bring_created_next_complete(site: S
     assert site.answers()[1]["value"]["item"]["revision"] == 1
 
 
-async def test_a_subscribe_behind_a_modify_of_the_same_batch_includes_it(site: Site) -> None:
+async def test_a_subscribe_behind_a_modify_of_the_same_batch_includes_it(site: ConnectionHarness) -> None:
     site.deliver(turn(True), streaming("subscribeForPersistedEvents", {}))
     await until(lambda: len(site.answers()) == 2)
     (key,) = [answer["value"]["subscriptionId"] for answer in site.answers() if answer["topic"].endswith("created")]
@@ -190,7 +192,7 @@ async def test_a_subscribe_behind_a_modify_of_the_same_batch_includes_it(site: S
     assert actions(site).count("next") == 2
 
 
-async def test_a_redelivered_request_never_doubles_demand(site: Site) -> None:
+async def test_a_redelivered_request_never_doubles_demand(site: ConnectionHarness) -> None:
     site.deliver(*[turn(number) for number in range(5)])
     await site.settled(5)
     site.forget()
@@ -206,7 +208,7 @@ async def test_a_redelivered_request_never_doubles_demand(site: Site) -> None:
     await until(lambda: actions(site).count("next") == 4)
 
 
-async def test_a_request_with_a_key_counts_once(site: Site) -> None:
+async def test_a_request_with_a_key_counts_once(site: ConnectionHarness) -> None:
     site.deliver(*[turn(number) for number in range(5)])
     await site.settled(5)
     site.forget()
@@ -218,7 +220,7 @@ async def test_a_request_with_a_key_counts_once(site: Site) -> None:
     assert actions(site) == ["created", "next"]
 
 
-async def test_a_redelivered_cancel_is_not_answered(site: Site) -> None:
+async def test_a_redelivered_cancel_is_not_answered(site: ConnectionHarness) -> None:
     key = await subscribed(site)
     cancel = streaming("cancel", {"subscriptionId": key})
     site.handle(site.delivery(cancel, "c"))
@@ -230,13 +232,13 @@ async def test_a_redelivered_cancel_is_not_answered(site: Site) -> None:
     assert actions(site) == ["created"]
 
 
-async def test_case_28_a_request_for_an_unknown_subscription_fails_with_404(site: Site) -> None:
+async def test_case_28_a_request_for_an_unknown_subscription_fails_with_404(site: ConnectionHarness) -> None:
     answer = await site.ask(streaming("request", {"subscriptionId": "nobody", "demand": 1}, correlation_id="c-1"))
     assert (answer["value"]["error"]["status"], answer["headers"]["correlation-id"]) == (404, "c-1")
 
 
 async def test_case_30_elements_go_to_the_source_that_asked_for_them_last() -> None:
-    site = Site(source("a"), source("b", replyTarget={"address": "other"}))
+    site = ConnectionHarness(source("a"), source("b", replyTarget={"address": "other"}))
     await site.has_lamp()
     key = await subscribed(site)
     site.deliver(streaming("request", {"subscriptionId": key, "demand": 1}, correlation_id="b"), source=1)
@@ -245,7 +247,7 @@ async def test_case_30_elements_go_to_the_source_that_asked_for_them_last() -> N
     assert site.correlations() == ["sub", "b", "b"]
 
 
-async def test_case_31_an_unknown_thing_fails_at_the_first_request(site: Site) -> None:
+async def test_case_31_an_unknown_thing_fails_at_the_first_request(site: ConnectionHarness) -> None:
     created = await site.ask(streaming("subscribeForPersistedEvents", {}, name="lamp-8"))
     assert created["topic"].endswith("/created")
     key = created["value"]["subscriptionId"]
@@ -254,7 +256,9 @@ async def test_case_31_an_unknown_thing_fails_at_the_first_request(site: Site) -
     assert failed["value"]["error"]["error"] == "things:thing.notfound"
 
 
-async def test_a_streaming_command_is_settled_when_the_link_has_taken_what_waited_before_it(site: Site) -> None:
+async def test_a_streaming_command_is_settled_when_the_link_has_taken_what_waited_before_it(
+    site: ConnectionHarness,
+) -> None:
     site.link.window = 1
     site.link.confirms = False
     site.deliver(command("retrieve"), command("retrieve"))
@@ -269,7 +273,7 @@ async def test_a_streaming_command_is_settled_when_the_link_has_taken_what_waite
     assert [name for name, _ in site.outcomes] == ["d2", "d3", "d4"]
 
 
-async def test_a_closed_connection_has_no_subscriptions_any_more(site: Site) -> None:
+async def test_a_closed_connection_has_no_subscriptions_any_more(site: ConnectionHarness) -> None:
     await subscribed(site)
     site.dispatcher.close_connection("site")
     assert list(site.streams) == []
@@ -278,7 +282,7 @@ async def test_a_closed_connection_has_no_subscriptions_any_more(site: Site) -> 
 # what is told
 
 
-async def test_a_refused_command_is_logged_with_connection_and_correlation_id(site: Site) -> None:
+async def test_a_refused_command_is_logged_with_connection_and_correlation_id(site: ConnectionHarness) -> None:
     with capture_logs() as lines:
         await site.ask(command("retrieve", name="lamp-8", correlation_id="c-1"))
     (line,) = lines
@@ -288,7 +292,7 @@ async def test_a_refused_command_is_logged_with_connection_and_correlation_id(si
     assert (line["status"], line["error"]) == (404, "things:thing.notfound")
 
 
-async def test_an_unreadable_delivery_is_logged_with_what_its_transport_says(site: Site) -> None:
+async def test_an_unreadable_delivery_is_logged_with_what_its_transport_says(site: ConnectionHarness) -> None:
     with capture_logs() as lines:
         await site.ask(b"no json", correlation_id="c-1")
     (line,) = lines
@@ -296,7 +300,7 @@ async def test_an_unreadable_delivery_is_logged_with_what_its_transport_says(sit
     assert "no json" not in str(line)
 
 
-async def test_what_became_of_deliveries_is_counted(site: Site) -> None:
+async def test_what_became_of_deliveries_is_counted(site: ConnectionHarness) -> None:
     settled, published = site.count("in", "settled"), site.count("out", "published")
     site.deliver(turn(1), b"no json", command("retrieve", name="lamp-8"))
     await site.settled(3)
@@ -306,7 +310,7 @@ async def test_what_became_of_deliveries_is_counted(site: Site) -> None:
 
 
 async def test_answers_whose_address_does_not_resolve_are_dropped_and_the_delivery_is_settled() -> None:
-    site = Site(source(replyTarget={"address": "{{ header:reply-to }}"}))
+    site = ConnectionHarness(source(replyTarget={"address": "{{ header:reply-to }}"}))
     site.deliver(creation())
     await site.settled(1)
     assert (site.answers(), len(site.history())) == ([], 1)
@@ -314,7 +318,7 @@ async def test_answers_whose_address_does_not_resolve_are_dropped_and_the_delive
 
 
 async def test_an_unsafe_reply_address_does_not_stop_the_command() -> None:
-    site = Site(source(replyTarget={"address": "{{ header:reply-to }}"}))
+    site = ConnectionHarness(source(replyTarget={"address": "{{ header:reply-to }}"}))
     with capture_logs() as lines:
         site.deliver(creation(reply_to="$SYS/#", correlation_id="c-1"))
         await site.settled(1)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from connectivity.brokers.base import Outcome
 from mappings.ids import EntityId, EntityType
-from tests.support.in_process.service import Site, command, creation, source, streaming, turn, until
+from tests.support.in_process.service import ConnectionHarness, command, creation, source, streaming, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -32,11 +32,11 @@ DEFINITIONS = {
 }
 
 
-def site(*mapping: str, **more: Any) -> Site:
-    return Site(source(payloadMapping=list(mapping), **more), mappingDefinitions=DEFINITIONS)
+def site(*mapping: str, **more: Any) -> ConnectionHarness:
+    return ConnectionHarness(source(payloadMapping=list(mapping), **more), mappingDefinitions=DEFINITIONS)
 
 
-def types(of: Site) -> list[str]:
+def types(of: ConnectionHarness) -> list[str]:
     return [message.envelope.headers["content-type"] for message in of.link.published]
 
 
@@ -71,7 +71,7 @@ async def test_a_thing_is_made_once_for_a_device_that_reports_often() -> None:
 
 
 async def test_a_thing_that_cannot_be_made_is_told_to_the_operator_alone() -> None:
-    made = Site(
+    made = ConnectionHarness(
         source(payloadMapping=["copying"]),
         mappingDefinitions={
             "copying": {

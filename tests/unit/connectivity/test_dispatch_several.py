@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from connectivity import exchange
 from connectivity.brokers.base import Outcome
 from connectivity.replies import Replies
-from tests.support.in_process.service import LAMP, Site, pause, source, target, turn, until
+from tests.support.in_process.service import LAMP, ConnectionHarness, pause, source, target, turn, until
 from tests.support.in_process.two_connections import MESSAGES, beside, message
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -27,10 +27,10 @@ BLINK = {
 }
 
 
-async def reading_twice(headers: dict[str, str] = BLINK, *mapping: str, **more: Any) -> Site:
+async def reading_twice(headers: dict[str, str] = BLINK, *mapping: str, **more: Any) -> ConnectionHarness:
     """A site whose second source reads its deliveries as commands and as messages with these headers."""
     options = {"incomingMessageHeaders": headers}
-    site = Site(
+    site = ConnectionHarness(
         source(),
         source("both", payloadMapping=list(mapping or ("Ditto", "blink"))),
         mappingDefinitions={"blink": {"mappingEngine": "RawMessage", "options": options}},
@@ -41,7 +41,7 @@ async def reading_twice(headers: dict[str, str] = BLINK, *mapping: str, **more: 
     return site
 
 
-async def taken_up_again(site: Site) -> None:
+async def taken_up_again(site: ConnectionHarness) -> None:
     """Wait until the store is back, and take up what was handed back."""
     site.disk.full = site.disk.unreadable = False
     await until(lambda: site.store.is_available)
@@ -82,7 +82,7 @@ async def test_a_delivery_whose_commit_failed_says_what_it_says_once_and_does_no
 
 
 async def test_an_answer_beside_a_change_is_handed_over_when_the_change_is_durable() -> None:
-    site = Site()
+    site = ConnectionHarness()
     await site.has_lamp()
     other = await reading_twice({**BLINK, "status": "200"}, beside=site, id="other", targets=[target(MESSAGES)])
     site.deliver(message())
@@ -168,7 +168,7 @@ async def test_two_messages_of_one_delivery_do_not_take_each_others_place_when_i
 async def test_a_mistake_in_answering_one_delivery_leaves_it_to_the_broker_and_costs_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    site = Site()
+    site = ConnectionHarness()
     await site.has_lamp()
 
     def fail(*_: object, **__: object) -> None:

@@ -16,7 +16,7 @@ from mappings.signals import Command
 from tests.support.in_process.service import (
     NOW,
     OWNER,
-    Site,
+    ConnectionHarness,
     command,
     document,
     pause,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("sites")
 # the store is away
 
 
-async def handled_again(site: Site) -> list[Arrival]:
+async def handled_again(site: ConnectionHarness) -> list[Arrival]:
     """What was handed back, when the store has come back; it is taken up again."""
     await until(lambda: site.store.is_available)
     arrivals, site.postponed = site.postponed, []
@@ -44,7 +44,9 @@ def numbers(arrivals: Sequence[Arrival]) -> list[str | None]:
     return [arrival.delivery.name for arrival in arrivals]
 
 
-async def test_deliveries_that_cannot_be_stored_are_handed_back_unanswered_and_in_order(site: Site) -> None:
+async def test_deliveries_that_cannot_be_stored_are_handed_back_unanswered_and_in_order(
+    site: ConnectionHarness,
+) -> None:
     site.disk.full = True
     site.deliver(turn(1), command("retrieve"))
     site.deliver(b"no json", turn(2))
@@ -59,7 +61,7 @@ async def test_deliveries_that_cannot_be_stored_are_handed_back_unanswered_and_i
     assert [name for name, _ in site.outcomes] == ["d2", "d3", "d4", "d5", "d6"]
 
 
-async def test_while_the_store_is_away_not_even_what_needs_none_is_answered(site: Site) -> None:
+async def test_while_the_store_is_away_not_even_what_needs_none_is_answered(site: ConnectionHarness) -> None:
     """An answer now would overtake those that wait, and tell of a past that has not come to be."""
     site.disk.full = True
     site.deliver(turn(1))
@@ -74,7 +76,7 @@ async def test_while_the_store_is_away_not_even_what_needs_none_is_answered(site
     assert len(list(site.streams)) == 1
 
 
-async def test_a_commit_that_was_carried_out_though_it_failed_is_not_carried_out_again(site: Site) -> None:
+async def test_a_commit_that_was_carried_out_though_it_failed_is_not_carried_out_again(site: ConnectionHarness) -> None:
     site.disk.loses_answers = True
     site.deliver(turn(1, correlation_id="c-1"))
     await until(lambda: site.postponed)
@@ -83,7 +85,7 @@ async def test_a_commit_that_was_carried_out_though_it_failed_is_not_carried_out
     assert (site.values(), site.statuses(), site.correlations()) == ([1], [201], ["c-1"])
 
 
-async def test_a_redelivery_after_the_store_was_away_is_executed_once(site: Site) -> None:
+async def test_a_redelivery_after_the_store_was_away_is_executed_once(site: ConnectionHarness) -> None:
     site.disk.full = True
     site.deliver(turn(1))
     await until(lambda: site.postponed)
@@ -101,7 +103,7 @@ async def test_a_redelivery_after_the_store_was_away_is_executed_once(site: Site
     ids=["while it is looked for", "while it is looked for, unknown", "while it is decided"],
 )
 async def test_a_store_that_cannot_be_read_is_no_reason_for_an_answer(
-    site: Site, payload: bytes, redelivered: bool
+    site: ConnectionHarness, payload: bytes, redelivered: bool
 ) -> None:
     """What was decided before is stored and answered; from there on everything is handed back."""
     await site.ask(turn(0))
@@ -124,7 +126,7 @@ async def test_a_store_that_cannot_be_read_is_no_reason_for_an_answer(
     assert site.values() == [0, 1, *([2] if payload == turn(2) else []), 3]
 
 
-async def test_what_was_refused_before_it_was_handed_back_is_judged_anew(site: Site) -> None:
+async def test_what_was_refused_before_it_was_handed_back_is_judged_anew(site: ConnectionHarness) -> None:
     """Its delivery is not dropped for what is no longer so."""
     site.disk.full = True
     site.deliver(turn(0), turn(1, name="lamp-8"))
@@ -138,7 +140,7 @@ async def test_what_was_refused_before_it_was_handed_back_is_judged_anew(site: S
     assert site.statuses() == [201, 201]
 
 
-async def test_a_cancelled_wait_for_the_disk_answers_nothing(site: Site) -> None:
+async def test_a_cancelled_wait_for_the_disk_answers_nothing(site: ConnectionHarness) -> None:
     """As when the loop is torn down: whoever asked will ask again."""
     site.disk.hold()
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -163,7 +165,7 @@ class Mistaken(Decider):
 
 
 async def test_a_mistake_in_a_decision_is_a_500_answer_and_the_next_command_is_served() -> None:
-    site = Site(decider=lambda store: Mistaken(store, now=lambda: NOW))
+    site = ConnectionHarness(decider=lambda store: Mistaken(store, now=lambda: NOW))
     await site.has_lamp()
     with capture_logs() as lines:
         site.deliver(turn(1), turn("mistake", correlation_id="c-1"), turn(2))
@@ -175,7 +177,7 @@ async def test_a_mistake_in_a_decision_is_a_500_answer_and_the_next_command_is_s
     assert site.count("in", "failed") == 1
 
 
-async def tried_until_ended(site: Site, number: int) -> None:
+async def tried_until_ended(site: ConnectionHarness, number: int) -> None:
     """Take up what is handed back, as the source's intake does, until so many deliveries have ended."""
     while len(site.outcomes) < number:
         await until(lambda: site.postponed or len(site.outcomes) >= number)
@@ -184,7 +186,7 @@ async def tried_until_ended(site: Site, number: int) -> None:
         await handled_again(site)
 
 
-async def test_a_change_that_cannot_be_stored_costs_its_own_command_an_answer_of_500(site: Site) -> None:
+async def test_a_change_that_cannot_be_stored_costs_its_own_command_an_answer_of_500(site: ConnectionHarness) -> None:
     """Its neighbours are stored in their order, whether in the same batch, behind it, or about the same thing."""
     await site.has_lamp("lamp-8")
     site.disk.rejected.add(b'"bad"')
@@ -198,7 +200,7 @@ async def test_a_change_that_cannot_be_stored_costs_its_own_command_an_answer_of
     assert [(line["connection"], line["correlation_id"]) for line in told] == [("site", "c-1")]
 
 
-async def test_a_neighbour_with_a_key_is_not_told_the_success_of_a_try_that_failed(site: Site) -> None:
+async def test_a_neighbour_with_a_key_is_not_told_the_success_of_a_try_that_failed(site: ConnectionHarness) -> None:
     """Its first try fell with the batch; what is answered rests on the second one, which is stored."""
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
@@ -208,7 +210,7 @@ async def test_a_neighbour_with_a_key_is_not_told_the_success_of_a_try_that_fail
     assert site.values() == [2]
 
 
-async def test_what_comes_while_a_batch_fails_does_not_overtake_it(site: Site) -> None:
+async def test_what_comes_while_a_batch_fails_does_not_overtake_it(site: ConnectionHarness) -> None:
     """The store has given up the batch, and nobody has been told yet."""
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
@@ -219,7 +221,7 @@ async def test_what_comes_while_a_batch_fails_does_not_overtake_it(site: Site) -
     assert site.values() == [1, 2]
 
 
-async def test_a_change_that_cannot_be_stored_alone_is_answered_at_once(site: Site) -> None:
+async def test_a_change_that_cannot_be_stored_alone_is_answered_at_once(site: ConnectionHarness) -> None:
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(turn("bad"))
@@ -228,7 +230,7 @@ async def test_a_change_that_cannot_be_stored_alone_is_answered_at_once(site: Si
     assert (await site.ask(turn(1)))["status"] == 201
 
 
-async def test_several_changes_that_cannot_be_stored_cost_nobody_else_anything(site: Site) -> None:
+async def test_several_changes_that_cannot_be_stored_cost_nobody_else_anything(site: ConnectionHarness) -> None:
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         for number in range(6):
@@ -238,7 +240,7 @@ async def test_several_changes_that_cannot_be_stored_cost_nobody_else_anything(s
     assert site.values() == [1, 2, 4, 5]
 
 
-async def test_a_batch_of_which_nothing_can_be_stored_is_answered_all_the_same(site: Site) -> None:
+async def test_a_batch_of_which_nothing_can_be_stored_is_answered_all_the_same(site: ConnectionHarness) -> None:
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(*[turn("bad", correlation_id=str(number)) for number in range(3)])
@@ -248,7 +250,7 @@ async def test_a_batch_of_which_nothing_can_be_stored_is_answered_all_the_same(s
     assert (await site.ask(turn(1)))["status"] == 201
 
 
-async def test_a_policys_change_that_cannot_be_stored_is_answered_as_a_policys(site: Site) -> None:
+async def test_a_policys_change_that_cannot_be_stored_is_answered_as_a_policys(site: ConnectionHarness) -> None:
     owners = {"policyId": "acme.site:desk", **policy(OWNER)}
     site.disk.rejected.add(b'"policyId"')
     with capture_logs():
@@ -257,7 +259,7 @@ async def test_a_policys_change_that_cannot_be_stored_is_answered_as_a_policys(s
 
 
 async def test_a_mistake_in_a_subscription_is_answered_and_the_next_command_is_served(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def subscribe(signal: object, peer: object) -> None:
         raise ZeroDivisionError("a mistake of our own")
@@ -271,7 +273,7 @@ async def test_a_mistake_in_a_subscription_is_answered_and_the_next_command_is_s
 
 
 async def test_a_mistake_amid_a_batch_leaves_nothing_decided_that_is_not_stored(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The link ends, and the next one brings the batch again: it is answered, and so is what comes behind it."""
     hold = site.dispatcher._exchange.hold

@@ -18,7 +18,7 @@ import pytest
 from connectivity.erasing import ERASED
 from connectivity.twins import faults
 from mappings.errors import Fault
-from tests.support.in_process.service import OWNER, Site, command, document, policy, source, streaming
+from tests.support.in_process.service import OWNER, ConnectionHarness, command, document, policy, source, streaming
 from tests.support.in_process.two_connections import acknowledgement, live, message, with_status
 from tests.support.paths import ROOT
 
@@ -285,11 +285,11 @@ TOPICS = {
 }
 
 
-def _usual(**first: Any) -> Callable[[], Site]:
-    return lambda: Site(source("in", OWNER, **first), source("in", READER), source("in", STRANGER))
+def _usual(**first: Any) -> Callable[[], ConnectionHarness]:
+    return lambda: ConnectionHarness(source("in", OWNER, **first), source("in", READER), source("in", STRANGER))
 
 
-SITES: dict[str, Callable[[], Site]] = {
+SITES: dict[str, Callable[[], ConnectionHarness]] = {
     "usual": _usual(),
     "twice": _usual(),
     "subscribed": _usual(),
@@ -298,7 +298,7 @@ SITES: dict[str, Callable[[], Site]] = {
 }
 
 
-async def _furnished(how: How) -> Site:
+async def _furnished(how: How) -> ConnectionHarness:
     """A lamp whose reader sees one attribute and may change nothing."""
     site = SITES[how.site]()
     rules = policy(OWNER)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from connectivity.brokers.base import Outcome
 from connectivity.replies import Replies
-from tests.support.in_process.service import Site, command, document, pause, source, turn, until
+from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, turn, until
 from tests.support.in_process.two_connections import (
     NACKS,
     SEEN,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("sites")
 SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
 
 
-async def durable(site: Site) -> None:
+async def durable(site: ConnectionHarness) -> None:
     """Wait until everything so far is on disk, and whoever waits for that has been told."""
     await site.store.barrier()
     await pause()
@@ -239,7 +239,7 @@ async def test_an_acknowledgement_of_nothing_is_refused() -> None:
 
 async def test_several_acknowledgements_may_come_together() -> None:
     site = await collected()
-    other = Site(source("in", declaredAcks=["other:one", "other:two"]), beside=site, id="other")
+    other = ConnectionHarness(source("in", declaredAcks=["other:one", "other:two"]), beside=site, id="other")
     site.deliver(asking("other:one", "other:two"))
     both = {"other:one": {"status": 200}, "other:two": [{"status": 204, "payload": 1}]}
     other.deliver(with_status(document("acme.site/lamp-7/things/twin/acks", value=both, correlation_id="c-1"), 200))
@@ -318,7 +318,7 @@ async def test_the_same_correlation_id_twice_is_refused_while_the_first_waits() 
 
 
 async def test_a_source_may_ask_for_its_commands() -> None:
-    site = Site(source(acknowledgementRequests={"includes": ["twin-persisted", SEEN]}, **NACKS))
+    site = ConnectionHarness(source(acknowledgementRequests={"includes": ["twin-persisted", SEEN]}, **NACKS))
     other = beside(site)
     await other.has_lamp()
     site.deliver(turn(True, correlation_id="c-1"))

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from connectivity import exchange
 from connectivity.brokers.base import Outcome
-from tests.support.in_process.service import Site, command, document, pause, source, target, turn, until
+from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, target, turn, until
 from tests.support.in_process.two_connections import (
     COMMANDS,
     EVENTS,
@@ -79,7 +79,7 @@ async def test_3_9_a_device_that_refuses_has_got_the_message(status: int) -> Non
 async def test_case_58_a_live_command_is_answered_also_by_another_connection_that_wants_no_response() -> None:
     site = await collected()
     beside(site, target(COMMANDS))
-    third = Site(source("in"), beside=site, id="third")
+    third = ConnectionHarness(source("in"), beside=site, id="third")
     site.deliver(live("retrieve", "/attributes/on"))
     third.deliver(with_status(live("retrieve", "/attributes/on", True, response_required=False), 200))
     await site.settled(1)
@@ -181,7 +181,7 @@ async def test_a_live_event_is_forwarded_and_settled() -> None:
 
 async def test_4_6_nobody_is_sent_what_came_over_the_same_connection() -> None:
     """Neither is there a weak acknowledgement for a label of its own."""
-    site = Site(
+    site = ConnectionHarness(
         source(declaredAcks=["site:mine"], **NACKS), targets=[target(MESSAGES, issuedAcknowledgementLabel="site:sent")]
     )
     await site.has_lamp()
@@ -279,7 +279,7 @@ async def test_case_37_nobody_answers_weakly_for_a_device_that_was_reached(kept:
     bystander = target(kept, issuedAcknowledgementLabel="live-response")
     if is_first:
         beside(site, bystander)
-    device = Site(source("in"), beside=site, id="device", targets=[target(MESSAGES)])
+    device = ConnectionHarness(source("in"), beside=site, id="device", targets=[target(MESSAGES)])
     if not is_first:
         beside(site, bystander)
     site.deliver(message())
@@ -307,7 +307,9 @@ async def test_case_37_a_target_whose_script_drops_the_signal_was_not_asked(labe
     """What it makes of the signal shows only later."""
     site = await collected()
     other = beside(site, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT)
-    device = Site(source("in"), beside=site, id="device", targets=[target(MESSAGES if is_device_there else EVENTS)])
+    device = ConnectionHarness(
+        source("in"), beside=site, id="device", targets=[target(MESSAGES if is_device_there else EVENTS)]
+    )
     site.deliver(message(requested_acks=[label, SEEN]))
     await wait_until(lambda: other.count("out", "unwritten"), 60)
     await pause()
@@ -401,7 +403,7 @@ def query(condition: str = "eq(attributes/on,true)", path: str = "/attributes/on
     return command("retrieve", path, live_channel_condition=condition, **headers)
 
 
-async def turned_on() -> Site:
+async def turned_on() -> ConnectionHarness:
     site = await collected()
     site.deliver(turn(True))
     await site.settled(1)
@@ -474,7 +476,7 @@ async def test_what_cannot_go_to_the_device_is_refused(payload: bytes, refusal: 
 async def test_a_condition_on_what_may_not_be_read_sends_nothing_to_the_device() -> None:
     site = await turned_on()
     other = beside(site, target(COMMANDS))
-    strange = Site(source("in", "acme:stranger"), beside=site, id="strange")
+    strange = ConnectionHarness(source("in", "acme:stranger"), beside=site, id="strange")
     answer = await strange.ask(query())
     assert (answer["status"], answer["value"]["error"]) == (412, "things:condition.failed")
     assert other.answers() == []

@@ -19,24 +19,24 @@ from spark_store.errors import BudgetExceeded, InvalidOption, StoreUnavailable
 from spark_store.records import AuditEntry
 from spark_store.rql.order import Rank
 from tests.support.in_process.search_client import has_thing
-from tests.support.in_process.service import NOW, Site, source, until
+from tests.support.in_process.service import NOW, ConnectionHarness, source, until
 
 OWNER = Inquiry(("acme:owner",))
 PLACE = (Value(Rank.NUMBER, 4), Value(Rank.TEXT, "acme.site:lamp-ä"))
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site(source())
+def site() -> ConnectionHarness:
+    return ConnectionHarness(source())
 
 
 @pytest.fixture
-def inquirer(site: Site) -> Inquirer:
+def inquirer(site: ConnectionHarness) -> Inquirer:
     return inquirer_of(site)
 
 
 def inquirer_of(
-    site: Site, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
+    site: ConnectionHarness, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
 ) -> Inquirer:
     async def note(entry: AuditEntry) -> None:
         if noted is None:
@@ -46,7 +46,7 @@ def inquirer_of(
     return Inquirer(site.searching, now, page_bytes=1 << 20, seconds_for_all=60.0, note=note)
 
 
-async def lamps(site: Site, number: int) -> None:
+async def lamps(site: ConnectionHarness, number: int) -> None:
     for each in range(number):
         await has_thing(site, f"lamp-{each:03}", {"attributes": {"size": each, "odd": bool(each % 2)}})
 
@@ -70,35 +70,35 @@ async def refused(answer: Any) -> tuple[int, str]:
     return error.value.fault.status, error.value.fault.error
 
 
-async def test_cursors_lead_from_page_to_page_to_the_end(site: Site, inquirer: Inquirer) -> None:
+async def test_cursors_lead_from_page_to_page_to_the_end(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 7)
     pages = await all_pages(inquirer, replace(OWNER, options="size(3),sort(-attributes/size)"))
     assert [[thing["attributes"]["size"] for thing in page] for page in pages] == [[6, 5, 4], [3, 2, 1], [0]]
 
 
-async def test_without_options_a_page_has_25_things(site: Site, inquirer: Inquirer) -> None:
+async def test_without_options_a_page_has_25_things(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 26)
     assert [len(page) for page in await all_pages(inquirer, OWNER)] == [25, 1]
 
 
-async def test_a_full_last_page_has_no_cursor(site: Site, inquirer: Inquirer) -> None:
+async def test_a_full_last_page_has_no_cursor(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 2)
     assert (await inquirer.things(replace(OWNER, options="size(2)"))).cursor is None
 
 
-async def test_nothing_found_is_an_empty_page(site: Site, inquirer: Inquirer) -> None:
+async def test_nothing_found_is_an_empty_page(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 1)
     assert await inquirer.things(Inquiry(("acme:stranger",))) == (b"[]", None)
     assert await inquirer.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == (b"[]", None)
 
 
-async def test_fields_say_what_is_shown(site: Site, inquirer: Inquirer) -> None:
+async def test_fields_say_what_is_shown(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 1)
     found = await inquirer.things(replace(OWNER, selection={"thingId": {}, "_revision": {}}))
     assert json.loads(found.items) == [{"thingId": "acme.site:lamp-000", "_revision": 1}]
 
 
-async def test_what_matches_is_counted_in_slices(site: Site, inquirer: Inquirer) -> None:
+async def test_what_matches_is_counted_in_slices(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 9)
     site.search.slice = 2
     assert await inquirer.count(OWNER) == 9
@@ -108,7 +108,7 @@ async def test_what_matches_is_counted_in_slices(site: Site, inquirer: Inquirer)
     assert await inquirer.count(Inquiry(("acme:stranger",))) == 0
 
 
-async def test_a_plan_says_how_the_first_page_would_be_come_by(site: Site, inquirer: Inquirer) -> None:
+async def test_a_plan_says_how_the_first_page_would_be_come_by(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 3)
     found = await inquirer.plan(replace(OWNER, options="size(2)"))
     assert found == {
@@ -123,7 +123,7 @@ async def test_a_plan_says_how_the_first_page_would_be_come_by(site: Site, inqui
     assert await refused(inquirer.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
 
 
-async def test_all_pages_mean_the_same_now(site: Site) -> None:
+async def test_all_pages_mean_the_same_now(site: ConnectionHarness) -> None:
     """`time:now` is that of the first page."""
     await lamps(site, 3)
     clock = iter([NOW, NOW + timedelta(days=365), NOW + timedelta(days=730)])
@@ -149,7 +149,7 @@ async def test_all_pages_mean_the_same_now(site: Site) -> None:
     ],
 )
 async def test_a_cursor_goes_with_the_question_that_it_came_with(
-    site: Site, inquirer: Inquirer, change: dict[str, Any]
+    site: ConnectionHarness, inquirer: Inquirer, change: dict[str, Any]
 ) -> None:
     await lamps(site, 5)
     inquiry = replace(OWNER, options="size(2)")
@@ -160,7 +160,9 @@ async def test_a_cursor_goes_with_the_question_that_it_came_with(
     assert await refused(inquirer.things(replace(inquiry, **other))) == (400, "thing-search:search.option.invalid")
 
 
-async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(site: Site, inquirer: Inquirer) -> None:
+async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(
+    site: ConnectionHarness, inquirer: Inquirer
+) -> None:
     await lamps(site, 5)
     cursor = (await inquirer.things(replace(OWNER, options="size(2)"))).cursor
     found = await inquirer.things(replace(OWNER, options=f"cursor({cursor}),size(9)", selection={"thingId": {}}))
@@ -179,14 +181,14 @@ async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(site: Site
     ],
 )
 async def test_what_cannot_be_understood_is_refused_and_nothing_is_looked_at(
-    site: Site, inquirer: Inquirer, inquiry: Inquiry, told: tuple[int, str]
+    site: ConnectionHarness, inquirer: Inquirer, inquiry: Inquiry, told: tuple[int, str]
 ) -> None:
     assert await refused(inquirer.things(inquiry)) == told
     assert await refused(inquirer.count(inquiry)) == told
     assert site.search.pages == []
 
 
-async def test_what_stands_in_the_way_is_told(site: Site, inquirer: Inquirer) -> None:
+async def test_what_stands_in_the_way_is_told(site: ConnectionHarness, inquirer: Inquirer) -> None:
     site.search.error = BudgetExceeded(5.0)
     assert await refused(inquirer.things(OWNER)) == (503, "thing-search:budget.exceeded")
     assert await refused(inquirer.count(OWNER)) == (503, "thing-search:budget.exceeded")
@@ -195,7 +197,7 @@ async def test_what_stands_in_the_way_is_told(site: Site, inquirer: Inquirer) ->
     assert await refused(inquirer.count(OWNER)) == (503, "api:store.unavailable")
 
 
-async def test_who_waits_no_longer_is_told_so(site: Site, inquirer: Inquirer) -> None:
+async def test_who_waits_no_longer_is_told_so(site: ConnectionHarness, inquirer: Inquirer) -> None:
     site.search.gate.clear()
     inquiry = replace(OWNER, seconds=0.01)
     try:
@@ -207,7 +209,7 @@ async def test_who_waits_no_longer_is_told_so(site: Site, inquirer: Inquirer) ->
     assert await asyncio.wait_for(inquirer.count(OWNER), 60) == 1
 
 
-async def test_who_asks_while_the_service_stops_is_told_so(site: Site, inquirer: Inquirer) -> None:
+async def test_who_asks_while_the_service_stops_is_told_so(site: ConnectionHarness, inquirer: Inquirer) -> None:
     await lamps(site, 1)
     site.search.gate.clear()
     looking = [asyncio.create_task(inquirer.count(OWNER)) for _ in range(3)]
@@ -223,7 +225,7 @@ async def test_who_asks_while_the_service_stops_is_told_so(site: Site, inquirer:
 # --- in whose name
 
 
-async def test_who_asks_in_the_name_of_others_is_noted_once_an_hour(site: Site) -> None:
+async def test_who_asks_in_the_name_of_others_is_noted_once_an_hour(site: ConnectionHarness) -> None:
     await lamps(site, 1)
     moment, noted = NOW, list[AuditEntry]()
     inquirer = inquirer_of(site, lambda: moment, noted)
@@ -247,7 +249,7 @@ async def test_who_asks_in_the_name_of_others_is_noted_once_an_hour(site: Site) 
     ]
 
 
-async def test_what_cannot_be_noted_is_not_looked_for(site: Site) -> None:
+async def test_what_cannot_be_noted_is_not_looked_for(site: ConnectionHarness) -> None:
     inquirer = inquirer_of(site)
     for _ in range(2):
         assert await refused(inquirer.things(replace(OWNER, instead="anna"))) == (503, "api:store.unavailable")

@@ -11,13 +11,13 @@ from connectivity.outbound import Route
 from connectivity.publication import Resolved
 from mappings.envelope import Envelope
 from mappings.streamr.addresses import AddressPattern
-from tests.support.in_process.service import Site, source
+from tests.support.in_process.service import ConnectionHarness, source
 
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-def route_to(address: str) -> tuple[Site, Route]:
-    site = Site(source(replyTarget={"address": address, "headerMapping": {}}))
+def route_to(address: str) -> tuple[ConnectionHarness, Route]:
+    site = ConnectionHarness(source(replyTarget={"address": address, "headerMapping": {}}))
     return site, site.readers[0].route
 
 

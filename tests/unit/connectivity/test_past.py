@@ -21,7 +21,18 @@ from spark_store.records import PastQuery
 from spark_store.replay import fold
 from spark_store.tables import Lake
 from tests.contract.journal import LATER
-from tests.support.in_process.service import LAMP, NOW, OWNER, Site, command, creation, document, policy, source, turn
+from tests.support.in_process.service import (
+    LAMP,
+    NOW,
+    OWNER,
+    ConnectionHarness,
+    command,
+    creation,
+    document,
+    policy,
+    source,
+    turn,
+)
 from tests.support.lake.tables import append_events, append_snapshots, forget
 
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -35,7 +46,7 @@ class Past:
         self.lake = Lake(folder)
         cold = Cold(self.lake)
         self.now = NOW
-        self.site = Site(
+        self.site = ConnectionHarness(
             source("in", OWNER),
             source("other", READER),
             cold=lambda: cold,
@@ -68,7 +79,7 @@ class Past:
 
 
 @pytest.fixture
-async def lamp(tmp_path: Path, sites: list[Site]) -> Past:
+async def lamp(tmp_path: Path, sites: list[ConnectionHarness]) -> Past:
     made = Past(tmp_path)
     assert (await made.ask(creation("lamp-7", OWNER)))["status"] == 201
     for number in range(2, 6):

@@ -21,7 +21,7 @@ from tests.support.in_process.event_followers import (
     revisions,
     sent,
 )
-from tests.support.in_process.service import Site, command, document, pause, source, target, turn, until
+from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, target, turn, until
 from tests.support.in_process.two_connections import NACKS, acknowledgement
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -37,12 +37,12 @@ def asking(*labels: str, value: Any = True, **headers: Any) -> bytes:
     return turn(value, correlation_id="c-1", requested_acks=["twin-persisted", *labels], **headers)
 
 
-def statuses(site: Site) -> dict[str, int]:
+def statuses(site: ConnectionHarness) -> dict[str, int]:
     """Label → status in the newest answer."""
     return {label: ack["status"] for label, ack in site.answers()[-1]["value"].items()}
 
 
-def is_weak(site: Site, label: str) -> bool:
+def is_weak(site: ConnectionHarness, label: str) -> bool:
     return bool(site.answers()[-1]["value"][label]["headers"].get("ditto-weak-ack", False))
 
 
@@ -202,8 +202,8 @@ async def test_case_102_a_label_that_its_sender_does_not_declare_is_refused() ->
 
 
 async def test_case_104_who_is_refused_waits_for_nobody() -> None:
-    site = Site(source("in", "acme:stranger", **NACKS))
-    owner = Site(beside=site, id="owner")
+    site = ConnectionHarness(source("in", "acme:stranger", **NACKS))
+    owner = ConnectionHarness(beside=site, id="owner")
     await owner.has_lamp()
     policy_of_a_reader = {"subjects": {"acme:stranger": {"type": "t"}}, "resources": {"thing:/": READ}}
     payload = document("acme.site/lamp-7/policies/commands/modify", "/entries/READER", policy_of_a_reader)
@@ -217,7 +217,7 @@ async def test_case_104_who_is_refused_waits_for_nobody() -> None:
 
 async def test_case_105_who_expects_only_responses_is_told_of_no_failure() -> None:
     only = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response"]}}
-    site = Site(source(**only))
+    site = ConnectionHarness(source(**only))
     await site.has_lamp()
     other = await beside(site)
     site.deliver(asking(SEEN))

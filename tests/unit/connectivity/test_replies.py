@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
-from tests.support.in_process.service import Site, command, pause, source, streaming, target, turn, until
+from tests.support.in_process.service import ConnectionHarness, command, pause, source, streaming, target, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -17,16 +17,20 @@ TARGET = {"is-diversion-target": "true", "authorized-connections-as-sources": "s
 DIVERTING = {"headerMapping": {"divert-response-to-connection": "desk"}}
 
 
-async def diverting(options: dict[str, str] | None = None, *sources: dict[str, Any]) -> Site:
-    made = Site(*(sources or (source(**DIVERTING),)), specificConfig=SOURCE if options is None else options)
-    plain = Site(beside=made, id="maker")
+async def diverting(options: dict[str, str] | None = None, *sources: dict[str, Any]) -> ConnectionHarness:
+    made = ConnectionHarness(
+        *(sources or (source(**DIVERTING),)), specificConfig=SOURCE if options is None else options
+    )
+    plain = ConnectionHarness(beside=made, id="maker")
     await plain.has_lamp()
     return made
 
 
-def desk(site: Site, *targets: dict[str, Any], **options: str) -> Site:
+def desk(site: ConnectionHarness, *targets: dict[str, Any], **options: str) -> ConnectionHarness:
     config = {**TARGET, **{name.replace("_", "-"): value for name, value in options.items()}}
-    return Site(beside=site, id="desk", specificConfig=config, targets=targets or (target(address="desk"),))
+    return ConnectionHarness(
+        beside=site, id="desk", specificConfig=config, targets=targets or (target(address="desk"),)
+    )
 
 
 async def test_case_57_an_answer_is_diverted_with_its_correlation_id() -> None:

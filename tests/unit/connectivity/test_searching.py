@@ -16,7 +16,17 @@ from mappings.signals import Kind, SearchQuery
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal import SqliteJournal
 from tests.support.in_process.search_client import Searcher, has_thing
-from tests.support.in_process.service import Disk, Site, command, document, pause, searching, source, turn, until
+from tests.support.in_process.service import (
+    ConnectionHarness,
+    Disk,
+    command,
+    document,
+    pause,
+    searching,
+    source,
+    turn,
+    until,
+)
 
 READ_ALL = {"grant": ["READ"], "revoke": []}
 OWN_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
@@ -36,11 +46,11 @@ def entries(**readers: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site(source(), source("guests", "acme:guest"))
+def site() -> ConnectionHarness:
+    return ConnectionHarness(source(), source("guests", "acme:guest"))
 
 
-async def test_case_72_only_what_matches_is_found_and_then_complete(site: Site) -> None:
+async def test_case_72_only_what_matches_is_found_and_then_complete(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1", {"attributes": {"counter": 1}})
     await has_thing(site, "lamp-2", {"attributes": {"other": 1}})
     searcher = Searcher(site)
@@ -51,7 +61,7 @@ async def test_case_72_only_what_matches_is_found_and_then_complete(site: Site) 
     assert searcher.said(key) == ["created", "next", "complete"]
 
 
-async def test_case_73_pages_have_the_size_that_was_asked_for(site: Site) -> None:
+async def test_case_73_pages_have_the_size_that_was_asked_for(site: ConnectionHarness) -> None:
     for number in range(7):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -62,7 +72,7 @@ async def test_case_73_pages_have_the_size_that_was_asked_for(site: Site) -> Non
     assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
 
 
-async def test_case_73_demand_counts_pages(site: Site) -> None:
+async def test_case_73_demand_counts_pages(site: ConnectionHarness) -> None:
     for number in range(7):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -72,7 +82,7 @@ async def test_case_73_demand_counts_pages(site: Site) -> None:
     assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
 
 
-async def test_case_74_without_options_a_page_has_25_things(site: Site) -> None:
+async def test_case_74_without_options_a_page_has_25_things(site: ConnectionHarness) -> None:
     for number in range(30):
         await has_thing(site, f"lamp-{number:02}")
     searcher = Searcher(site)
@@ -80,7 +90,7 @@ async def test_case_74_without_options_a_page_has_25_things(site: Site) -> None:
     assert [len(page) for page in await searcher.request(key, 5)] == [25, 5]
 
 
-async def test_case_75_nothing_found_is_complete_without_a_page(site: Site) -> None:
+async def test_case_75_nothing_found_is_complete_without_a_page(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     key = await searcher.subscribe("exists(attributes/counter)")
@@ -88,7 +98,7 @@ async def test_case_75_nothing_found_is_complete_without_a_page(site: Site) -> N
     assert searcher.said(key) == ["created", "complete"]
 
 
-async def test_complete_follows_the_last_full_page_at_once(site: Site) -> None:
+async def test_complete_follows_the_last_full_page_at_once(site: ConnectionHarness) -> None:
     for number in range(6):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -97,7 +107,7 @@ async def test_complete_follows_the_last_full_page_at_once(site: Site) -> None:
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_case_76_namespaces_are_exact_and_none_means_all(site: Site) -> None:
+async def test_case_76_namespaces_are_exact_and_none_means_all(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     other = command("create", value={"_policy": entries()}).replace(b"acme.site/", b"acme.lab/")
     assert (await site.ask(other))["status"] == 201
@@ -131,7 +141,7 @@ async def test_case_76_namespaces_are_exact_and_none_means_all(site: Site) -> No
     ],
 )
 async def test_case_77_to_80_what_cannot_be_understood_fails_at_the_first_request(
-    site: Site, filter: str | None, options: str | None, code: str, message: str
+    site: ConnectionHarness, filter: str | None, options: str | None, code: str, message: str
 ) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(filter, options)
@@ -144,7 +154,7 @@ async def test_case_77_to_80_what_cannot_be_understood_fails_at_the_first_reques
     assert message in error["message"]
 
 
-async def test_case_81_what_is_missing_sorts_first_and_last_when_descending(site: Site) -> None:
+async def test_case_81_what_is_missing_sorts_first_and_last_when_descending(site: ConnectionHarness) -> None:
     for name, attributes in {"x": {"n": 2}, "y": {}, "z": {"n": 1}}.items():
         await has_thing(site, name, {"attributes": attributes})
     searcher = Searcher(site)
@@ -153,7 +163,7 @@ async def test_case_81_what_is_missing_sorts_first_and_last_when_descending(site
 
 
 @pytest.mark.parametrize("filter", [None, 'eq(thingId,"acme.site:lamp-1")'], ids=["looked for", "named"])
-async def test_case_82_fields_say_what_is_shown(site: Site, filter: str | None) -> None:
+async def test_case_82_fields_say_what_is_shown(site: ConnectionHarness, filter: str | None) -> None:
     await has_thing(site, "lamp-1", {"attributes": {"room": "hall", "n": 1}, "features": {"lamp": {}}})
     searcher = Searcher(site)
     for fields, shown in {
@@ -170,7 +180,7 @@ async def test_case_82_fields_say_what_is_shown(site: Site, filter: str | None) 
         assert await searcher.request(key) == [[shown]]
 
 
-async def test_case_83_what_may_not_be_read_is_not_there(site: Site) -> None:
+async def test_case_83_what_may_not_be_read_is_not_there(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     await has_thing(site, "lamp-2", policy=entries(guest={"thing:/": READ_ALL}))
     guest = Searcher(site, source=1)
@@ -180,7 +190,7 @@ async def test_case_83_what_may_not_be_read_is_not_there(site: Site) -> None:
 
 @pytest.mark.parametrize("named", ["", ',eq(thingId,"acme.site:lamp-2")'], ids=["looked for", "named"])
 async def test_case_84_a_predicate_on_what_may_not_be_read_is_false_and_its_negation_true(
-    site: Site, named: str
+    site: ConnectionHarness, named: str
 ) -> None:
     resources = {"thing:/": READ_ALL, "thing:/attributes/secret": {"grant": [], "revoke": ["READ"]}}
     for name, policy in {"lamp-1": entries(), "lamp-2": entries(guest=resources)}.items():
@@ -201,7 +211,7 @@ async def test_case_84_a_predicate_on_what_may_not_be_read_is_false_and_its_nega
     assert await found("not(exists(attributes/secret))")
 
 
-async def test_a_change_of_a_policy_counts_for_the_next_page(site: Site) -> None:
+async def test_a_change_of_a_policy_counts_for_the_next_page(site: ConnectionHarness) -> None:
     readable = entries(guest={"thing:/": READ_ALL})
     for number in range(4):
         await has_thing(site, f"lamp-{number}", policy=readable)
@@ -216,14 +226,14 @@ async def test_a_change_of_a_policy_counts_for_the_next_page(site: Site) -> None
 
 
 @pytest.mark.parametrize("channel", ["live", "none"])
-async def test_case_85_other_channels_open_nothing(site: Site, channel: str) -> None:
+async def test_case_85_other_channels_open_nothing(site: ConnectionHarness, channel: str) -> None:
     answer = await site.ask(searching("subscribe", {}).replace(b"/twin/", f"/{channel}/".encode()))
     assert answer["topic"] == "unknown/unknown/things/twin/errors" or channel == "live"
     assert answer["value"]["error"] == "protocoladapter:unknown.topicpath"
 
 
 @pytest.mark.parametrize("demand", [-3, 0, None])
-async def test_case_86_a_demand_of_nothing_fails(site: Site, demand: int | None) -> None:
+async def test_case_86_a_demand_of_nothing_fails(site: ConnectionHarness, demand: int | None) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe()
     searcher.ask(key, demand)
@@ -238,7 +248,7 @@ async def test_case_86_a_demand_of_nothing_fails(site: Site, demand: int | None)
     )
 
 
-async def test_case_87_parallel_searches_do_not_mix(site: Site) -> None:
+async def test_case_87_parallel_searches_do_not_mix(site: ConnectionHarness) -> None:
     for number in range(8):
         await has_thing(site, f"lamp-{number}", {"attributes": {"tag": number % 4}})
     searcher = Searcher(site)
@@ -259,7 +269,7 @@ async def test_case_87_parallel_searches_do_not_mix(site: Site) -> None:
         assert found == [tag, tag]
 
 
-async def test_case_88_nothing_is_looked_for_before_the_first_request(site: Site) -> None:
+async def test_case_88_nothing_is_looked_for_before_the_first_request(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     key = await searcher.subscribe()
@@ -269,7 +279,7 @@ async def test_case_88_nothing_is_looked_for_before_the_first_request(site: Site
     assert [looked.after for looked in site.search.pages] == [None]
 
 
-async def test_case_89_a_request_without_the_id_is_answered_with_an_error(site: Site) -> None:
+async def test_case_89_a_request_without_the_id_is_answered_with_an_error(site: ConnectionHarness) -> None:
     for action in ("request", "cancel"):
         for value in ({"demand": 1}, {"subscriptionId": None}, None):
             answer = await site.ask(searching(action, value))
@@ -277,7 +287,9 @@ async def test_case_89_a_request_without_the_id_is_answered_with_an_error(site: 
             assert answer["value"]["error"] == "json.field.missing"
 
 
-async def test_case_90_a_thing_deleted_between_two_pages_is_skipped_and_the_page_filled(site: Site) -> None:
+async def test_case_90_a_thing_deleted_between_two_pages_is_skipped_and_the_page_filled(
+    site: ConnectionHarness,
+) -> None:
     for number in range(5):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -289,7 +301,7 @@ async def test_case_90_a_thing_deleted_between_two_pages_is_skipped_and_the_page
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_case_91_ids_of_searches_and_histories_never_meet(site: Site) -> None:
+async def test_case_91_ids_of_searches_and_histories_never_meet(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-7")
     searcher = Searcher(site)
     key = await searcher.subscribe()
@@ -305,7 +317,7 @@ async def test_case_91_ids_of_searches_and_histories_never_meet(site: Site) -> N
 
 
 @pytest.mark.parametrize("action", ["request", "cancel"])
-async def test_an_unknown_or_foreign_id_is_not_found(site: Site, action: str) -> None:
+async def test_an_unknown_or_foreign_id_is_not_found(site: ConnectionHarness, action: str) -> None:
     searcher = Searcher(site)
     for key, from_source in (("77", 0), (await searcher.subscribe(), 1)):
         site.forget()
@@ -318,7 +330,7 @@ async def test_an_unknown_or_foreign_id_is_not_found(site: Site, action: str) ->
         }
 
 
-async def test_a_search_that_nobody_asks_times_out_and_later_is_not_found(site: Site) -> None:
+async def test_a_search_that_nobody_asks_times_out_and_later_is_not_found(site: ConnectionHarness) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe()
     for _ in range(62):
@@ -329,7 +341,7 @@ async def test_a_search_that_nobody_asks_times_out_and_later_is_not_found(site: 
     assert error["message"] == f"The subscription '{key}' stopped due to a lack of interaction."
 
 
-async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: Site) -> None:
+async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: ConnectionHarness) -> None:
     for number in range(3):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -345,7 +357,7 @@ async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: Site) 
     }
 
 
-async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(site: Site) -> None:
+async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(site: ConnectionHarness) -> None:
     site.streams.open_by_connection["site"] = 10_000
     answer = await site.ask(searching("subscribe", {}))
     assert (answer["topic"], answer["status"]) == ("unknown/unknown/things/twin/errors", 429)
@@ -362,13 +374,13 @@ async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(site: 
         ([1], "json.format.invalid"),
     ],
 )
-async def test_a_value_of_the_wrong_type_opens_nothing(site: Site, value: Any, code: str) -> None:
+async def test_a_value_of_the_wrong_type_opens_nothing(site: ConnectionHarness, value: Any, code: str) -> None:
     answer = await site.ask(searching("subscribe", value))
     assert answer["topic"] == "unknown/unknown/things/twin/errors"
     assert answer["value"]["error"] == code
 
 
-async def test_a_search_that_finds_nothing_in_its_time_fails(site: Site) -> None:
+async def test_a_search_that_finds_nothing_in_its_time_fails(site: ConnectionHarness) -> None:
     site.search.error = BudgetExceeded(5)
     searcher = Searcher(site)
     key = await searcher.subscribe()
@@ -377,7 +389,7 @@ async def test_a_search_that_finds_nothing_in_its_time_fails(site: Site) -> None
     assert (error["status"], error["error"]) == (503, "thing-search:budget.exceeded")
 
 
-async def test_times_are_those_of_the_subscribe_and_equal_filters_share_what_they_mean(site: Site) -> None:
+async def test_times_are_those_of_the_subscribe_and_equal_filters_share_what_they_mean(site: ConnectionHarness) -> None:
     def predicate(filter: str) -> Any:
         return site.searching.understand(SearchQuery(filter), ()).question.predicate
 
@@ -390,7 +402,7 @@ async def test_times_are_those_of_the_subscribe_and_equal_filters_share_what_the
 # --- pages --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_page_is_filled_from_several_slices(site: Site) -> None:
+async def test_a_page_is_filled_from_several_slices(site: ConnectionHarness) -> None:
     for number in range(7):
         await has_thing(site, f"lamp-{number}")
     site.search.slice = 2
@@ -399,7 +411,7 @@ async def test_a_page_is_filled_from_several_slices(site: Site) -> None:
     assert [len(page) for page in await searcher.request(key, 5)] == [3, 3, 1]
 
 
-async def test_what_was_found_when_the_time_is_over_is_a_page(site: Site) -> None:
+async def test_what_was_found_when_the_time_is_over_is_a_page(site: ConnectionHarness) -> None:
     for number in range(7):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -418,7 +430,7 @@ async def test_what_was_found_when_the_time_is_over_is_a_page(site: Site) -> Non
     assert [len(each) for each in await searcher.request(key)] == [2, 5]
 
 
-async def test_a_page_is_cut_at_its_bytes(site: Site) -> None:
+async def test_a_page_is_cut_at_its_bytes(site: ConnectionHarness) -> None:
     for number in range(30):
         await has_thing(site, f"lamp-{number:02}", {"attributes": {"text": "x" * 90_000}})
     searcher = Searcher(site)
@@ -430,7 +442,7 @@ async def test_a_page_is_cut_at_its_bytes(site: Site) -> None:
     assert max(len(message.envelope.payload) for message in site.link.published) < 1 << 20
 
 
-async def test_many_pages_are_looked_for_at_once_but_no_more_than_bounded(site: Site) -> None:
+async def test_many_pages_are_looked_for_at_once_but_no_more_than_bounded(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     for options, wanted in (("size(200)", 400), ("size(1)", AT_ONCE), ("size(25)", 500)):
@@ -438,7 +450,9 @@ async def test_many_pages_are_looked_for_at_once_but_no_more_than_bounded(site: 
         assert site.search.pages[-1].limit == wanted
 
 
-async def test_searches_are_looked_for_in_threads_of_their_own_and_a_named_thing_is_not(site: Site) -> None:
+async def test_searches_are_looked_for_in_threads_of_their_own_and_a_named_thing_is_not(
+    site: ConnectionHarness,
+) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     await searcher.all('eq(thingId,"acme.site:lamp-1")')
@@ -450,7 +464,7 @@ async def test_searches_are_looked_for_in_threads_of_their_own_and_a_named_thing
     assert site.search.pages[-1].thread.startswith("search")
 
 
-async def test_a_long_search_holds_up_nobody(site: Site) -> None:
+async def test_a_long_search_holds_up_nobody(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-7")
     searcher = Searcher(site)
     long = await searcher.subscribe()
@@ -466,7 +480,7 @@ async def test_a_long_search_holds_up_nobody(site: Site) -> None:
     assert len(site.search.pages) == 1
 
 
-async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: Site) -> None:
+async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-7")
     searcher = Searcher(site)
     keys = [await searcher.subscribe() for _ in range(4)]
@@ -489,7 +503,7 @@ async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: Site) 
 
 async def test_what_is_not_durable_yet_is_waited_for() -> None:
     disk = Disk()
-    site = Site(journal=disk)
+    site = ConnectionHarness(journal=disk)
     await has_thing(site, "lamp-7")
     searcher = Searcher(site)
     keys = [
@@ -511,7 +525,7 @@ async def test_what_is_not_durable_yet_is_waited_for() -> None:
 @pytest.mark.parametrize("number", [150, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])
 async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path, number: int) -> None:
     """Read your writes: a search that is sent after the answer finds the change, by value and by id, while others write."""
-    site = Site(journal=SqliteJournal.open(tmp_path / "journal.db"))
+    site = ConnectionHarness(journal=SqliteJournal.open(tmp_path / "journal.db"))
     await has_thing(site, "lamp-7")
     await has_thing(site, "lamp-8")
     searcher = Searcher(site)
@@ -529,7 +543,7 @@ async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path,
     assert len(site.journal.events(EntityId(EntityType.THING, "acme.site", "lamp-8"), 1, 2**62, 9, 1 << 20)) == 9
 
 
-async def _keep_writing(site: Site) -> None:
+async def _keep_writing(site: ConnectionHarness) -> None:
     """Commits follow one another without a pause."""
     number = 0
     while True:
@@ -541,7 +555,7 @@ async def _keep_writing(site: Site) -> None:
 # --- the past -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: Site) -> None:
+async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: ConnectionHarness) -> None:
     for at, status, code in (
         ("2029-01-01T00:00:00Z", 501, "thing-search:past.unavailable"),
         ("yesterday", 400, "header.invalid"),
@@ -559,7 +573,7 @@ async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: Site) -> N
     )
 
 
-async def test_a_search_in_the_past_is_opened_with_nanoseconds(site: Site) -> None:
+async def test_a_search_in_the_past_is_opened_with_nanoseconds(site: ConnectionHarness) -> None:
     opened: list[int] = []
 
     def open_past(asked: Asked, at: int) -> Feed | Fault:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.cpu_budget import at_most
 from tests.support.dice import dice, examples
 from tests.support.in_process.search_client import Searcher, has_thing
-from tests.support.in_process.service import Site, searching, source
+from tests.support.in_process.service import ConnectionHarness, searching, source
 
 DEEP = "not(" * 600 + "exists(attributes/a)" + ")" * 600
 WIDE = "or(" + ",".join(["exists(attributes/a)"] * 20_000) + ")"
@@ -19,7 +19,7 @@ QUOTED = NASTY.replace("'", "\\'")
 
 @pytest.fixture
 async def searcher() -> Searcher:
-    site = Site(source())
+    site = ConnectionHarness(source())
     await has_thing(site, "lamp-7", {"attributes": {NASTY: NASTY, "text": "a" * 5000}})
     return Searcher(site)
 

@@ -15,7 +15,7 @@ from connectivity.lifecycle import Status
 from mappings.reactive_streams_io.frames import Goodbye, encode
 from tests.support.in_process import reactive_streams_io as quay
 from tests.support.in_process.running_connection import Running, numbered
-from tests.support.in_process.service import Site, document, pause, source, streaming, target, turn, until
+from tests.support.in_process.service import ConnectionHarness, document, pause, source, streaming, target, turn, until
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -298,7 +298,7 @@ async def test_deliveries_that_wait_for_acknowledgements_are_shown_and_left_to_t
 async def test_a_running_connection_publishes_at_its_targets_what_others_send() -> None:
     messages = "_/_/things/live/messages"
     running = await Running.opened(id="hears", targets=[target(messages)])
-    other = Site(beside=running.site, id="asks")
+    other = ConnectionHarness(beside=running.site, id="asks")
     other.deliver(document("acme.site/lamp-7/things/live/messages/x", "/inbox/messages/x", response_required=False))
     await until(lambda: running.answers("events"))
     assert running.answers("events")[0]["topic"] == "acme.site/lamp-7/things/live/messages/x"

@@ -26,7 +26,17 @@ from connectivity.tracing import Tracing
 from mappings.envelope import Envelope
 from mappings.ids import EntityId, EntityType
 from mappings.signals import ConnectionAnnouncement, ErrorResponse, Response
-from tests.support.in_process.service import LAMP, Site, command, connection, source, streaming, target, turn, until
+from tests.support.in_process.service import (
+    LAMP,
+    ConnectionHarness,
+    command,
+    connection,
+    source,
+    streaming,
+    target,
+    turn,
+    until,
+)
 from tests.support.span_collector import collector
 from tests.support.wait import wait_until_sync
 
@@ -90,9 +100,9 @@ def collected() -> Collected:
     return Collected()
 
 
-async def lamp(collected: Collected, *sources: Any, **more: Any) -> Site:
+async def lamp(collected: Collected, *sources: Any, **more: Any) -> ConnectionHarness:
     """A site with a lamp; of its making there are no spans any more."""
-    site = Site(*sources, tracing=collected.tracing, **more)
+    site = ConnectionHarness(*sources, tracing=collected.tracing, **more)
     await site.has_lamp()
     collected.forget()
     return site
@@ -168,7 +178,7 @@ async def test_the_context_stands_once_in_what_leaves(collected: Collected) -> N
 async def test_an_event_for_a_target_belongs_to_the_trace_of_its_command(collected: Collected) -> None:
     """Also at another connection, and however long it waits for its broker there."""
     site = await lamp(collected)
-    beside = Site(
+    beside = ConnectionHarness(
         beside=site,
         tracing=collected.tracing,
         id="other",
@@ -375,7 +385,7 @@ async def test_what_scripts_make_carries_the_context_too(collected: Collected) -
     """An answer and an event, of one command."""
     mapped = {"mappingDefinitions": {"js": {"mappingEngine": "JavaScript", "options": {"outgoingScript": SCRIPT}}}}
     site = await lamp(collected)
-    beside = Site(
+    beside = ConnectionHarness(
         source(payloadMapping=["js"]),
         beside=site,
         tracing=collected.tracing,
@@ -412,7 +422,7 @@ async def test_log_lines_name_the_trace(collected: Collected) -> None:
 
 async def test_without_tracing_headers_of_a_trace_are_passed_on_as_they_are() -> None:
     """They are headers of the protocol like the correlation id: neither lost nor doubled."""
-    site = Site()
+    site = ConnectionHarness()
     await site.has_lamp()
     answer = await site.ask(turn(True, traceparent=CONTEXT, tracestate="acme=1"))
     assert (answer["headers"]["traceparent"], answer["headers"]["tracestate"]) == (CONTEXT, "acme=1")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.in_process.service import OWNER, Site, creation, streaming, turn
+from tests.support.in_process.service import OWNER, ConnectionHarness, creation, streaming, turn
 from tests.support.in_process.websocket_listener import PATIENCE, token_entry
 from tests.support.in_process.websocket_service import House, asked, heard
 from tests.support.wait import wait_until
@@ -23,7 +23,7 @@ OPTIONS = {"tokens": f"{token_entry(OWNER, 'owners')}, {token_entry(STRANGER, 's
 async def house() -> AsyncIterator[House]:
     source = {"addresses": ["/twins"], "authorizationContext": ["{{ header:websocket.user }}"]}
     target = {"address": "/alarms", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}
-    made = House(Site(), options=OPTIONS, sources=[source], targets=[target])
+    made = House(ConnectionHarness(), options=OPTIONS, sources=[source], targets=[target])
     await made.open()
     yield made
     await made.close()

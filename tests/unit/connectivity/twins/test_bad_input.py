@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mappings.ids import EntityId, EntityType
-from tests.support.in_process.service import LAMP, Site, command, creation, document, policy
+from tests.support.in_process.service import LAMP, ConnectionHarness, command, creation, document, policy
 from tests.support.paths import VECTORS
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -33,8 +33,8 @@ def value_text(payload: bytes) -> str:
     return payload.partition(b',"value":')[2].rpartition(b',"status":')[0].decode()
 
 
-async def a_lamp() -> Site:
-    site = Site()
+async def a_lamp() -> ConnectionHarness:
+    site = ConnectionHarness()
     site.deliver(
         command("create", value={"_policy": policy("acme:owner"), "attributes": {"text": "t"}, "features": {"f": {}}})
     )
@@ -97,7 +97,7 @@ async def test_a_hundred_thousand_open_brackets_are_refused() -> None:
     ],
 )
 async def test_case_14_15_names_and_namespaces(namespace: str, name: str, status: int) -> None:
-    site = Site()
+    site = ConnectionHarness()
     answer = await site.ask(
         document(f"{namespace}/{name}/things/twin/commands/create", value={"_policy": policy("acme:owner")})
     )
@@ -111,12 +111,12 @@ async def test_case_14_15_names_and_namespaces(namespace: str, name: str, status
 
 @pytest.mark.parametrize("id", ["acme.site:a/b", "acme.site:ä", "acme.site:" + "n" * 247, "nothing"])
 async def test_case_14_an_id_in_the_value_follows_the_same_rules(id: str) -> None:
-    answer = await Site().ask(command("create", value={"thingId": id}))
+    answer = await ConnectionHarness().ask(command("create", value={"thingId": id}))
     assert (answer["status"], answer["value"]["error"]) == (400, "things:id.invalid")
 
 
 async def test_case_14_a_slash_in_a_name_makes_another_topic() -> None:
-    answer = await Site().ask(document("acme.site/a/b/things/twin/commands/create", value={}))
+    answer = await ConnectionHarness().ask(document("acme.site/a/b/things/twin/commands/create", value={}))
     assert (answer["status"], answer["value"]["error"]) == (400, "protocoladapter:unknown.topicpath")
 
 
