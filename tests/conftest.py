@@ -214,7 +214,7 @@ def _own_mosquitto() -> Iterator[Mosquitto]:
 
 @pytest.fixture(scope="session")
 def _own_rabbitmq() -> Iterator[RabbitMQ]:
-    yield from _own(RabbitMQ.start)
+    yield from _own(lambda: RabbitMQ.start(vhosts=["fleet"]))
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,11 @@ MOST_STREAMS = 60
 
 _numbers = itertools.count()
 
-each_version = pytest.mark.parametrize("version", VERSIONS)
+each_version = pytest.mark.parametrize(
+    "version",
+    [*(pytest.param(older, marks=pytest.mark.soak(shard="public-clients")) for older in VERSIONS[:-1]), VERSIONS[-1]],
+)
+"""The newest client in `make test`, every one in `make soak`."""
 
 
 @dataclass(frozen=True)
