@@ -11,9 +11,9 @@ import pytest
 from tools import audit
 from tools.audit import Verdict, ask, judge
 
-FINE = {"name": "a", "version": "1", "vulns": []}
-UNKNOWN = {"name": "c", "skip_reason": "not found on PyPI"}
-WEAK = {
+FINE: dict[str, object] = {"name": "a", "version": "1", "vulns": []}
+UNKNOWN: dict[str, object] = {"name": "c", "skip_reason": "not found on PyPI"}
+WEAK: dict[str, object] = {
     "name": "b",
     "version": "2",
     "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}, {"id": "X", "fix_versions": []}],

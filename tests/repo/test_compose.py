@@ -17,7 +17,7 @@ import yaml
 from connectivity.brokers import load_broker
 from connectivity.files import load
 from connectivity.uri import parse_uri
-from examples.brokers import WANTED
+from examples.programs import WANTED
 from tests.support.brokers import kafka, mosquitto, rabbitmq
 from tests.support.paths import ROOT
 

@@ -16,7 +16,13 @@ KEYS = ("attributes", "x", "y", "thingId")
 NAMESPACES = ("acme", "acme.plant", "acme.plant.hall", "other")
 HOURS = [f"2030-01-15T{hour:02}:00:00Z" for hour in (6, 7, 8)]
 NOWS = [f"2030-01-15T{time}.000000Z" for time in ("05:30:00", "06:00:00", "07:30:00", "08:00:00")]
-PERMISSIONS = ((["READ"], []), ([], ["READ"]), (["WRITE"], ["READ"]), (["READ"], ["READ"]), (["READ", "WRITE"], []))
+PERMISSIONS: tuple[tuple[list[str], list[str]], ...] = (
+    (["READ"], []),
+    ([], ["READ"]),
+    (["WRITE"], ["READ"]),
+    (["READ"], ["READ"]),
+    (["READ", "WRITE"], []),
+)
 
 
 def a_policy(dice: random.Random, id: str) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,10 @@ class FakeSupervisor:
     def status_report(self, wanted: str) -> dict[str, Any]:
         return {"connectionStatus": wanted, "liveStatus": self.status.value}
 
-    def metrics_report(self) -> dict[str, Any]:
+    def metrics_report(self) -> Mapping[str, Any]:
         return metrics_of(self._bench.monitor.known(self.connection.id), self.connection)
 
-    def logs_report(self) -> dict[str, Any]:
+    def logs_report(self) -> Mapping[str, Any]:
         return logs_of(self._bench.monitor.known(self.connection.id))
 
     def enable_logs(self) -> None:

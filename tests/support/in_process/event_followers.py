@@ -33,7 +33,8 @@ async def beside(
 
 
 def cursor(site: ConnectionHarness, target: int = 0) -> Cursor:
-    return site.dispatcher.cursors.of(site.connection.id)[target]
+    found: Cursor = site.dispatcher.cursors.of(site.connection.id)[target]
+    return found
 
 
 async def turned(site: ConnectionHarness, *values: Any, **headers: Any) -> None:

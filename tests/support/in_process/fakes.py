@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from connectivity.brokers.base import Done, Outgoing, Readers, nobody_asks
+from connectivity.brokers.base import Delivery, Done, Outgoing, Readers, nobody_asks
+from connectivity.errors import LinkError
 from connectivity.feeds import Page, Then
 from connectivity.lanes import Ended, Posting
 from mappings.signals import Next, Outbound
@@ -14,11 +16,21 @@ from mappings.signals import Next, Outbound
 class Link:
     """A link that confirms when told."""
 
+    lost: asyncio.Future[LinkError]
+    condition = None
+    throttled = 0
+
     def __init__(self, window: int = 100) -> None:
         self.window = window
         self.readers: Readers = nobody_asks
         self.published: list[Outgoing] = []
         self._done: list[Done] = []
+
+    def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
+        raise AssertionError("nothing is consumed from this link")
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
     def publish(self, message: Outgoing, done: Done) -> None:
         self.published.append(message)

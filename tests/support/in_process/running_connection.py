@@ -91,7 +91,10 @@ class Running:
         return len(queue.waiting) + sum(map(len, queue.unsettled.values()))
 
     def up(self) -> float | None:
-        return self.site.monitor.registry.get_sample_value("connectivity_connection_up", {"connection": "site"})
+        found: float | None = self.site.monitor.registry.get_sample_value(
+            "connectivity_connection_up", {"connection": "site"}
+        )
+        return found
 
 
 def numbered(*numbers: int) -> list[bytes]:

@@ -83,7 +83,10 @@ class Searcher:
 
     def failure(self, key: str) -> dict[str, Any]:
         """The error that it last ended with."""
-        return [each["value"]["error"] for each in self.events(key) if "error" in each["value"]][-1]
+        failures: list[dict[str, Any]] = [
+            each["value"]["error"] for each in self.events(key) if "error" in each["value"]
+        ]
+        return failures[-1]
 
 
 async def has_thing(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from connectivity.aggregating import open_search
 from connectivity.arrivals import Arrival, read
 from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
-from connectivity.desks import Means, open_desks
+from connectivity.desks import Desks, Means, open_desks
 from connectivity.dispatch import Dispatcher
 from connectivity.errors import ConnectivityError
 from connectivity.feeds import Feed
@@ -208,6 +208,18 @@ class ConnectionHarness:
     made: ClassVar[list[ConnectionHarness]] = []
     """Those that are to be closed."""
 
+    journal: Journal
+    store: Store
+    clock: Clock
+    decider: Decider
+    streams: Streams
+    dispatcher: Dispatcher
+    monitor: Monitor
+    searching: Searching
+    following: Following
+    desks: Desks
+    kept: KeptRows
+
     def __init__(
         self,
         *sources: Mapping[str, Any],
@@ -324,7 +336,7 @@ class ConnectionHarness:
 
     def deliver(self, *payloads: bytes, source: int = 0, **headers: str) -> list[Delivery]:
         """Hand over one batch of these payloads."""
-        deliveries = [self.delivery(payload, **headers) for payload in payloads]
+        deliveries = [self.delivery(payload, redelivered=False, **headers) for payload in payloads]
         self.handle(*deliveries, source=source)
         return deliveries
 
@@ -396,9 +408,8 @@ class ConfirmingLink(Link):
         super().__init__(window)
         self.confirms = True
         self.refuses: ConnectivityError | None = None
-        self.lost: asyncio.Future[Any] | None = None
 
-    def publish(self, message: Any, done: Any) -> None:
+    def publish(self, message: Outgoing, done: Done) -> None:
         super().publish(message, done)
         if self.confirms:
             self.confirm(error=self.refuses)

@@ -73,6 +73,18 @@ class Caller:
             await self.writer.drain()
             await asyncio.sleep(0)
 
+    def pause_reading(self) -> None:
+        """Read nothing, so that the service cannot write for long."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        # That of uvloop has all of its methods, but is not derived from it.
+        return cast(asyncio.Transport, self.writer.transport)
+
     def keeps_little(self) -> None:
         """Let the system keep little of what this client has not read."""
         squeeze(self.writer.transport)

@@ -9,7 +9,7 @@ from tests.support.in_process.service import ConnectionHarness, document, source
 
 SEEN = "other:seen"
 MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages", "commands", "events"))
-NACKS = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}}
+NACKS: dict[str, Any] = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}}
 
 
 def beside(site: ConnectionHarness, *targets: dict[str, Any], **more: Any) -> ConnectionHarness:

@@ -128,7 +128,8 @@ def imported(policy: Policy, policies: Mapping[str, Policy], way: tuple[str, ...
 
 def referred(policy: Policy, reference: Mapping[str, str], policies: Mapping[str, Policy]) -> Policy | None:
     if "import" not in reference:
-        return policy["entries"].get(reference["entry"])
+        entries: dict[str, Policy] = policy["entries"]
+        return entries.get(reference["entry"])
     if reference["import"] not in policy["imports"] or reference["import"] not in policies:
         return None
     entry = policies[reference["import"]]["entries"].get(reference["entry"])

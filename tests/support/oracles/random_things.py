@@ -37,7 +37,7 @@ PLACES = (
     "_revision",
 )
 FIELDS = ("attributes/x", "attributes/x/y", "attributes/y", "features/x/properties/y", "features/y/properties/y")
-PERMISSIONS = ((["READ"], []), (["READ"], []), ([], ["READ"]), (["WRITE"], []))
+PERMISSIONS: tuple[tuple[list[str], list[str]], ...] = ((["READ"], []), (["READ"], []), ([], ["READ"]), (["WRITE"], []))
 Filter: TypeAlias = tuple[Any, ...]
 
 

@@ -6,6 +6,8 @@ inserted, and it is read in pieces of any size.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from mappings.reactive_streams_io import reasons
@@ -120,7 +122,7 @@ def is_bounded(party: Party) -> bool:
 def held(conversation: tuple[Role, bool, list[bytes]]) -> None:
     """Hear a conversation, and hold what is said and told against the promises."""
     role, has_messages, heard = conversation
-    options = {"resumables": Resumables(LIMITS)} if role is Role.SERVER else {}
+    options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is Role.SERVER else {}
     party = Party(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
     own = [party.endpoint.subscribe("x", demand) for demand in (0, 2, UNBOUNDED)]
     said = party.says()

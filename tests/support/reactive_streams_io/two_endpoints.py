@@ -292,7 +292,7 @@ class Talk:
             assert side.endpoint.is_closed
         client = self.side(Role.CLIENT)
         if (ticket := client.endpoint.ticket()) is not None:
-            client.react(ticket.give_up())
+            client.react([*ticket.give_up()])
         self.clock.advance(10_000)
         self.expire()
 

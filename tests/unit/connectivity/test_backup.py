@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from connectivity import backup as module
 from connectivity.backup import BackupFailed, back_up
 from connectivity.settings import Settings
 from spark_store.errors import LakeUnfit, OutputUnusable, SchemaTooNew, StoreError, StoreUnavailable
@@ -51,7 +50,7 @@ def test_each_failure_has_its_exit_code(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(module.backup, "back_up", fail)
+    monkeypatch.setattr("connectivity.backup.backup.back_up", fail)
     with pytest.raises(BackupFailed) as failed:
         back_up(data, Path("copy"))
     assert (failed.value.exit_code, str(failed.value)) == (exit_code, str(error))

@@ -91,8 +91,9 @@ async def test_a_tunnel_is_not_gone_around() -> None:
     # Only another document helps.
     assert not running.supervisor.clients[0].is_running
     assert running.broker.links == []
-    await running.supervisor.close()
-    assert running.supervisor.status is Status.CLOSED
+    supervisor = running.supervisor
+    await supervisor.close()
+    assert supervisor.status is Status.CLOSED
 
 
 async def test_a_client_that_is_told_to_stop_while_it_waits_tries_no_more() -> None:
@@ -113,11 +114,11 @@ async def test_a_mistake_of_our_own_while_connecting_is_told_and_tried_again(mon
     running = Running()
     tries = count(1)
 
-    async def connect(made: Connection, client: int = 0) -> Link:
+    async def connect(connection: Connection, client: int = 0) -> Link:
         if next(tries) == 1:
             raise ZeroDivisionError("a mistake of our own")
         assert BROKER.connect is not None
-        return await BROKER.connect(made, client)
+        return await BROKER.connect(connection, client)
 
     with_broker(monkeypatch, replace(BROKER, connect=connect))
     with capture_logs() as lines:

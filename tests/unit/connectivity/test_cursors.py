@@ -242,7 +242,8 @@ async def test_a_target_that_is_behind_shows_it(monkeypatch: pytest.MonkeyPatch)
 
     def figure(name: str) -> float | None:
         labels = {"connection": "other", "target": "0"}
-        return site.monitor.registry.get_sample_value(f"connectivity_target_lag_{name}", labels)
+        found: float | None = site.monitor.registry.get_sample_value(f"connectivity_target_lag_{name}", labels)
+        return found
 
     assert (figure("events"), figure("seconds"), list(cursors.conditions("other"))) == (0, 0, [])
     other.link.confirms = False
@@ -292,9 +293,12 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
     third = await beside(other, id="third")
     made: list[int] = []
     happening = site.dispatcher.cursors.happening
-    monkeypatch.setattr(
-        site.dispatcher.cursors, "happening", lambda found: made.append(found.event.revision) or happening(found)
-    )
+
+    def noted(found: Any) -> Any:
+        made.append(found.event.revision)
+        return happening(found)
+
+    monkeypatch.setattr(site.dispatcher.cursors, "happening", noted)
     third.outbox.detach()
     await turned(site, 1)
     await sent(other, 2)
@@ -324,7 +328,12 @@ async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monke
     advanced: list[int] = []
     turns: list[list[int]] = []
     advance, run = cursors._advance, cursors._run
-    monkeypatch.setattr(cursors, "_advance", lambda taken, *more: advanced.append(taken) or advance(taken, *more))
+
+    def noted_advance(taken: int, *more: Any) -> Any:
+        advanced.append(taken)
+        return advance(taken, *more)
+
+    monkeypatch.setattr(cursors, "_advance", noted_advance)
 
     def noted() -> None:
         before = len(advanced)

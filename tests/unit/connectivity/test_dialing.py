@@ -29,7 +29,8 @@ async def test_work_in_a_thread_raises_what_it_raised() -> None:
 
 
 async def test_what_nobody_waits_for_any_more_is_undone() -> None:
-    gate, undone = threading.Event(), []
+    gate = threading.Event()
+    undone: list[object] = []
 
     def work() -> str:
         gate.wait(5)

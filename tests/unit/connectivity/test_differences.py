@@ -12,12 +12,12 @@ from connectivity.spec import parse
 from tests.support.paths import VECTORS
 from tests.support.vectors.connections import base_document
 
-VECTORS: dict[str, Any] = yaml.safe_load((VECTORS / "differences" / "cases.yaml").read_text(encoding="utf-8"))
+CASES: dict[str, Any] = yaml.safe_load((VECTORS / "differences" / "cases.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["name"])
 def test_documents_are_compared_by_what_they_mean(case: dict[str, Any]) -> None:
-    before, after = (VECTORS["base"] | case.get(name, {}) for name in ("before", "after"))
+    before, after = (CASES["base"] | case.get(name, {}) for name in ("before", "after"))
     found = compare(before, after)
     assert {change.path: [change.before, change.after] for change in found.changes} == case.get("changes", {})
     assert list(found.unknown) == case.get("unknown", [])
@@ -41,6 +41,6 @@ FIELDS = ("sources", "targets", "uri", "credentials", "sshTunnel", "specificConf
 def test_a_document_of_any_shape_can_be_compared(field: str) -> None:
     for before in ODD:
         for after in ODD:
-            base = VECTORS["base"]
+            base = CASES["base"]
             compare(base | {field: before}, base | {field: after})
             assert compare(base | {field: before}, base | {field: before}).changes == ()

@@ -5,6 +5,8 @@ Case numbers are those of the cases for connections.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -135,7 +137,7 @@ async def test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_
     site: ConnectionHarness,
 ) -> None:
     """At once after the commit, though others may be listening for acknowledgements; also where the command is refused."""
-    silent = {"response_required": False, "requested_acks": []}
+    silent: dict[str, Any] = {"response_required": False, "requested_acks": []}
     site.deliver(turn(True, **silent), turn(True, timeout=0, **silent))
     assert await site.settled(2) == ["d2", "d3"]
     site.deliver(command("modify", "/features/none/properties", {}, **silent))

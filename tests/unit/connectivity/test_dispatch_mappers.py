@@ -17,7 +17,13 @@ pytestmark = pytest.mark.usefixtures("sites")
 MESSAGE = "application/vnd.eclipse.ditto+json"
 STRUCTURED = "application/cloudevents+json"
 FAN = EntityId(EntityType.THING, "acme.site", "fan-1")
-EVENT = {"content_type": MESSAGE, "ce_specversion": "1.0", "ce_type": "t", "ce_source": "s", "ce_id": "e-1"}
+EVENT: dict[str, Any] = {
+    "content_type": MESSAGE,
+    "ce_specversion": "1.0",
+    "ce_type": "t",
+    "ce_source": "s",
+    "ce_id": "e-1",
+}
 DEFINITIONS = {
     "creating": {
         "mappingEngine": "ImplicitThingCreation",

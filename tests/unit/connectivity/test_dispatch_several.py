@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from connectivity import exchange
 from connectivity.brokers.base import Outcome
 from connectivity.replies import Replies
+from connectivity.twins.live import may_send
 from tests.support.in_process.service import LAMP, ConnectionHarness, pause, source, target, turn, until
 from tests.support.in_process.two_connections import MESSAGES, beside, message
 
@@ -111,7 +112,6 @@ async def test_a_store_that_cannot_be_read_while_a_message_is_sent_costs_nothing
     """What is read is read when the message is judged: nothing is answered and then taken up again."""
     site = await reading_twice()
     other = beside(site, target(MESSAGES))
-    may_send = exchange.may_send
 
     def and_then_no_more(*judged: Any) -> Any:
         fault = may_send(*judged)

@@ -20,7 +20,7 @@ from connectivity.lock import DataFolderLocked, lock_folder
 from connectivity.store import Store
 from connectivity.streams import Bounds, Peer, Streams
 from mappings.ids import EntityId, EntityType, partition_entity
-from mappings.signals import Failed, HistoryQuery, Kind, Request, Subscribe
+from mappings.signals import Created, Failed, HistoryQuery, Kind, Request, Subscribe
 from spark_store import erasure
 from spark_store.errors import StoreUnavailable
 from spark_store.follower import Follower
@@ -288,8 +288,9 @@ async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: DataFolde
         reply = KeepingReply()
         peer = Peer(reply, ("reader",), entity)
         site.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(entity), {}), peer)
-        key = reply.signals[-1].key
-        site.streams.request(Request(Kind.HISTORY, key, 1, {}, entity), peer)
+        created = reply.signals[-1]
+        assert isinstance(created, Created)
+        site.streams.request(Request(Kind.HISTORY, created.key, 1, {}, entity), peer)
         await wait_until(lambda reply=reply: reply.elements == [1])  # type: ignore[misc]
         replies.append(reply)
     await site.eraser.erase(LAMP, "anna")

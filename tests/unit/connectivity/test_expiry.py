@@ -16,6 +16,7 @@ from connectivity import expiry as module
 from connectivity.expiry import MOST_POLICIES, Expiry
 from connectivity.store import Store
 from connectivity.twins.decide import Decider
+from connectivity.twins.expiring import judge
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Command, Event, PolicyAnnouncement
 from spark_store.errors import Unstorable
@@ -209,7 +210,6 @@ async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn
     await asyncio.gather(*(house.write(policy) for policy in [*bad, POLICY]))
     await house.expiry.look()
     house.at(8, 0)
-    judge = module.judge
     tried: list[EntityId] = []
 
     def judged(policy: Snapshot, *more: Any) -> Any:

@@ -184,7 +184,7 @@ def test_a_link_to_itself_is_a_problem_and_stops_no_other(tmp_path: Path) -> Non
     write(tmp_path, "a.json", document(id="a"))
     (tmp_path / "loop.json").symlink_to("loop.json")
     loaded = load([tmp_path])
-    assert (list(loaded.connections), loaded.broken_files) == (["a"], {tmp_path / "loop.json"})
+    assert (list(loaded.connections), loaded.broken_files) == (["a"], frozenset({tmp_path / "loop.json"}))
     assert "symbolic links" in loaded.problems[0].problem.found
 
 

@@ -62,7 +62,7 @@ def digests(reading: LoadedFolder) -> dict[str, str]:
 
 def shown(found: Said) -> tuple[int, str | None, str, datetime] | None:
     wanted = found.wanted.get("depot")
-    return wanted and (wanted.revision, wanted.override, wanted.status, wanted.modified)
+    return wanted if wanted is None else (wanted.revision, wanted.override, wanted.status, wanted.modified)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -234,7 +235,7 @@ async def test_many_are_woken_a_few_at_a_time_so_that_the_loop_breathes(site: Fo
     woken: list[int] = []
     feeds = [site.following.feed(LAMP) for _ in range(100)]
     for number, feed in enumerate(feeds):
-        feed.wake(lambda number=number: woken.append(number))
+        feed.wake(partial(woken.append, number))
     await site.store_up_to(1)
     steps: list[int] = []
     while len(woken) < 100:

@@ -144,7 +144,7 @@ async def test_what_was_decided_before_the_opening_is_waited_for() -> None:
     ("asked", "found"), [({"before": 4_070_908_800 * 10**9}, [1, 2]), ({"after": 4_070_908_800 * 10**9}, [])]
 )
 async def test_instants_hold_for_what_was_decided_before_the_opening_too(
-    asked: dict[str, int], found: list[int]
+    asked: dict[str, Any], found: list[int]
 ) -> None:
     """A modify and a subscribe in one batch: 2099 is behind both events."""
     disk = Disk()

@@ -173,7 +173,7 @@ def test_case_11_every_signal_of_every_mapper_has_to_be_about_the_sender() -> No
     assert received.error is not None
     assert received.error.fault.error == "connectivity:connection.id.enforcement.failed"
     assert received.error.entity == LAMP
-    assert [(each.signal.entity, each.route.mapper.name) for each in received.signals] == [  # type: ignore[union-attr]
+    assert [(each.signal.entity, each.route.mapper.name) for each in received.signals] == [
         (OTHER, "creating"),
         (OTHER, "status"),
     ]
@@ -238,7 +238,7 @@ async def test_scripts_stand_anywhere_in_the_list_and_the_results_come_in_its_or
     ]
 
 
-@pytest.mark.parametrize("headers", [device(kind="other"), device(kind="reading", **{"content-type": "image/png"})])
+@pytest.mark.parametrize("headers", [device(kind="other"), {**device(kind="reading"), "content-type": "image/png"}])
 async def test_a_script_whose_mapper_is_left_out_is_not_run(host: ScriptHost, headers: dict[str, str]) -> None:
     received = await prepared(host, b"21", headers)
     assert received.error is None

@@ -37,10 +37,10 @@ def test_an_answer_finds_back_by_the_headers_of_its_request() -> None:
 @pytest.mark.parametrize(
     ("answer", "request_", "is_one"),
     [
-        (MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", None, {}, 200), BLINK, True),
-        (MessageResponse(LAMP, "to", "bleep", "/inbox/messages/bleep", None, {}, 200), BLINK, False),
-        (MessageResponse(LAMP, "from", "blink", "/outbox/messages/blink", None, {}, 200), BLINK, False),
-        (MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", None, {}, 200), TURN, False),
+        (MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, None, {}), BLINK, True),
+        (MessageResponse(LAMP, "to", "bleep", "/inbox/messages/bleep", 200, None, {}), BLINK, False),
+        (MessageResponse(LAMP, "from", "blink", "/outbox/messages/blink", 200, None, {}), BLINK, False),
+        (MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, None, {}), TURN, False),
         (LiveResponse(LAMP, "modify", "/attributes/on", 204, None, {}), TURN, True),
         (LiveResponse(LAMP, "delete", "/attributes/on", 204, None, {}), TURN, False),
         (LiveResponse(LAMP, "modify", "/attributes/on", 204, None, {}), BLINK, False),

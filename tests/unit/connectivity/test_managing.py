@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -467,10 +467,11 @@ async def test_what_cannot_be_noted_in_the_audit_log_is_not_done(bench: Bench, m
     monkeypatch.setattr(type(bench.streams), "__iter__", lambda _: iter([live]))
     revoked: list[Any] = []
     monkeypatch.setattr(bench.streams, "revoke", lambda *given: revoked.append(given))
-    for ask in (
+    actions: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: bench.manager.reset_metrics("depot", "ada"),
         lambda: bench.manager.cancel_subscription("ab", "ada"),
-    ):
+    )
+    for ask in actions:
         Fragile.arm(1)
         with capture_logs():
             assert said(await refused(ask())) == (503, "api:store.unavailable")

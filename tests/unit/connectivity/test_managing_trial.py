@@ -82,7 +82,7 @@ async def test_few_are_tried_at_the_same_time_and_the_others_wait(bench: Bench) 
     at_once: list[int] = []
     running, gate = 0, asyncio.Event()
 
-    async def trial(_connection: Connection, _sample: Sample | None) -> dict[str, Any]:
+    async def trial(connection: Connection, sample: Sample | None) -> dict[str, Any]:
         nonlocal running
         running += 1
         at_once.append(running)

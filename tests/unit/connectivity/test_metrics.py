@@ -25,9 +25,8 @@ RESERVED = ("_total", "_count", "_sum", "_bucket", "_created", "_info")
 
 
 def test_openmetrics_reads_what_is_exposed() -> None:
-    families = {
-        family.name: family for family in text_string_to_metric_families(generate_latest(example().registry).decode())
-    }
+    text: bytes = generate_latest(example().registry)  # type: ignore[no-untyped-call]
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}  # type: ignore[no-untyped-call]
     assert {f"{name}_total" if it.type == "counter" else name for name, it in families.items()} == {
         metric.name for metric in METRICS
     }
@@ -80,7 +79,7 @@ def test_a_store_that_cannot_write_is_down() -> None:
 
 
 async def test_a_service_exposes_nothing_that_is_not_told(tmp_path: Path) -> None:
-    service = Service(Settings(data_dir=tmp_path, connections_dir=tmp_path, spark={"mode": "external"}))  # type: ignore[arg-type]
+    service = Service(Settings(data_dir=tmp_path, connections_dir=tmp_path, spark={"mode": "external"}))
     try:
         exposed = (await service.monitor.scrape()).decode()
     finally:

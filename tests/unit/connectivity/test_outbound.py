@@ -226,7 +226,7 @@ def test_a_mapped_address_is_judged_like_any_other() -> None:
 
 
 @pytest.mark.parametrize(("qos", "published"), [({}, 1), ({"qos": 0}, 0), ({"qos": 2}, 2)])
-def test_answers_have_the_quality_of_service_of_their_source(qos: dict[str, int], published: int) -> None:
+def test_answers_have_the_quality_of_service_of_their_source(qos: dict[str, Any], published: int) -> None:
     (message,) = way(**qos).publishes(response())
     assert message.qos == published
 

@@ -336,7 +336,12 @@ async def test_upkeep_and_erasures_that_failed_are_a_metric(tmp_path: Path) -> N
 
 async def test_a_scrape_reads_the_journal_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readers: list[threading.Thread] = []
-    monkeypatch.setattr(module, "read_watermark", lambda _: readers.append(threading.current_thread()) or Watermark())
+
+    def read(_: object) -> Watermark:
+        readers.append(threading.current_thread())
+        return Watermark()
+
+    monkeypatch.setattr(module, "read_watermark", read)
     made = Pipeline(settings(tmp_path))
     await made.look()
     assert len(readers) == 1

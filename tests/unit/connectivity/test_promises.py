@@ -216,7 +216,7 @@ async def test_case_104_who_is_refused_waits_for_nobody() -> None:
 
 
 async def test_case_105_who_expects_only_responses_is_told_of_no_failure() -> None:
-    only = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response"]}}
+    only: dict[str, Any] = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response"]}}
     site = ConnectionHarness(source(**only))
     await site.has_lamp()
     other = await beside(site)

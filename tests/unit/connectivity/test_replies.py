@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("sites")
 
 SOURCE = {"is-diversion-source": "true"}
 TARGET = {"is-diversion-target": "true", "authorized-connections-as-sources": "someone, site"}
-DIVERTING = {"headerMapping": {"divert-response-to-connection": "desk"}}
+DIVERTING: dict[str, Any] = {"headerMapping": {"divert-response-to-connection": "desk"}}
 
 
 async def diverting(options: dict[str, str] | None = None, *sources: dict[str, Any]) -> ConnectionHarness:

@@ -411,20 +411,22 @@ async def test_a_page_is_filled_from_several_slices(site: ConnectionHarness) -> 
     assert [len(page) for page in await searcher.request(key, 5)] == [3, 3, 1]
 
 
-async def test_what_was_found_when_the_time_is_over_is_a_page(site: ConnectionHarness) -> None:
+async def test_what_was_found_when_the_time_is_over_is_a_page(
+    site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(7):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
     key = await searcher.subscribe(None, "size(5)")
     page = site.search.page
 
-    def slowly(*asked: Any) -> Any:
+    def slowly(*asked: Any, **more: Any) -> Any:
         if len(site.search.pages) == 1:
             site.search.error = BudgetExceeded(5)
-        return page(*asked)
+        return page(*asked, **more)
 
     site.search.slice = 2
-    site.search.page = slowly  # type: ignore[method-assign]
+    monkeypatch.setattr(site.search, "page", slowly)
     assert [len(each) for each in await searcher.request(key)] == [2]
     site.search.error, site.search.slice = None, None
     assert [len(each) for each in await searcher.request(key)] == [2, 5]

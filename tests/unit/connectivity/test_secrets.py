@@ -32,7 +32,7 @@ def test_references_are_replaced_in_every_place_that_takes_them() -> None:
         "sshTunnel": {"credentials": {"password": "<geheim>"}, "knownHosts": ["geheim"]},
         "specificConfig": {"a": "geheimgeheim", "b": 5},
     }
-    assert (found.problems, found.options) == ([], {"a"})
+    assert (found.problems, found.options) == ([], frozenset({"a"}))
     assert "geheim" in found.values
 
 

@@ -340,8 +340,8 @@ class Exit:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        monkeypatch.setattr(module.logs, "configure", lambda **_: None)
-        monkeypatch.setattr(module.sys, "setswitchinterval", lambda _: None)
+        monkeypatch.setattr("connectivity.service.logs.configure", lambda **_: None)
+        monkeypatch.setattr("connectivity.service.sys.setswitchinterval", lambda _: None)
 
     def code(self, **settings: Any) -> tuple[int, str]:
         """The exit code, and what the log says about it."""

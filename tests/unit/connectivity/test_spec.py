@@ -149,7 +149,8 @@ def test_a_faulty_id_brings_no_faulty_labels(document: dict[str, Any]) -> None:
 def test_a_former_mapping_context_becomes_a_definition_that_everyone_uses(document: dict[str, Any]) -> None:
     connection = parse({**document, "mappingContext": {"mappingEngine": "Ditto", "options": {}}})
     assert connection.mapping_definitions["javascript"].mapping_engine == "Ditto"
-    assert [part.payload_mapping for part in (*connection.sources, *connection.targets)] == [("javascript",)] * 2
+    assert [source.payload_mapping for source in connection.sources] == [("javascript",)]
+    assert [target.payload_mapping for target in connection.targets] == [("javascript",)]
 
 
 # --- certificates -------------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ async def test_a_commit_is_bounded_and_order_is_kept(gate: Gate) -> None:
     done: list[int] = []
     for call in calls:
         last = call[-1].events[0].revision
-        store.submit(call).add_done_callback(lambda _, last=last: done.append(last))
+        store.submit(call).add_done_callback(lambda _, last=last: done.append(last))  # type: ignore[misc]
     await store.barrier()
     assert [number for batch in gate.commits for number in batch] == list(range(1, 301))
     assert all(len(batch) % 30 == 0 and len(batch) <= 180 for batch in gate.commits)

@@ -45,7 +45,7 @@ class Way:
     def __init__(self, *topics: str, type: str = "memory", **more: Any) -> None:
         self.monitor = Monitor()
         self.outbox, self.link = Outbox(), Link()
-        self.outbox.attach(self.link)  # type: ignore[arg-type]
+        self.outbox.attach(self.link)
         made = connection(targets=[target(*topics, **more)], connectionType=type, mappingDefinitions={"lines": LINES})
         self.host = ScriptHost()
         self.route = TargetRoute(made, 0, self.outbox, self.monitor.meter("site"), lambda: NOW, self.host)
@@ -148,7 +148,7 @@ def test_a_live_signal_is_not_sent_when_its_time_is_over_and_an_answer_is(monkey
     way.route.post(Response(LAMP, "modify", "/attributes/on", 204, None, {}), way.ended.append)
     monkeypatch.setattr(lanes, "monotonic", lambda: 60.5)
     with capture_logs() as lines:
-        way.outbox.attach(way.link)  # type: ignore[arg-type]
+        way.outbox.attach(way.link)
     assert [json.loads(text).get("value", "answer") for text in texts(way)] == [2, "answer"]
     assert failures(way) == [408]
     assert (way.count("failed"), [line["event"] for line in lines]) == (1, ["a signal was not taken"])

@@ -265,7 +265,7 @@ async def test_a_span_ends_when_the_broker_has_the_answer(collected: Collected) 
     site = await lamp(collected)
     site.link.confirms = False
     await site.ask(turn(True))
-    assert collected.spans == ()
+    assert list(collected.spans) == []
     site.link.confirm()
     assert [span.kind for span in collected.spans] == [SpanKind.PRODUCER, SpanKind.CONSUMER]
 
@@ -383,7 +383,9 @@ SCRIPT = """function mapFromDittoProtocolMsg() {
 
 async def test_what_scripts_make_carries_the_context_too(collected: Collected) -> None:
     """An answer and an event, of one command."""
-    mapped = {"mappingDefinitions": {"js": {"mappingEngine": "JavaScript", "options": {"outgoingScript": SCRIPT}}}}
+    mapped: dict[str, Any] = {
+        "mappingDefinitions": {"js": {"mappingEngine": "JavaScript", "options": {"outgoingScript": SCRIPT}}}
+    }
     site = await lamp(collected)
     beside = ConnectionHarness(
         source(payloadMapping=["js"]),
@@ -542,6 +544,6 @@ async def test_a_collector_that_refuses_is_told_and_so_is_its_return(monkeypatch
         tracing = Tracing.open(TracingSettings(endpoint=spans.address))
         for number in (1, 2, 3):
             send(tracing, 1)
-            await asyncio.to_thread(wait_until_sync, lambda number=number: len(spans.paths) == number, 60)
+            await asyncio.to_thread(wait_until_sync, lambda number=number: len(spans.paths) == number, 60)  # type: ignore[misc]
         await tracing.close(30)
     assert [line["event"] for line in logs] == ["spans are lost", "spans are exported again"]

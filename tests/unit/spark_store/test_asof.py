@@ -172,7 +172,8 @@ def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(jour
         chosen: Any = Chosen(lake)
         ask: Any = query(lake, Question(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
         ask(chosen)
-        return chosen.found
+        found: dict[str, list[tuple[str, int]]] = chosen.found
+        return found
 
     free, gone = str(FREE), str(GONE)
     everything = {

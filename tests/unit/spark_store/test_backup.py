@@ -47,7 +47,7 @@ def on_copy(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], None]) ->
         happens(Path(source))
         return _copyfile(source, target)
 
-    monkeypatch.setattr(module.shutil, "copyfile", copyfile)
+    monkeypatch.setattr("spark_store.backup.shutil.copyfile", copyfile)
 
 
 def once(work: Callable[[], None]) -> Callable[[], None]:
@@ -201,7 +201,7 @@ def test_where_links_are_not_to_be_had_files_are_copied(
         raise OSError(errno.EXDEV, "another disk")
 
     back_up(site.lake, tmp_path / "first")
-    monkeypatch.setattr(module.os, "link", link)
+    monkeypatch.setattr("spark_store.backup.os.link", link)
     assert back_up(site.lake, tmp_path / "second", tmp_path / "first").linked == 0
     assert same(tmp_path / "second") == []
 

@@ -27,6 +27,7 @@ from spark_store.errors import (
     TooManyRows,
 )
 from spark_store.export import SCHEMA, Export, Key, cuts, filtered, joined, newest, within
+from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.lake import Position
 from spark_store.selection import Selection
@@ -59,6 +60,7 @@ def lake(tmp_path: Path) -> Lake:
     journal.append([*history(LAMP, 2), *history(OTHER, 3), *history(POLICY, 1), *history(LAMP, 5, first=3)])
     journal.close()
     _, rows = newest(lake, Selection())
+    assert rows is not None
     rows = rows.filter(pa.compute.field("seq") <= 4)
     transaction = CommitProperties(app_transactions=[Transaction(APP, 4)])
     deltalake.write_deltalake(lake.path(EVENTS), rows, commit_properties=transaction)
@@ -114,19 +116,21 @@ def test_the_journal_gives_what_the_lake_does_not_have(lake: Lake) -> None:
         ("acme.site:lamp-7", "policy", 1),
         *(("acme.site:lamp-7", "thing", revision) for revision in (3, 4, 5)),
     ]
+    assert rows is not None
     assert rows.column("value").to_pylist() == ["2", "0", "2", "3", "4"]
     assert newest(lake, Selection(entity="acme.site:lamp-1"))[1] is None
 
 
 def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     # The pipeline goes on while the journal is read: the next look finds it further.
-    monkeypatch.setattr(module.Follower, "oldest", lambda _: 9)
+    monkeypatch.setattr(Follower, "oldest", lambda _: 9)
     monkeypatch.setattr(module, "read_watermark", lambda _: Watermark(8))
     positions = iter([Position(0, 4), Position(1, 6), Position(2, 8)])
-    monkeypatch.setattr(module.lakes, "position", lambda _: next(positions))
+    monkeypatch.setattr("spark_store.export.lakes.position", lambda _: next(positions))
     position, rows = newest(lake, Selection())
+    assert rows is not None
     assert (position, rows.num_rows) == (Position(2, 8), 1)
-    monkeypatch.setattr(module.lakes, "position", lambda _: Position(0, 4))
+    monkeypatch.setattr("spark_store.export.lakes.position", lambda _: Position(0, 4))
     with pytest.raises(StoreUnavailable, match="trimmed again and again"):
         newest(lake, Selection())
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -251,7 +252,7 @@ def test_case_35_the_page_with_the_last_event_knows_that_it_is_the_last(journal:
 
 
 @pytest.mark.parametrize("more", [{}, {"filter": "ge(attributes/counter,50)"}])
-def test_case_35_one_less_than_there_are_has_not_ended(journal: Journal, more: dict[str, str]) -> None:
+def test_case_35_one_less_than_there_are_has_not_ended(journal: Journal, more: dict[str, Any]) -> None:
     found = page(journal, open_range(journal, query(52, **more)), 0, 49, MUCH)
     assert (len(found.events), found.ended, found.position) == (49, False, 100)
     assert revisions(page(journal, open_range(journal, query(52, **more)), 100, 1, MUCH).events) == [101]

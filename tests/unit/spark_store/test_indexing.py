@@ -79,7 +79,7 @@ class EntityWriter:
         }
 
     def _policy(self) -> dict[str, Any]:
-        named = {f"a:{self._chance.randrange(5)}": {} for _ in range(3)}
+        named: dict[str, Any] = {f"a:{self._chance.randrange(5)}": {} for _ in range(3)}
         return {"entries": {"E": {"subjects": named}}, "imports": {f"a:{self._chance.randrange(3)}": {}}}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -88,11 +89,12 @@ def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
     monkeypatch.setattr(Follower, "erasures", lambda _, after: list(range(after + 1, 6)))
     place.pipeline.mkdir(parents=True)
     publish_watermark(place.watermark, Watermark(7, erased=4))
-    assert lake.pending(place) == [5], "no table"
+    pending: Callable[[Lake], list[Any]] = lake.pending
+    assert pending(place) == [5], "no table"
     for table, erased in ((EVENTS, 4), (LATEST, 3)):
         properties = CommitProperties(app_transactions=[Transaction(ERASURES, erased)])
         write_deltalake(place.path(table), pa.table({"seq": [1]}), commit_properties=properties)
-    assert lake.pending(place) == [4, 5]
+    assert pending(place) == [4, 5]
 
 
 def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_store import lake_rows
 from spark_store.errors import StoreUnavailable
 from spark_store.follower import Follower
+from spark_store.lake import opened
 from spark_store.lake_rows import Bound, Part, TooMuch, cut
 from spark_store.tables import EVENTS, Lake
 from tests.support.lake.pipeline_process import Site
@@ -53,8 +55,12 @@ def test_revisions_that_are_not_there_cost_nothing(site: Site, monkeypatch: pyte
     add = {1: 10**9, 2: 10**9, 3: 10**9, 5: 2 * 10**9, 6: 2 * 10**9, 7: 2 * 10**9}
     write_events(site.folder, [{**row, "revision": row["revision"] + add[row["revision"]]} for row in rows])
     read: list[object] = []
-    opened = lake_rows.opened
-    monkeypatch.setattr(lake_rows, "opened", lambda *of: read.append(of) or opened(*of))
+
+    def noted(*of: Any) -> Any:
+        read.append(of)
+        return opened(*of)
+
+    monkeypatch.setattr(lake_rows, "opened", noted)
     found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 2 * 10**9 + 7, Bound(2, 1_000))
     assert [row.revision % 10**9 for row in found] == [1, 2, 3, 5, 6, 7]
     assert len(read) < 10

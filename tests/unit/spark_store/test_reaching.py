@@ -48,28 +48,28 @@ def reach(shelf: Shelf, text: str, subject: str = "reader") -> Reach:
 def test_a_range_is_one_range_of_rows_unless_things_have_several_values(shelf: Shelf) -> None:
     inside = "and(gt(attributes/n,2),lt(attributes/n,4))"
     put(shelf, {"n": 1}, {"n": 3}, {"n": 9})
-    assert reach(shelf, inside).few() == {2}
+    assert reach(shelf, inside).few() == frozenset({2})
     put(shelf, {"n": 1}, {"n": 3}, {"n": [1, 9]})
-    assert reach(shelf, inside).few() == {2, 3}
+    assert reach(shelf, inside).few() == frozenset({2, 3})
     put(shelf, {"n": 1}, {"n": 3}, {"n": 1})
-    assert reach(shelf, inside.replace("/n", "/none")).few() == set()
+    assert reach(shelf, inside.replace("/n", "/none")).few() == frozenset()
 
 
 def test_objects_in_arrays_give_a_path_several_values_too(shelf: Shelf) -> None:
     put(shelf, {"l": [{"n": 1}, {"n": 9}]}, {"l": [{"n": 3}]})
-    assert reach(shelf, "and(gt(attributes/l/n,2),lt(attributes/l/n,4))").few() == {1, 2}
+    assert reach(shelf, "and(gt(attributes/l/n,2),lt(attributes/l/n,4))").few() == frozenset({1, 2})
 
 
 def test_sets_are_joined_as_the_filter_says(shelf: Shelf) -> None:
     put(shelf, {"a": 1, "b": 1}, {"a": 1}, {"b": 1}, {})
-    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == {1}
-    assert reach(shelf, "or(eq(attributes/a,1),eq(attributes/b,1))").few() == {1, 2, 3}
+    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
+    assert reach(shelf, "or(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1, 2, 3})
     assert reach(shelf, "not(eq(attributes/a,1))").few() in (None, {1, 2, 3, 4})
 
 
 def test_large_things_are_always_candidates(shelf: Shelf) -> None:
     put(shelf, {"a": 1}, {"a": "x" * LARGE})
-    assert reach(shelf, "eq(attributes/a,1)").few() == {1, 2}
+    assert reach(shelf, "eq(attributes/a,1)").few() == frozenset({1, 2})
 
 
 def test_whoever_is_named_nowhere_reaches_nothing(shelf: Shelf) -> None:
@@ -84,9 +84,9 @@ def test_what_very_many_match_is_not_known_but_can_be(shelf: Shelf, monkeypatch:
     put(shelf, {"a": 1, "b": 1}, {"a": 1}, {"a": 1})
     found = reach(shelf, "eq(attributes/a,1)")
     assert found.few() is None
-    assert found.all(found.tree) == {1, 2, 3}
-    assert found.read(found.tree, ALL) == {1, 2, 3}
-    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == {1}
+    assert found.all(found.tree) == frozenset({1, 2, 3})
+    assert found.read(found.tree, ALL) == frozenset({1, 2, 3})
+    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
 
 
 def test_while_the_index_is_being_built_nothing_is_known(shelf: Shelf) -> None:

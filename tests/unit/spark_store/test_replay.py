@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -26,9 +26,17 @@ def an_event(action: str, path: str = "/", value: Any = ..., revision: int = 1, 
     return Event(entity, revision, f"2030-01-15T07:30:{revision:02}.000000Z", action, path, raw, b"{}")
 
 
-def replayed(*steps: tuple[Any, ...]) -> Snapshot:
+Step: TypeAlias = tuple[str, str] | tuple[str, str, Any]
+
+
+def event_of(step: Step, revision: int, entity: EntityId = THING) -> Event:
+    action, path, *value = step
+    return an_event(action, path, value[0] if value else ..., revision, entity)
+
+
+def replayed(*steps: Step) -> Snapshot:
     """The state after a conversation of (action, path, value)."""
-    return fold(an_event(*step, revision=number) for number, step in enumerate(steps, 1))
+    return fold(event_of(step, number) for number, step in enumerate(steps, 1))
 
 
 CREATED = (
@@ -84,7 +92,7 @@ def test_a_tombstone_keeps_revision_and_policy_and_a_creation_begins_anew() -> N
 
 def test_a_policy_replays_in_parts_and_always_has_imports() -> None:
     """The keys of subjects and resources are the rest of the path; taking the imports away leaves none."""
-    steps = (
+    steps: tuple[Step, ...] = (
         ("created", "/", {"policyId": "acme.site:lamps", "imports": {"a:b": {"entries": []}}, "entries": {}}),
         ("created", "/entries/a~0b", {"subjects": {}, "resources": {}}),
         ("created", "/entries/a~0b/subjects/https://id:x/y", {"type": "t"}),
@@ -93,7 +101,7 @@ def test_a_policy_replays_in_parts_and_always_has_imports() -> None:
         ("deleted", "/entries/a~0b/subjects/a:b"),
         ("deleted", "/imports"),
     )
-    state = fold([an_event(*step, revision=n, entity=POLICY) for n, step in enumerate(steps, 1)]).state
+    state = fold([event_of(step, n, POLICY) for n, step in enumerate(steps, 1)]).state
     assert state == {
         "policyId": "acme.site:lamps",
         "imports": {},

@@ -207,6 +207,7 @@ def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
     assert found["spark.driver.maxResultSize"] == str(256 << 20)
     pools = Path(found["spark.scheduler.allocation.file"].removeprefix("file://")).read_text(encoding="utf-8")
     assert f'<pool name="{FIRST}">' in pools
+    assert options.connect is not None
     assert not set(found.values()) & {options.connect.token}, "a setting stands in the process list"
 
 

@@ -328,7 +328,13 @@ def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
     ]
     read: list[int] = []
     in_order = lake_rows._in_order
-    monkeypatch.setattr(lake_rows, "_in_order", lambda rows: read.append(len(found := in_order(rows))) or found)
+
+    def counted(rows: Any) -> Any:
+        found = in_order(rows)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(lake_rows, "_in_order", counted)
     entities = set()
     for range in (1, 3, 10, 1_000):
         read.clear()

@@ -53,7 +53,7 @@ def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> N
     ],
 )
 def test_errors_of_spark_are_told_apart(text: str, begun: bool, expected: type[StoreError]) -> None:
-    import grpc
+    import grpc  # type: ignore[import-untyped]
 
     named = text.partition("StatusCode.")[2].partition("\n")[0]
     code = grpc.StatusCode[named] if named else grpc.StatusCode.INTERNAL
@@ -70,7 +70,12 @@ def test_the_tables_of_a_text_are_known() -> None:
 def test_a_query_that_waits_for_its_turn_has_a_time_and_can_be_stopped(tmp_path: Path) -> None:
     asked: list[str] = []
     before = set(threading.enumerate())
-    queries = WideQueries(Lake(tmp_path), lambda: asked.append("") or "", at_once=0)
+
+    def address() -> str:
+        asked.append("")
+        return ""
+
+    queries = WideQueries(Lake(tmp_path), address, at_once=0)
     with pytest.raises(TimeIsUp, match=r"after 0.2 s"):
         queries.run(Sql("SELECT 1"), Limits(0.2))
     cancellation = Cancellation()

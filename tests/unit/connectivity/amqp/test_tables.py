@@ -158,7 +158,7 @@ def test_no_table_is_an_error(flags: int, fields: bytes) -> None:
     read_properties(pack(">H", flags | HEADERS) + long(fields))
 
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
 @given(st.dictionaries(texts.filter(bool), texts, max_size=6), st.sampled_from(["", "content-type", "message-id"]))

@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import APIOperation
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
 from connectivity.api.description import described
@@ -42,18 +44,18 @@ schema.app = app
 class Bearer:
     """The token of an admin."""
 
-    def get(self, case: schemathesis.Case, context: schemathesis.AuthContext) -> str:
+    def get(self, case: schemathesis.Case[Any], context: schemathesis.AuthContext) -> str:
         return TOKEN
 
-    def set(self, case: schemathesis.Case, data: str, context: schemathesis.AuthContext) -> None:
-        case.headers = {**(case.headers or {}), "authorization": f"Bearer {data}"}
+    def set(self, case: schemathesis.Case[Any], data: str, context: schemathesis.AuthContext) -> None:
+        case.headers["authorization"] = f"Bearer {data}"
 
 
-def keeps_to_its_description(case: schemathesis.Case) -> None:
+def keeps_to_its_description(case: schemathesis.Case[Any]) -> None:
     case.call_and_validate(excluded_checks=[positive_data_acceptance, ignored_auth])
 
 
-def asked(operation: APIOperation, count: int) -> Callable[..., None]:
+def asked(operation: APIOperation[Any, Any, Any, Any], count: int) -> Callable[..., None]:
     """A test of one operation. pytest names those of one function alike, and of tests with one name only one is run."""
     only = schema.include(method=operation.method, path=operation.path)
     asking = settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
@@ -62,6 +64,7 @@ def asked(operation: APIOperation, count: int) -> Callable[..., None]:
 
 
 for found in schema.get_all_operations():
+    assert isinstance(found, Ok), found
     operation = found.ok()
     name = "_".join(re.findall(r"\w+", operation.label)).lower()
     globals()[f"test_an_operation_keeps_to_its_description_{name}"] = asked(operation, 12)

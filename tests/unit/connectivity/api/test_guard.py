@@ -149,14 +149,14 @@ async def test_the_name_of_a_token_is_who_asks() -> None:
 
 
 def test_a_token_knows_its_bearer() -> None:
-    keys = Keys(ApiSettings(tokens=TOKENS, token="shared"))  # type: ignore[arg-type]
+    keys = Keys(ApiSettings(tokens=TOKENS, token="shared"))
     found = keys.caller(b"w" * 16)
     assert found is not None
     assert (found.name, found.role, found.subjects, found.is_named) == ("writer", Role.WRITE, ("acme:w",), True)
     assert keys.caller(b"shared") is ANYBODY
     assert keys.caller(b"") is keys.caller(b"w" * 15) is None
     assert keys.are_needed
-    assert not Keys(ApiSettings(token="")).are_needed  # type: ignore[arg-type]
+    assert not Keys(ApiSettings(token="")).are_needed
 
 
 # --- tokens in the query ---

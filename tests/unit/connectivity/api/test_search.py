@@ -16,7 +16,7 @@ from tests.support.api.fake_management import Desk, ask, shared_app
 
 THINGS, COUNT = "/api/2/search/things", "/api/2/search/things/count"
 BOTH = pytest.mark.parametrize("path", [THINGS, COUNT])
-TOKENS = [
+TOKENS: list[dict[str, Any]] = [
     {"name": "anna", "token": "token-of-anna-the-admin", "role": "admin", "subjects": ["acme:anna"]},
     {"name": "root", "token": "token-of-root-the-admin", "role": "admin"},
     {"name": "bert", "token": "token-of-bert-who-reads", "role": "read", "subjects": ["acme:bert", "acme:staff"]},

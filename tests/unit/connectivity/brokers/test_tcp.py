@@ -126,7 +126,7 @@ async def test_what_is_not_taken_is_not_read_and_comes_together_later() -> None:
         caller, name = await pier.met()
         for octet in b"abcdef":
             caller.writer.write(bytes([octet]))
-            await wait_until(lambda octet=octet: len(pier.taker.deliveries) == min(octet - 96, 2), PATIENCE)
+            await wait_until(lambda octet=octet: len(pier.taker.deliveries) == min(octet - 96, 2), PATIENCE)  # type: ignore[misc]
         caller.writer.write(b"x" * (8 << 20))
         peer = pier.peer(name)
         await wait_until(lambda: not peer.times.is_reading, PATIENCE)
@@ -143,7 +143,7 @@ async def test_a_piece_is_never_larger_than_a_piece_may_be() -> None:
     async with opened(options={"maxUnsettled": "1"}) as pier:
         caller, _ = await pier.met()
         caller.writer.write(bytes(20 * PIECE))
-        sizes = []
+        sizes: list[int] = []
         while sum(sizes) < 20 * PIECE:
             [delivery] = await pier.take(1)
             sizes.append(len(delivery.envelope.payload))
@@ -278,7 +278,7 @@ async def test_who_does_not_end_it_behind_the_last_word_is_cut_off() -> None:
 async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_meanwhile() -> None:
     async with opened() as pier:
         (deaf, deaf_name), (other, other_name) = await pier.met(), await pier.met()
-        deaf.writer.transport.pause_reading()
+        deaf.pause_reading()
         publishing = pier.telling(deaf_name, *[bytes(PIECE)] * 300)
         peer = pier.peer(deaf_name)
         await wait_until(lambda: peer.times.stuck is not None, PATIENCE)
@@ -331,7 +331,7 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def secure(authority: trustme.CA, **more: object) -> dict[str, object]:
+def secure(authority: trustme.CA, **more: Any) -> dict[str, Any]:
     return {
         "uri": f"ssl://localhost:{free_port()}",
         "credentials": own(authority.issue_cert("localhost")),
@@ -415,7 +415,7 @@ async def test_a_door_that_is_closed_lets_go_of_everybody_and_can_be_opened_agai
     for _ in range(3):
         link = await connect(connection)
         with closing(socket.create_connection(("127.0.0.1", connection.broker_uri.port))) as client:
-            await wait_until(lambda link=link: link.peers, PATIENCE)
+            await wait_until(lambda link=link: link.peers, PATIENCE)  # type: ignore[misc]
             await link.close()
             client.settimeout(PATIENCE)
             assert client.recv(1) == b""

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from connectivity.reactive_streams_io.counterparts import WINDOW_OF_A_PEER
 from connectivity.tcp.peer import Peer
-from mappings.reactive_streams_io.frames import OnError, OnSubscribe, Ping, Pong, Request, Subscribe, encode
+from mappings.reactive_streams_io.frames import Frame, OnError, OnSubscribe, Ping, Pong, Request, Subscribe, encode
 from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
 from tests.support.in_process.reactive_streams_io import H
 from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, Landing, landing
@@ -73,7 +73,7 @@ def within(octets: int) -> Iterator[None]:
 async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscribe, most: int) -> None:
     async with beside_a_neighbour() as (there, neighbour):
         deaf = await there.caller()
-        deaf.writer.transport.pause_reading()
+        deaf.pause_reading()
         with within(most):
             deaf.say(H, asked)
             await wait_until(lambda: stuck(there), PATIENCE)
@@ -87,14 +87,14 @@ async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscr
 async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_silent() -> None:
     async with beside_a_neighbour() as (there, _):
         slow = await there.greeted("01 00 01 02")
-        slow.writer.transport.pause_reading()
+        slow.pause_reading()
         slow.say(Subscribe("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
         await wait_until(lambda: stuck(there), PATIENCE)
         # Nothing that it says is read meanwhile.
         slow.say(Ping(b"1"))
         for _ in range(4):
             there.pass_time(60)
-        slow.writer.transport.resume_reading()
+        slow.resume_reading()
         await slow.framed(lambda frames: Pong(b"1") in frames)
         assert len(there.clients) == 2
         await slow.leave()
@@ -103,7 +103,7 @@ async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_sil
 async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_either() -> None:
     async with beside_a_neighbour() as (there, neighbour):
         deaf = await there.greeted("01 00 01 02")
-        deaf.writer.transport.pause_reading()
+        deaf.pause_reading()
         deaf.keeps_little()
         there.keeps_little()
 
@@ -152,7 +152,7 @@ async def test_a_peer_that_sends_one_octet_a_minute_is_let_go(hello: str, longes
         minutes = 0
         while len(there.clients) > 1:
             slow.say(endless[minutes : minutes + 1])
-            await wait_until(lambda sent=minutes + 1: waiting(there) == sent, PATIENCE)
+            await wait_until(lambda sent=minutes + 1: waiting(there) == sent, PATIENCE)  # type: ignore[misc]
             there.pass_time(60)
             neighbour.say("13 09")
             minutes += 1
@@ -198,7 +198,8 @@ async def come_and_go(there: Landing, neighbour: Caller, connects: int) -> None:
     for number in range(0, connects, 100):
         callers = [await Caller.at(there.port) for _ in range(100)]
         for place, caller in enumerate(callers):
-            caller.say(*["", "01", f"{H} 12", H, Subscribe("tck/never", 1, 1)][1 : 1 + place % 4])
+            said: list[str | Frame] = ["01", f"{H} 12", H, Subscribe("tck/never", 1, 1)]
+            caller.say(*said[: place % 4])
         await asyncio.gather(*(caller.leave() for caller in callers))
         await converses(neighbour)
         assert len(there.link._sockets) <= number + 101

@@ -121,7 +121,10 @@ async def test_cases_h_v_d_i_g_and_k_are_heard_as_the_specification_says(there: 
 
 async def test_the_same_is_heard_over_tls() -> None:
     authority = trustme.CA()
-    secret = {"uri": f"ssl://localhost:{free_port()}", "credentials": own(authority.issue_cert("localhost"))}
+    secret: dict[str, Any] = {
+        "uri": f"ssl://localhost:{free_port()}",
+        "credentials": own(authority.issue_cert("localhost")),
+    }
     context = trusting(authority)
     context.set_alpn_protocols(["rsio/0"])
     async with landing(**secret) as there:
@@ -293,7 +296,7 @@ async def test_case_r02_a_session_goes_on_over_another_connection(there: Landing
     assert isinstance(grant, ServerHello)
     token = next(frame.token for frame in lost.heard if isinstance(frame, ResumeGrant))
     if not is_reading:
-        lost.writer.transport.pause_reading()
+        lost.pause_reading()
         await wait_until(lambda: any(peer.times.stuck for peer in there.link.peers.values()), PATIENCE)
     tracked = sum(isinstance(frame, OnSubscribe | OnNextPacked) for frame in lost.heard)
     await lost.leave()

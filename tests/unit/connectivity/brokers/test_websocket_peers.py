@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing, suppress
+from typing import Any
 
 import pytest
 import trustme
@@ -421,7 +422,7 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def secure(authority: trustme.CA, **more: object) -> dict[str, object]:
+def secure(authority: trustme.CA, **more: Any) -> dict[str, Any]:
     certificate = authority.issue_cert("localhost")
     return {"uri": f"wss://localhost:{free_port()}", "credentials": own(certificate), **more}
 

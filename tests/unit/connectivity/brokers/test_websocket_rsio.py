@@ -19,7 +19,6 @@ from mappings.reactive_streams_io.frames import CORE, Frame, OnComplete, OnNext,
 from mappings.reactive_streams_io.limits import Limits
 from tests.support.in_process.reactive_streams_io import (
     HISTORY,
-    OWNER,
     H,
     Quay,
     definition,
@@ -27,6 +26,7 @@ from tests.support.in_process.reactive_streams_io import (
     revisions,
     subscribe,
 )
+from tests.support.in_process.service import OWNER
 from tests.support.in_process.websocket_listener import PATIENCE
 from tests.support.in_process.websocket_service import House
 from tests.support.wait import wait_until

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from connectivity.cli.console import app
 from tests.support.api.canned_server import Says, canned
 
-FOUND = [
+FOUND: list[dict[str, str | int | None]] = [
     {"at": "T2", "by": "ops", "action": "deleted", "connection": "depot", "revision": None},
     {"at": "T1", "by": "ops", "action": "created", "connection": "depot", "revision": 1},
 ]

@@ -130,7 +130,8 @@ def test_schema_prints_the_json_schema() -> None:
 
 
 def test_odd_characters_can_be_printed_anywhere(tmp_path: Path) -> None:
-    written(tmp_path, **{"na\ud800me": 1, "nämé": 2})
+    odd: dict[str, Any] = {"na\ud800me": 1, "nämé": 2}
+    written(tmp_path, **odd)
     result = subprocess.run(
         [sys.executable, "-m", "connectivity", "validate", str(tmp_path)],
         env={"PYTHONIOENCODING": "ascii", "PATH": ""},

@@ -53,8 +53,11 @@ def test_what_was_seen_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def following(server: Canned, told: list[str], clock: Clock) -> Iterator[str]:
+    def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+
     service = Service(place_of(server.url), seconds=30.0)
-    for found in follow(service, "depot", 1.0, told.append, clock.advance, clock.now):
+    for found in follow(service, "depot", 1.0, told.append, sleep, clock.now):
         yield found["message"]
 
 

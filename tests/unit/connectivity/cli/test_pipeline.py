@@ -182,7 +182,7 @@ def test_the_other_becomes_a_pipeline_with_the_services_settings(
         became.append(command)
         given.update(variables)
 
-    monkeypatch.setattr(module.os, "execve", become)
+    monkeypatch.setattr("connectivity.cli.pipeline.os.execve", become)
     monkeypatch.setattr(pipeline, "environment", lambda: {"without": "secrets"})
     assert run(action, "--settings", settings).exit_code == 0
     assert became[0][1:4] == ["-m", "spark_store.pipeline", action]

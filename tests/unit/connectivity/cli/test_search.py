@@ -59,10 +59,10 @@ def test_things_are_shown_as_a_table_of_members_or_of_the_fields_that_were_named
     assert heading.split() == ["thingId", "attributes"]
     assert first.split(maxsplit=1) == ["acme:lamp-7", '{"room": "hall", "size": 4}']
     result = run(monkeypatch, things, "--fields", "thingId,attributes", "--sort", "-attributes/size,thingId")
-    heading, first, second = (line.split() for line in result.stdout.splitlines())
-    assert heading == ["thingId", "attributes/room", "attributes/size", "attributes/tags", "attributes/site"]
-    assert first == ["acme:lamp-7", "hall", "4", "–", "–"]
-    assert second == ["acme:lamp-8", "attic", "–", "[]", "{}"]
+    columns, first_row, second_row = (line.split() for line in result.stdout.splitlines())
+    assert columns == ["thingId", "attributes/room", "attributes/size", "attributes/tags", "attributes/site"]
+    assert first_row == ["acme:lamp-7", "hall", "4", "–", "–"]
+    assert second_row == ["acme:lamp-8", "attic", "–", "[]", "{}"]
     assert json.loads(run(monkeypatch, things, "--json").stdout) == LAMPS
     assert things.queries == [
         {"filter": ['eq(attributes/room,"hall")'], "option": ["size(200)"]},

@@ -164,7 +164,7 @@ async def test_a_store_that_cannot_be_read_amid_a_message_takes_it_up_again_and_
             quay.store._cache.clear()
         return carry_out(*about)
 
-    quay.dispatcher._commands.carry_out = carried_out  # type: ignore[method-assign]
+    quay.dispatcher._commands.carry_out = carried_out  # type: ignore[method-assign, assignment]
     quay.say("a", turns(1, 5))
     await until(lambda: quay.postponed)
     await pause()
@@ -265,8 +265,8 @@ async def test_headers_are_mapped_and_enforced_as_for_every_command_of_the_sourc
         seen.append((dict(found.headers), subjects))
         return decide(found, subjects)
 
-    quay.decider.decide = decided  # type: ignore[method-assign]
-    told = {"device": "lamp-7", "site": "north"}
+    quay.decider.decide = decided  # type: ignore[method-assign, assignment]
+    told: dict[str, Any] = {"device": "lamp-7", "site": "north"}
     quay.say("a", elements(turn(1), creation("lamp-8"), turn(2, site="own")), **told)
     assert await quay.settled(1)
     assert quay.values() == [1, 2]
@@ -347,7 +347,7 @@ async def test_answers_go_where_the_operator_says_to_those_who_want_them(
     options: dict[str, Any], places: list[str]
 ) -> None:
     quay = await taking(options=options)
-    wanted = {"device": "d1", "wild": "#", "own": "a", "response_required": True}
+    wanted: dict[str, Any] = {"device": "d1", "wild": "#", "own": "a", "response_required": True}
     quay.say(
         "a",
         elements(
@@ -525,7 +525,7 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
                 made[at : at + random.randrange(2)] = random.randbytes(random.randrange(3))
             message = (octets(Seq(1)) if number % 4 == 3 else b"") + made
             quay.handle(
-                *(quay.delivery(message, f"m{number}", redelivered=again, reply_to=address) for again in (0, 1))
+                *(quay.delivery(message, f"m{number}", redelivered=again, reply_to=address) for again in (False, True))
             )
         await until(lambda: len(quay.outcomes) == 900)
     assert {log["log_level"] for log in logs} <= {"info", "warning"}, [

@@ -77,7 +77,7 @@ async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(
     quay.say("other", H, f"{RANGE} 32 01 00")
     for message in said:
         quay.say("a", message)
-    await until(lambda: isinstance((quay.frames("a") or [None])[-1], Goodbye))
+    await until(lambda: bool(quay.frames("a")) and isinstance(quay.frames("a")[-1], Goodbye))
     last = quay.frames("a")[-1]
     assert isinstance(last, Goodbye)
     assert last.reason.startswith(reason)

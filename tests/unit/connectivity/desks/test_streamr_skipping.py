@@ -40,7 +40,7 @@ async def test_case_b11_what_a_session_was_not_sent_is_what_its_resend_brings(mo
     tank.link.confirms = False
     for offset in range(2, 10):
         tank.say(None, publish())
-        await until(lambda offset=offset: len(tank.stored()) == offset)
+        await until(lambda offset=offset: len(tank.stored()) == offset)  # type: ignore[misc]
     await until(lambda: offsets(tank.heard("a")) == [1, 2, 3])
     tank.clock.advance(2)
     tank.link.confirms = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ def test_the_library_reads_what_we_pack(
             packed.pack_expiry(expiry),
         )
     )
-    theirs = Properties(PacketTypes.PUBLISH)
+    theirs: Any = Properties(PacketTypes.PUBLISH)
     theirs.unpack(packed.pack_varint(len(content)) + content)
     assert getattr(theirs, "UserProperty", []) == users
     assert (theirs.ContentType, theirs.ResponseTopic) == (kind, topic)
@@ -38,7 +39,7 @@ def test_the_library_reads_what_we_pack(
 
 
 def test_we_read_what_the_library_packs() -> None:
-    theirs = Properties(PacketTypes.PUBLISH)
+    theirs: Any = Properties(PacketTypes.PUBLISH)
     theirs.PayloadFormatIndicator = 1
     theirs.TopicAlias = 3
     theirs.SubscriptionIdentifier = [1, 200, 20_000]

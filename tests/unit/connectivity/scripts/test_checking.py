@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from connectivity.scripts import checking
 from connectivity.scripts.checking import script_problem
 from connectivity.scripts.protocol import Direction
 from connectivity.spec import lint
@@ -48,7 +47,7 @@ def test_a_check_that_cannot_be_made_is_a_problem(monkeypatch: pytest.MonkeyPatc
     def fails(*_: Any, **__: Any) -> Any:
         raise subprocess.TimeoutExpired("python", 60)
 
-    monkeypatch.setattr(checking.subprocess, "run", fails)
+    monkeypatch.setattr(subprocess, "run", fails)
     assert "could not be checked" in str(script_problem(("function f() {}",), (), "incoming"))
 
 

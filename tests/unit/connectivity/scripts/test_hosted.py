@@ -14,12 +14,11 @@ from connectivity.scripts.protocol import Limits
 from mappings.codecs import load_codec
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError, EncodeError
-from mappings.ids import EntityType, parse_entity_id
+from mappings.ids import EntityId, EntityType
 from mappings.scripted import Scripts
 from mappings.signals import Command, Response, TwinEvent
 
-PUMP = parse_entity_id(EntityType.THING, "org.acme:pump-7")
-assert PUMP is not None
+PUMP = EntityId(EntityType.THING, "org.acme", "pump-7")
 
 WEATHER = """
 function mapToDittoProtocolMsg(headers, textPayload, bytePayload, contentType) {

@@ -8,8 +8,8 @@ from connectivity.scripts.protocol import BadFrame, Done, Failed, Frames, Limits
 
 
 def test_messages_come_out_of_the_bytes_as_they_went_in_however_they_are_cut() -> None:
-    messages = [Ready(), Done("[]"), Failed("ä\0"), Done("x" * 70_000)]
-    whole = b"".join(map(frame, messages))
+    messages: list[Ready | Done | Failed] = [Ready(), Done("[]"), Failed("ä\0"), Done("x" * 70_000)]
+    whole = b"".join(frame(message) for message in messages)
     for step in (1, 3, 4096, len(whole)):
         frames = Frames(1 << 20)
         found = [

@@ -64,7 +64,7 @@ def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
     assert (announcement.entity, announcement.name, announcement.subjects) == (P, "subjectDeletion", (VIEWER,))
     assert json.loads(announcement.value) == {"deleteAt": EIGHT, "subjectIds": [VIEWER]}
     assert announcement.headers == {"response-required": False, "requested-acks": ["other:seen"], "timeout": "10s"}
-    assert (due.next, due.told) == (AT_EIGHT, {Told(VIEWER, EIGHT)})
+    assert (due.next, due.told) == (AT_EIGHT, frozenset({Told(VIEWER, EIGHT)}))
     again = judge(found, "2030-01-15T07:50:00.000000Z", due.told)
     assert (again.announcements, again.told) == ((), due.told)
     assert judge(found, AT_EIGHT, due.told).announcements == (), "not asked for at the deletion"

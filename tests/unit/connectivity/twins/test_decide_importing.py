@@ -173,7 +173,7 @@ def test_case_68_what_cannot_be_imported() -> None:
     shut = [{"import": ROLES, "entry": "SHUT"}]
     assert world.refused("modify", "/entries/X/references", shut, to=P, by=ADMIN) == unknown
     assert world.refused("modify", f"/imports/{POLICY}", {}, to=P) == (400, "policies:import.invalid")
-    eleven = {f"acme:p{n}": {} for n in range(11)}
+    eleven: dict[str, Any] = {f"acme:p{n}": {} for n in range(11)}
     assert world.refused("modify", "/imports", eleven, to=P) == (400, "policies:imports.toolarge")
     for number in range(10):
         world.write_policy({}, to=f"acme:p{number}")
@@ -187,7 +187,7 @@ def test_a_creator_may_hold_his_rights_by_an_import() -> None:
     value = {"policyId": POLICY, "imports": {ROLES: {}}}
     assert world.status("create", "/", value, to=P) == 201
     assert world.status("modify", "/entries/A", entry([], {}), to=P) == 201
-    inline = {"_policy": {"imports": {ROLES: {}}}}
+    inline: dict[str, Any] = {"_policy": {"imports": {ROLES: {}}}}
     assert world.status("create", "/", inline) == 201
     assert world.status("modify", "/attributes/a", 1) == 201
 

@@ -91,7 +91,7 @@ def test_the_caller_may_take_his_own_rights_from_a_policy() -> None:
 
 def _with(path: list[str], value: Any) -> dict[str, Any]:
     """The policy with one place of its first entry changed; `...` removes it."""
-    whole = json.loads(json.dumps(a_policy(OWNERS)))
+    whole: dict[str, Any] = json.loads(json.dumps(a_policy(OWNERS)))
     place = whole
     for key in path[:-1]:
         place = place[key]
@@ -104,6 +104,16 @@ def _with(path: list[str], value: Any) -> dict[str, Any]:
 
 E0 = ["entries", "E0"]
 PERMISSIONS = [*E0, "resources", "thing:/"]
+ODD_ANNOUNCEMENTS: list[dict[str, Any]] = [
+    {"beforeExpiry": "soon"},
+    {"beforeExpiry": 3600},
+    {"beforeExpiry": "999999999999999999d"},
+    {"whenDeleted": "yes"},
+    {"requestedAcks": {}},
+    {"requestedAcks": {"labels": ["no label"]}},
+    {"requestedAcks": {"labels": [], "timeout": "-1s"}},
+    {"randomizationInterval": []},
+]
 
 
 @pytest.mark.parametrize(
@@ -122,16 +132,7 @@ PERMISSIONS = [*E0, "resources", "thing:/"]
         ([*E0, "subjects", OWNER, "announcement"], 5, "policies:subjectannouncement.invalid"),
         *(
             ([*E0, "subjects", OWNER, "announcement"], value, "policies:subjectannouncement.invalid")
-            for value in (
-                {"beforeExpiry": "soon"},
-                {"beforeExpiry": 3600},
-                {"beforeExpiry": "999999999999999999d"},
-                {"whenDeleted": "yes"},
-                {"requestedAcks": {}},
-                {"requestedAcks": {"labels": ["no label"]}},
-                {"requestedAcks": {"labels": [], "timeout": "-1s"}},
-                {"randomizationInterval": []},
-            )
+            for value in ODD_ANNOUNCEMENTS
         ),
         ([*E0, "subjects", "nobody"], {"type": "t"}, "policies:subjectid.invalid"),
         ([*E0, "subjects", ""], {"type": "t"}, "policies:subjectid.invalid"),

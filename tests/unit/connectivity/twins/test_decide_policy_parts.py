@@ -318,7 +318,7 @@ def test_permission_on_one_part_is_enough_for_that_part() -> None:
     guarded = f"policy:{BY_PATH}"
     guard = entry(["edge:a"], {guarded: ALL, "policy:/entries/VIEW/subjects": granting("READ")})
     world = a_policy_world(GUARD=guard)
-    by = {"to": P, "by": ["edge:a"]}
+    by: dict[str, Any] = {"to": P, "by": ["edge:a"]}
     assert world.status("modify", BY_PATH, ALL, **by) == 201
     assert world.get(BY_PATH, **by) == ALL
     assert world.get("/entries", **by) == {
@@ -398,7 +398,7 @@ def test_entity_tags_hold_for_parts() -> None:
 def test_a_change_of_a_part_counts_for_the_next_command() -> None:
     world = a_world(attributes={"a": 1})
     world.write_policy({"VIEW": entry([], {"thing:/": granting("READ")})})
-    by = {"by": ["edge:auditor"]}
+    by: dict[str, Any] = {"by": ["edge:auditor"]}
     assert world.refused("retrieve", **by) == (404, "things:thing.notfound")
     world.send("modify", "/entries/VIEW/subjects/edge:auditor", AUDITOR, to=P)
     assert world.get(**by)["thingId"] == THING

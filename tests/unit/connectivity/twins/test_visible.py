@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from connectivity.happening import TWIN_EVENTS
 from connectivity.interest import Interest, Kept
 from connectivity.twins.enforcer import DROP, Enforcer
 from connectivity.twins.visible import Sight, readable, sight
@@ -16,7 +17,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import TwinEvent
 from spark_store.records import Snapshot
 from tests.support.dice import dice, examples
-from tests.support.in_process.interest_world import CLOCK, TWIN_EVENTS
+from tests.support.in_process.interest_world import CLOCK
 from tests.support.oracles.permissions import Policy, nearest
 from tests.support.small_policies import A, B, C, a_policy
 
@@ -179,7 +180,9 @@ def a_policy_of_readers(dice: random.Random) -> Policy:
     rules = []
     for _ in range(dice.randint(1, 5)):
         path = "/".join(dice.choices(KEYS[:3], k=dice.randint(0, 3)))
-        permissions = dice.choice(((["READ"], []), (["READ"], []), ([], ["READ"]), (["WRITE"], [])))
+        permissions: tuple[list[str], list[str]] = dice.choice(
+            ((["READ"], []), (["READ"], []), ([], ["READ"]), (["WRITE"], []))
+        )
         rules.append((dice.sample((A, B, C), dice.randint(1, 3)), f"thing:/{path}", *permissions))
     return a_policy(*rules)
 

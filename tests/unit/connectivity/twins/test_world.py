@@ -41,7 +41,9 @@ def test_a_policy_is_compiled_again_when_it_is_another() -> None:
     """Also under the same revision: what could not be stored gives its revision back."""
     world = a_policy_world()
     first = the(world)
-    world.snapshots[P] = msgspec.structs.replace(world.snapshots[P], state={**world.snapshots[P].state, "entries": {}})
+    state = world.snapshots[P].state
+    assert state is not None
+    world.snapshots[P] = msgspec.structs.replace(world.snapshots[P], state={**state, "entries": {}})
     assert the(world) is not first
     assert not the(world).has([OWNER], "READ", "thing:/")
 

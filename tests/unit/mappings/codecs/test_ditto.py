@@ -17,11 +17,14 @@ from mappings.errors import DecodeError, EncodeError, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.signals import (
     Acknowledgement,
+    Cancel,
     Command,
     Complete,
     Created,
     ErrorResponse,
+    Event,
     Failed,
+    HistoryQuery,
     Inbound,
     Kind,
     Live,
@@ -140,6 +143,7 @@ def test_case_16_a_revision_may_be_written_as_a_float_and_not_as_a_text() -> Non
     )
     (signal,) = decode(subscribe)
     assert isinstance(signal, Subscribe)
+    assert isinstance(signal.query, HistoryQuery)
     assert signal.query.from_revision == 1
     assert type(signal.query.from_revision) is int
     assert refused(subscribe.replace(b"1.0", b"1.5")).fault.error == "json.format.invalid"
@@ -269,8 +273,10 @@ class DittoClient:
                     message[member] = getattr(signal, member)
         elif isinstance(signal, Subscribe):
             query = signal.query
+            assert isinstance(query, HistoryQuery)
             message["value"] = {"fromHistoricalRevision": query.from_revision, "filter": query.filter}
         else:
+            assert isinstance(signal, Request | Cancel)
             message["value"] = {"subscriptionId": signal.key}
             if isinstance(signal, Request):
                 message["value"]["demand"] = signal.demand
@@ -303,7 +309,7 @@ class DittoClient:
     def _hear_items(self, messages: list[dict[str, Any]], entity: EntityId) -> Next:
         items = [message["value"]["item"] for message in messages]
         events = [
-            vectors.Event(
+            Event(
                 entity,
                 item["headers"]["entity-revision"],
                 item["timestamp"],
@@ -343,9 +349,9 @@ class TestBehaviours(CodecBehaviours):
             Command(LAMP, "modify", "/attributes/a b", value, headers),
             Command(LAMP, "retrieve", "/", None, headers, "attributes"),
             Command(LAMP._replace(type=EntityType.POLICY), "delete", "/entries/owner", None, headers),
-            Subscribe(Kind.HISTORY, vectors.HistoryQuery(LAMP, -5, filter="exists(attributes)"), headers),
+            Subscribe(Kind.HISTORY, HistoryQuery(LAMP, -5, filter="exists(attributes)"), headers),
             Request(Kind.HISTORY, "key-1", 7, headers, LAMP),
-            vectors.Cancel(Kind.HISTORY, "key-1", headers, LAMP),
+            Cancel(Kind.HISTORY, "key-1", headers, LAMP),
             Message(LAMP, "from", "a/b", "/features/x y/outbox/messages/a/b", value, headers),
             MessageResponse(LAMP, "to", "a", "/inbox/messages/a", 404, None, headers),
             LiveCommand(LAMP, "retrieve", "/", None, headers, "attributes"),
@@ -356,9 +362,9 @@ class TestBehaviours(CodecBehaviours):
 
     def answers(self) -> Sequence[Outbound]:
         events = [
-            vectors.Event(LAMP, 1, "2030-01-15T07:30:00.250000Z", "created", "/", b'{"a":1}', b"{}"),
-            vectors.Event(LAMP, 2, "2030-01-15T07:30:01.250000Z", "merged", "/a", b'{"b":null}', b'{"x":"y"}'),
-            vectors.Event(LAMP, 3, "2030-01-15T07:30:02.250000Z", "deleted", "/a", None, b"{}"),
+            Event(LAMP, 1, "2030-01-15T07:30:00.250000Z", "created", "/", b'{"a":1}', b"{}"),
+            Event(LAMP, 2, "2030-01-15T07:30:01.250000Z", "merged", "/a", b'{"b":null}', b'{"x":"y"}'),
+            Event(LAMP, 3, "2030-01-15T07:30:02.250000Z", "deleted", "/a", None, b"{}"),
         ]
         return [
             Response(LAMP, "retrieve", "/attributes", 200, b'{"a":[1]}', ANSWERED),

@@ -47,7 +47,9 @@ def test_case_34_anything_else_is_no_demand(demand: Any) -> None:
 MEMBERS = st.sampled_from(
     ["subscriptionId", "demand", "filter", "fromHistoricalRevision", "toHistoricalRevision", "fromHistoricalTimestamp"]
 )
-VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30) | st.just([])
+VALUES: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30) | st.just([])
+)
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -55,7 +55,8 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
     said: list[tuple[int, Frame]], data: st.DataObject
 ) -> None:
     # Each frame's own stream has an id of its own with a known size, set as an onSubscribe would.
-    written, expected, sizes = b"", [], {}
+    written, expected = b"", []
+    sizes: dict[int, int] = {}
     for size, frame in said:
         subscriber = subscriber_of(frame)
         if sizes.setdefault(subscriber, size) != size:

@@ -7,6 +7,8 @@ transport. Streams go both ways, of a fixed size and not, split and whole.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import hypothesis
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappings.reactive_streams_io.endpoint import Role, State
-from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Failed, NotResumed, Resumed
+from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Failed, NotResumed, Resumed
 from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
@@ -55,7 +57,7 @@ class Side:
         party.react(events)
         self.told(events)
 
-    def told(self, events: list[object]) -> None:
+    def told(self, events: Sequence[Event]) -> None:
         assert self.party is not None
         for event in events:
             if isinstance(event, Arrived):
@@ -89,7 +91,7 @@ class Link:
     def connect(self) -> None:
         """A new transport: the client goes on with its session, the server with what it is asked for."""
         old = self.client.party
-        options = {"clock": self.clock, "has_messages": self.has_messages, "limits": LIMITS}
+        options: dict[str, Any] = {"clock": self.clock, "has_messages": self.has_messages, "limits": LIMITS}
         ticket = None if old is None else old.endpoint.ticket()
         assert old is None or ticket is not None
         self.client.party = Party(Role.CLIENT, ticket=ticket, **options)

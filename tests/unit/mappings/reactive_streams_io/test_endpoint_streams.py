@@ -396,10 +396,11 @@ def test_case_p10_a_large_element_leaves_in_parts_and_counts_once() -> None:
     assert said[-1] == OnComplete(5)
     parts = [frame for frame in said if isinstance(frame, OnNextPart)]
     (last,) = [frame for frame in said if isinstance(frame, OnNextLastPart)]
+    pieces: list[OnNextPart | OnNextLastPart] = [*parts, last]
     assert len(parts) == 3
-    assert {frame.element for frame in [*parts, last]} == {0}
+    assert {frame.element for frame in pieces} == {0}
     assert max(len(part.data) for part in parts) == 65_535
-    assert b"".join(part.data for part in [*parts, last]) == b"x" * 200_000
+    assert b"".join(part.data for part in pieces) == b"x" * 200_000
 
 
 def test_case_p11_other_streams_have_their_turn_between_the_parts() -> None:

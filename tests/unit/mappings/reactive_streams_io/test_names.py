@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,7 +168,7 @@ count = st.integers(0, UNBOUNDED)
 instant = st.none() | st.integers(-62_000_000_000, 250_000_000_000).map(lambda seconds: seconds * 1_000_000_001)
 projection = st.none() | st.builds(Projection, texts.map(lambda text: f"/{text}"), st.sampled_from(list(PACKS)))
 encoding = st.sampled_from(["json", "cbor"])
-resends = st.one_of(
+resends: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
     st.just({"all": True}),
     st.fixed_dictionaries({"last": count}),

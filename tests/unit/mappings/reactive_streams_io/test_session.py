@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mappings.errors import EncodeError, ProtocolError
@@ -156,7 +158,8 @@ def test_positions_count_frames_and_copies_are_kept_until_acknowledged() -> None
 
 
 def test_copies_are_bounded_in_number_and_in_octets() -> None:
-    for limits in ({"window": 10}, {"copies": 250}):
+    bounds: list[dict[str, Any]] = [{"window": 10}, {"copies": 250}]
+    for limits in bounds:
         one = session(**limits)
         stream = opened(one, demand=1000)
         for number in range(500):

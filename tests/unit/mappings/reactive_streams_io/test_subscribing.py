@@ -82,7 +82,7 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
 def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.DataObject) -> None:
     """A publisher that is a few frames behind: what it sends to a stream reaches that one, or nobody if it is over."""
     streams = Subscribing(Limits(generations=3))
-    behind: list[list[object]] = []
+    behind: list[list[tuple[int, bytes | None]]] = []
     living: list[int] = []
     got: dict[int, list[bytes]] = {}
     ended: set[int] = set()
@@ -92,7 +92,10 @@ def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.Da
         living.append(stream)
         mark = str(stream).encode()
         # What the publisher says because of this subscribe, told by the mark; the end comes or does not.
-        said = [(generation.subscriber, None), *[(generation.subscriber, mark)] * data.draw(st.integers(0, 3))]
+        said: list[tuple[int, bytes | None]] = [
+            (generation.subscriber, None),
+            *[(generation.subscriber, mark)] * data.draw(st.integers(0, 3)),
+        ]
         if data.draw(st.booleans()):
             said.append((generation.subscriber, b"end"))
         behind.append(list(said))
@@ -100,8 +103,10 @@ def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.Da
             chosen = data.draw(st.sampled_from(living))
             if streams.cancel(chosen) is not None:
                 cancelled.add(chosen)
-        while behind and data.draw(st.booleans()):
-            for subscriber, element in behind.pop(0):  # type: ignore[misc]
+        while behind:
+            if not data.draw(st.booleans()):
+                break
+            for subscriber, element in behind.pop(0):
                 if element is None:
                     told = streams.begins(subscriber, 0)
                 elif element == b"end":

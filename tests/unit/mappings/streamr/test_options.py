@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -63,6 +64,11 @@ def test_the_idle_time_is_written_with_a_unit_or_without(written: object, second
 POLICY = {"policyId": "acme.site:tanks"}
 
 
+def wrong(name: str, *values: Any) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Options with one member that has these values, and the place of the mistake."""
+    return (({name: value}, (name,)) for value in values)
+
+
 @pytest.mark.parametrize(
     ("written", "place"),
     [
@@ -90,12 +96,12 @@ POLICY = {"policyId": "acme.site:tanks"}
         ({"authKeys": {"pump": 5}}, ("authKeys", "pump")),
         ({"replyAddressPattern": ""}, ("replyAddressPattern",)),
         ({"replyAddressPattern": "**/a"}, ("replyAddressPattern",)),
-        *(({"sessionIdleTimeout": wrong}, ("sessionIdleTimeout",)) for wrong in (0, -1, True, "1y", "0s", "", 1.5)),
-        *(({"sessionCatchUpMax": wrong}, ("sessionCatchUpMax",)) for wrong in (-1, True, "9", 100_001, 1.5)),
-        *(({"errorPayload": wrong}, ("errorPayload",)) for wrong in ("text", 5, [])),
-        *(({"hash": wrong}, ("hash",)) for wrong in ("murmur2", True, {})),
-        *(({"acceptNonJson": wrong}, ("acceptNonJson",)) for wrong in ("yes", 1, [])),
-        *(({"subIdFiller": wrong}, ("subIdFiller",)) for wrong in ("null", 0, False)),
+        *wrong("sessionIdleTimeout", 0, -1, True, "1y", "0s", "", 1.5),
+        *wrong("sessionCatchUpMax", -1, True, "9", 100_001, 1.5),
+        *wrong("errorPayload", "text", 5, []),
+        *wrong("hash", "murmur2", True, {}),
+        *wrong("acceptNonJson", "yes", 1, []),
+        *wrong("subIdFiller", "null", 0, False),
     ],
 )
 def test_a_wrong_option_is_told_with_its_place(written: dict[str, Any], place: tuple[str, ...]) -> None:

@@ -332,7 +332,7 @@ class AnyCourse(RuleBasedStateMachine):
     )
     def ask(self, address: str, partition: int, client: str | None, owner: str, kind: str) -> None:
         owners, now = frozenset({owner}), self.clock.now()
-        request: Request = Subscribe("s", partition)
+        request: Subscribe | Unsubscribe = Subscribe("s", partition)
         if kind != "subscribe":
             request = Unsubscribe("s", partition if kind == "unsubscribe" else None)
         if self.sessions.admit(request, address, owners, now, is_allowed=lambda _: True) is not Verdict.SERVED:

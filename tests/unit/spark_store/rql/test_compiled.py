@@ -15,7 +15,7 @@ from tests.support.paths import VECTORS
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8"))
-VALUES = [
+VALUES: list[Any] = [
     0,
     1,
     -1,
@@ -76,7 +76,7 @@ def test_every_value_compares_with_every_literal_as_it_is_evaluated(operator: st
             continue
         test = compiled(predicate)
         for value in VALUES:
-            things = (
+            things: tuple[dict[str, Any], ...] = (
                 {"attributes": {"a": {"b": value}}},
                 {"attributes": {"a": [{"b": value}]}},
                 {"attributes": {"a": value}},
