@@ -51,7 +51,7 @@ def runtime(installed: Mapping[str, Distribution], root: str = OURS) -> set[str]
 def component(distribution: Distribution, *, is_needed: bool) -> Component:
     """A distribution as CycloneDX has it."""
     metadata, name = distribution.metadata, canonicalize_name(distribution.name)
-    licence = metadata.get("License-Expression") or metadata.get("License") or ""
+    licence = str(metadata["License-Expression"] or metadata["License"] or "")
     if "\n" in licence or not 0 < len(licence) < LONGEST_LICENCE:
         named = [text for text in metadata.get_all("Classifier", ()) if text.startswith("License ::")]
         licence = " AND ".join(re.sub(r".*:: ", "", text) for text in named)

@@ -37,6 +37,7 @@ from tests.bench.report import Figure
 from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, thing
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import connection, source
+from tests.support.in_process.fakes import Link
 
 COUNT = 10_000
 AT_ONCE = 100
@@ -122,12 +123,11 @@ def in_process(folder: Path) -> list[Figure]:
     ]
 
 
-class _Taking:
+class _Taking(Link):
     """A link that takes everything at once; `keys` are the ids of subscriptions that were created."""
 
-    window = 1_000_000
-
     def __init__(self) -> None:
+        super().__init__(1_000_000)
         self.keys: list[str] = []
         self.ended = self.awaited = 0
         self.over = asyncio.Event()

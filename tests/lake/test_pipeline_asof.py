@@ -35,8 +35,7 @@ from spark_store.watermark import read_watermark
 from spark_store.wide import Limits, WideQueries
 from tests.contract.journal import timestamp
 from tests.support.in_process.search_client import Searcher, has_thing
-from tests.support.in_process.service import Site as ServiceSite
-from tests.support.in_process.service import command, searching, source, until
+from tests.support.in_process.service import ConnectionHarness, command, searching, source, until
 from tests.support.lake.pipeline_process import WITHIN, Site, take_all
 from tests.support.random_histories import Happening, lived
 from tests.support.wait import wait_until
@@ -293,7 +292,7 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(spark: SparkSessio
     """By commands and answers of the protocol: as it was, by today's policy, and waiting for what the lake has not yet."""
     clock = NOW
     journal = SqliteJournal.open(site.lake.journal)
-    service = ServiceSite(
+    service = ConnectionHarness(
         source(),
         source("guests", "acme:guest"),
         journal=journal,

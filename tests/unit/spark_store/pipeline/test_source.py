@@ -84,7 +84,9 @@ def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: Site) ->
     )
     for first in (1, 21):
         assert states_of(site.lake.journal, first, 50, 7) is not None
-        assert [batch.num_rows for batch in states.read(Range(first, 50))] == [6]
+        [batch] = states.read(Range(first, 50))
+        assert isinstance(batch, pa.RecordBatch)
+        assert batch.num_rows == 6
     with pytest.raises(StoreUnavailable, match="every event from 20 on, found that some were trimmed"):
         states_of(site.lake.journal, 20, 50, 7)
     with pytest.raises(StoreUnavailable, match="every event from 20 on"):

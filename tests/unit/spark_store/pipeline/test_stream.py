@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from spark_store import durable, lake
 from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
+from spark_store.follower import Follower
 from spark_store.instants import as_text
-from spark_store.pipeline import erasing, jobs, maintenance, stream
+from spark_store.pipeline import erasing, jobs, maintenance, moments, retention, snapshots, stream, trust
 from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.maintenance import Due
 from spark_store.pipeline.retention import Retention
@@ -61,16 +63,19 @@ def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     return Target(spark, place, 1)
 
 
-def running(target: Target) -> Stream:
+def stream_of(target: Target) -> Stream:
     return Stream(target, lambda *_, **__: None, StreamOptions(), threading.Event())
 
 
 def test_the_lake_is_durable_before_the_watermark_says_so(
     target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = stream.publish_watermark
-    monkeypatch.setattr(stream, "publish_watermark", lambda *it: (done.append("publish"), publish(*it)))
-    running(target)._publish(7)
+    def publish(*given: Any) -> None:
+        done.append("publish")
+        publish_watermark(*given)
+
+    monkeypatch.setattr(stream, "publish_watermark", publish)
+    stream_of(target)._publish(7)
     assert done == ["sync True", "publish"]
     assert read_watermark(target.lake.watermark).seq == 7
 
@@ -81,7 +86,7 @@ def test_a_lake_that_is_not_durable_moves_no_watermark(target: Target, monkeypat
 
     monkeypatch.setattr(durable, "sync", refuses)
     with pytest.raises(StoreUnavailable):
-        running(target)._publish(7)
+        stream_of(target)._publish(7)
     assert not target.lake.watermark.exists()
 
 
@@ -121,7 +126,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
     monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
     monkeypatch.setattr(Stream, "_publish", killed)
     with pytest.raises(KeyboardInterrupt):
-        running(target)._catch_up()
+        stream_of(target)._catch_up()
     kept = read_watermark(target.lake.watermark)
     assert (kept.seq, kept.erased, kept.erased_at) == ((45, 3, "t") if older is None else (45, 2, None))
 
@@ -148,7 +153,7 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
     monkeypatch.setattr(lake, "last_transaction", lambda *_: 0)
     monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
     with pytest.raises(KeyboardInterrupt):
-        running(target)._catch_up()
+        stream_of(target)._catch_up()
     assert known == [(20, 1, 45)]
 
 
@@ -161,9 +166,9 @@ def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start
     begun = datetime.now(UTC)
     publish_watermark(target.lake.watermark, Watermark(5, vacuumed=as_text(begun - timedelta(hours=1))))
     for name, value in {"prepare": None, "appended": 5, "merged": 5, "check_same_journal": None}.items():
-        monkeypatch.setattr(stream.jobs, name, lambda *_, value=value: value)
-    monkeypatch.setattr(stream.lake, "last_transaction", lambda *_: 0)
-    monkeypatch.setattr(stream.lake, "has_gaps", lambda *_: False)
+        monkeypatch.setattr(jobs, name, lambda *_, value=value: value)
+    monkeypatch.setattr(lake, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     made = Stream(target, lambda *_, **__: None, StreamOptions(once=once), threading.Event())
     made._catch_up()
@@ -199,9 +204,9 @@ def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
     def refuses(*_: Any, **__: Any) -> None:
         raise PermissionError("not yours")
 
-    monkeypatch.setattr(stream.shutil, "rmtree", refuses)
+    monkeypatch.setattr(shutil, "rmtree", refuses)
     with pytest.raises(PermissionError):
-        running(target)._start()
+        stream_of(target)._start()
 
 
 @pytest.mark.parametrize(("newest", "expected"), [(0, ["erase", "keep up"]), (3, ["follow"])])
@@ -218,10 +223,10 @@ def test_a_run_that_finds_nothing_new_starts_no_query(
 def test_a_moment_is_kept_beside_a_batch(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who fills a lake anew does not wait for it. What the watermark tells is told between batches."""
     kept: queue.SimpleQueue[int] = queue.SimpleQueue()
-    monkeypatch.setattr(stream.moments, "keep", lambda _, seq: kept.put(seq))
+    monkeypatch.setattr(moments, "keep", lambda _, seq: kept.put(seq))
     counted = threading.Event()
     monkeypatch.setattr(Stream, "_count_files", lambda _: counted.set())
-    filling = running(target)
+    filling = stream_of(target)
     filling._watermark = Watermark(300_000)
     filling._done = filling._done._replace(events=300_000)
     with ThreadPoolExecutor(1) as threads:
@@ -242,7 +247,7 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: Target, monkeyp
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(stream.moments, "keep", refuses)
+    monkeypatch.setattr(moments, "keep", refuses)
     filling = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
     filling._done = filling._done._replace(events=300_000)
     filling._keep_up()
@@ -257,9 +262,9 @@ def test_other_upkeep_does_not_wait_for_one_that_fails(
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(stream.moments, "keep", refuses)
+    monkeypatch.setattr(moments, "keep", refuses)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
-    filling = running(target)
+    filling = stream_of(target)
     filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
     filling._keep_up()
     assert "VACUUM" not in done
@@ -281,7 +286,7 @@ def test_many_erasures_are_noted_as_they_are_done(target: Target, monkeypatch: p
         if erased[-1][1] == 100:
             stopping.set()
 
-    monkeypatch.setattr(stream.Follower, "erasures", lambda _, after: asked[after:])
+    monkeypatch.setattr(Follower, "erasures", lambda _, after: asked[after:])
     monkeypatch.setattr(erasing, "erase", erase)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     running._erase()
@@ -311,8 +316,8 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     def no_further(*_: Any) -> int:
         raise StoreUnavailable("as far as needed")
 
-    monkeypatch.setattr(stream.retention, "forget", forget)
-    monkeypatch.setattr(stream.jobs, "prepare", lambda _: {})
+    monkeypatch.setattr(retention, "forget", forget)
+    monkeypatch.setattr(jobs, "prepare", lambda _: {})
     monkeypatch.setattr(lake, "last_transaction", no_further)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     running = started()
@@ -335,7 +340,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     started()._do(Due(optimize=False, vacuum=False, forget=True))
     assert forgotten[2] == pytest.approx(begun, abs=600)
     for seconds in (20.0, 30.0):
-        monkeypatch.setattr(stream.trust, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
+        monkeypatch.setattr(trust, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
         started()._do(Due(optimize=False, vacuum=False, forget=True))
         assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
     # A clock that is behind makes nothing older, and what is believed stays what it was.
@@ -365,9 +370,9 @@ def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
         return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).upkeep_failures.items()]
 
     monkeypatch.setattr(stream, "due", lambda *_: todo.pop(0))
-    monkeypatch.setattr(stream.snapshots, "take", lambda _: 0)
+    monkeypatch.setattr(snapshots, "take", lambda _: 0)
     monkeypatch.setattr(maintenance, "optimize", optimize)
-    monkeypatch.setattr(stream.lake, "size", lambda *_: TableSize(1, 1))
+    monkeypatch.setattr(lake, "size", lambda *_: TableSize(1, 1))
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     running = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
     assert failures() == ["optimize: a damaged file"]
