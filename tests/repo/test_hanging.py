@@ -49,6 +49,8 @@ def run_hanging(folder: Path, name: str, seconds: float) -> str:
         "pytest",
         "-p",
         "tests.conftest",
+        "-p",
+        "no:schemathesis",
         "-o",
         f"hang_seconds={seconds}",
         f"{file}::{name}",
