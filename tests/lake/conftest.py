@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_store.connect import local_address
 from spark_store.session import Connect, SessionOptions, connect_port, java_pid, start_session
-from tests.support.lake.pipeline_process import QUICK_JAVA, Site
+from tests.support.lake.pipeline_process import QUICK_JAVA, DataFolder
 
 _CONNECT = Connect()
 
@@ -50,5 +50,5 @@ def address(spark: SparkSession) -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    return DataFolder(tmp_path / "data")

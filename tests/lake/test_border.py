@@ -17,7 +17,7 @@ from spark_store.tables import EVENTS, Lake
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import READ, Reader, client, connection, policy_for, source, topic
-from tests.support.lake.pipeline_process import WITHIN, PipelineProcess, Site
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -80,7 +80,7 @@ def found(items: list[dict[str, Any]]) -> list[tuple[int, Any]]:
 def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_tidied(
     mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
-    site = Site(tmp_path / "data")
+    site = DataFolder(tmp_path / "data")
     document = connection(mosquitto, source("b/writer", "acme:writer"), source("b/reader", "acme:reader"))
     settings: dict[str, Any] = {
         "spark": {"mode": "external"},

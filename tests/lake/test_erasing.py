@@ -29,7 +29,7 @@ from spark_store.records import Change, Snapshot
 from spark_store.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
 from spark_store.watermark import read_watermark
 from tests.contract.journal import change, event, timestamp
-from tests.support.lake.pipeline_process import Site, differences, lamp, take_all
+from tests.support.lake.pipeline_process import DataFolder, differences, lamp, take_all
 
 MARK = "a-secret-nobody-else-has"
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_removed_is_told(call: str, target: Target, monkeypatch: 
         erasing.clean(target)
 
 
-def interrupted_rebuild(site: Site) -> None:
+def interrupted_rebuild(site: DataFolder) -> None:
     """What one leaves that was killed after a part: whole states, beside the lake."""
     made = DeltaTable(site.lake.path(LATEST)).to_pyarrow_table()
     uncompressed = WriterProperties(compression="UNCOMPRESSED")
@@ -157,7 +157,7 @@ def interrupted_rebuild(site: Site) -> None:
     (site.lake.rebuild / "progress.json").write_bytes(msgspec.json.encode(Progress(1, 1, [], 1)))
 
 
-def marked(site: Site) -> list[str]:
+def marked(site: DataFolder) -> list[str]:
     """The files that hold the mark, as it is or in a compressed column that a reader would show."""
     plain = [
         str(it.relative_to(site.folder))
@@ -170,7 +170,7 @@ def marked(site: Site) -> list[str]:
 
 @pytest.mark.slow(reason="events are moved by a stream, then erased by another")
 @pytest.mark.spark
-def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, site: Site) -> None:
+def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, site: DataFolder) -> None:
     # Compression would hide the mark from a search in the bytes.
     spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
     try:
@@ -192,7 +192,7 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_nothing_is_left_of_the_entity_in_any_file(
-    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In older versions of the tables neither; with events that the lake has not seen; killed on the way."""
     # What compression would hide from a look at the bytes.
@@ -263,7 +263,9 @@ def test_nothing_is_left_of_the_entity_in_any_file(
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_a_table_put_back_from_a_backup_is_erased_from_again(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+def test_a_table_put_back_from_a_backup_is_erased_from_again(
+    spark: SparkSession, site: DataFolder, tmp_path: Path
+) -> None:
     """Whichever it is, and although no event has come since."""
     target = Target.of(spark, site.folder)
     site.write(14)

@@ -14,7 +14,7 @@ from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.records import Change, Snapshot
 from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
-from tests.support.lake.pipeline_process import Site, lamp, take_all
+from tests.support.lake.pipeline_process import DataFolder, lamp, take_all
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "lake.md"
@@ -67,7 +67,7 @@ def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:
     return Change((event,), (Snapshot(entity, revision, at, at, {"attributes": {"n": revision}}, None),))
 
 
-def filled(spark: SparkSession, site: Site) -> None:
+def filled(spark: SparkSession, site: DataFolder) -> None:
     """Three things with four events each."""
     changes = [
         change(lamp(number), revision, is_last=revision == REVISIONS)
@@ -80,7 +80,7 @@ def filled(spark: SparkSession, site: Site) -> None:
 
 @pytest.mark.spark
 def test_every_example_of_the_page_runs_and_finds_what_it_says(
-    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(spark, site)
     monkeypatch.chdir(site.folder.parent)

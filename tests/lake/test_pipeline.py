@@ -25,7 +25,7 @@ from spark_store.records import Change, Snapshot
 from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.contract.journal import TANK, change, published, timestamp
-from tests.support.lake.pipeline_process import Said, Site, counted, differences, lamp, take_all
+from tests.support.lake.pipeline_process import DataFolder, Said, counted, differences, lamp, take_all
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +35,9 @@ def batches(said: Said) -> list[int]:
 
 
 @pytest.mark.slow(reason="eight streams, one after the other, on one lake")
-def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spark: SparkSession, site: Site) -> None:
+def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(
+    spark: SparkSession, site: DataFolder
+) -> None:
     site.write(30)
     assert batches(take_all(spark, site, max_batch_rows=20)) == [20, 10]
     site.assert_equal()
@@ -69,7 +71,7 @@ def test_the_tables_are_the_journal_row_for_row_and_stay_so_whatever_is_lost(spa
 
 @pytest.mark.soak(shard="lake")
 def test_states_that_are_too_many_for_one_process_are_read_by_spark(
-    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_store.pipeline.jobs.FEW", 3)
     site.write(20, entities=7)
@@ -80,7 +82,7 @@ def test_states_that_are_too_many_for_one_process_are_read_by_spark(
     site.assert_equal()
 
 
-def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site: Site) -> None:
+def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site: DataFolder) -> None:
     site.write(10)
     take_all(spark, site)
     target = Target.of(spark, site.folder)
@@ -91,7 +93,7 @@ def test_an_append_that_is_done_again_changes_nothing(spark: SparkSession, site:
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Site) -> None:
+def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: DataFolder) -> None:
     """Both run at the same time, so a crash may leave either."""
     site.write(10)
     take_all(spark, site)
@@ -104,7 +106,7 @@ def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Sit
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: Site) -> None:
+def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: DataFolder) -> None:
     site.write(10)
     take_all(spark, site)
     target = Target.of(spark, site.folder)
@@ -131,7 +133,9 @@ def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: 
 
 
 @pytest.mark.soak(shard="lake")
-def test_states_put_back_from_a_backup_are_brought_up_to_date(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+def test_states_put_back_from_a_backup_are_brought_up_to_date(
+    spark: SparkSession, site: DataFolder, tmp_path: Path
+) -> None:
     """Alone, without the other tables and the watermark; what was erased since does not come back with them."""
 
     site.write(20)
@@ -153,7 +157,7 @@ def test_states_put_back_from_a_backup_are_brought_up_to_date(spark: SparkSessio
     assert [event for event, _ in take_all(spark, site)] == ["following"]
 
 
-def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSession, site: Site) -> None:
+def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSession, site: DataFolder) -> None:
     name = "lämp-" + "é" * 200
     entity = EntityId(EntityType.THING, "acme.site", name)
     policy = EntityId(EntityType.POLICY, "acme.site", "owner")
@@ -180,12 +184,12 @@ def test_deletions_policies_and_odd_values_arrive_as_they_are(spark: SparkSessio
     assert [it for it in differences(site) if "not as the events make it" not in it] == []
 
 
-def test_a_lake_of_another_journal_is_refused(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+def test_a_lake_of_another_journal_is_refused(spark: SparkSession, site: DataFolder, tmp_path: Path) -> None:
     site.write(10)
     take_all(spark, site)
     for suffix in ("", "-wal", "-shm"):
         site.lake.journal.with_name(f"journal.db{suffix}").unlink(missing_ok=True)
-    Site(site.folder).write(4)
+    DataFolder(site.folder).write(4)
     with pytest.raises(LakeUnfit, match="reaches to event 10"):
         take_all(spark, site)
     site.write(20, entities=3)
@@ -193,14 +197,14 @@ def test_a_lake_of_another_journal_is_refused(spark: SparkSession, site: Site, t
         take_all(spark, site)
 
 
-def test_a_table_of_another_shape_is_refused(spark: SparkSession, site: Site) -> None:
+def test_a_table_of_another_shape_is_refused(spark: SparkSession, site: DataFolder) -> None:
     spark.range(3).write.format("delta").save(site.lake.path(LATEST))
     with pytest.raises(LakeUnfit, match="expected the columns entity_type string"):
         take_all(spark, site)
 
 
 @pytest.mark.soak(shard="lake")
-def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Site) -> None:
+def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: DataFolder) -> None:
     site.write(40)
     take_all(spark, site, max_batch_rows=10)
     target, before = Target.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
@@ -214,7 +218,9 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Si
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark: SparkSession, site: Site) -> None:
+def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(
+    spark: SparkSession, site: DataFolder
+) -> None:
     """Also where the pipeline is killed after the column has come and before it is filled."""
     site.write(10)
     take_all(spark, site)
@@ -235,7 +241,7 @@ def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(spark
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: Site) -> None:
+def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: DataFolder) -> None:
     target = Target.of(spark, site.folder)
     site.append([published(TANK, 1)])
     site.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
@@ -264,7 +270,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
 
 
 @pytest.mark.slow(reason="three streams, one after the other, on one lake")
-def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: Site) -> None:
+def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: DataFolder) -> None:
     target = Target.of(spark, site.folder)
 
     def taken() -> list[tuple[str, int, int]]:

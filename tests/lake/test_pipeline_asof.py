@@ -36,7 +36,7 @@ from spark_store.wide import Limits, WideQueries
 from tests.contract.journal import timestamp
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, command, searching, source, until
-from tests.support.lake.pipeline_process import WITHIN, Site, take_all
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
 from tests.support.random_histories import Happening, lived
 from tests.support.wait import wait_until
 
@@ -151,14 +151,14 @@ class Replays:
         return [view for _, view in sorted(found, key=lambda it: by(it[0]))]
 
 
-def asked(site: Site, address: str, question: Question, moment: str) -> list[Candidate]:
+def asked(site: DataFolder, address: str, question: Question, moment: str) -> list[Candidate]:
     wide = WideQueries(site.lake, lambda: address)
     before = datetime.fromisoformat(moment)
     with wide.run(query(site.lake, question, before), Limits(WITHIN)) as answer:
         return [it for batch in answer for it in candidates(batch)]
 
 
-def found(site: Site, address: str, question: Question, moment: str) -> list[Thing]:
+def found(site: DataFolder, address: str, question: Question, moment: str) -> list[Thing]:
     """The answer of Spark, judged and put into order."""
     by = key_of(question.order)
     accesses: dict[Policy, Access | None] = {
@@ -179,7 +179,7 @@ def questions() -> list[Question]:
 
 @pytest.mark.soak(shard="lake")
 def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
-    spark: SparkSession, site: Site, address: str
+    spark: SparkSession, site: DataFolder, address: str
 ) -> None:
     """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
     past, target = Replays(Random(8)), Target.of(spark, site.folder)
@@ -217,7 +217,7 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
 
 @pytest.mark.soak(shard="lake")
 def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_changes(
-    spark: SparkSession, site: Site, address: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each moment has a row for every thing; when retention has nothing else to do they go all the same."""
     target, whole = Target.of(spark, site.folder), questions()[0]
@@ -254,7 +254,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
 
 @pytest.mark.soak(shard="lake")
 def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_lake_let_go_of_it(
-    spark: SparkSession, site: Site, address: str
+    spark: SparkSession, site: DataFolder, address: str
 ) -> None:
     """In events, snapshots and moments."""
     target, whole = Target.of(spark, site.folder), questions()[0]
@@ -288,7 +288,9 @@ def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_
 
 
 @pytest.mark.slow(reason="a lake is written by a stream and asked over Spark Connect")
-async def test_a_search_of_the_past_is_answered_over_the_lake(spark: SparkSession, site: Site, address: str) -> None:
+async def test_a_search_of_the_past_is_answered_over_the_lake(
+    spark: SparkSession, site: DataFolder, address: str
+) -> None:
     """By commands and answers of the protocol: as it was, by today's policy, and waiting for what the lake has not yet."""
     clock = NOW
     journal = SqliteJournal.open(site.lake.journal)

@@ -16,7 +16,7 @@ import pytest
 
 from spark_store.errors import NoPipeline, PipelineLost
 from spark_store.wide import Limits, Sql, WideQueries, finder
-from tests.support.lake.pipeline_process import WITHIN, PipelineProcess, Site
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
 from tests.support.wait import wait_until_sync
 
 pytestmark = pytest.mark.spark
@@ -27,7 +27,7 @@ ONE_THEN_NOTHING = Sql(
 """A row at once, and minutes until the next."""
 
 
-def exporting(site: Site, *arguments: object) -> subprocess.Popen[str]:
+def exporting(site: DataFolder, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "connectivity", "history", "export", *map(str, arguments), "--json"]
     return subprocess.Popen(
         command,
@@ -39,7 +39,7 @@ def exporting(site: Site, *arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.soak(shard="lake-processes")
-def test_a_pipeline_answers_while_it_works_until_it_ends(site: Site, tmp_path: Path) -> None:
+def test_a_pipeline_answers_while_it_works_until_it_ends(site: DataFolder, tmp_path: Path) -> None:
     site.write(10)
     queries = WideQueries(site.lake, finder(site.lake, None, is_off=False))
     # What a pipeline that was killed has left behind.

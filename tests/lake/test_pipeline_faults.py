@@ -31,7 +31,7 @@ from spark_store.session import java_pid
 from spark_store.tables import EVENTS, LATEST, Table
 from tests.contract.journal import change
 from tests.support.lake.checker import check
-from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, Said, Site, lamp, take_all
+from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, Said, lamp, take_all
 from tests.support.lake.twin_changes import tamper, trim
 from tests.support.wait import wait_until_sync
 
@@ -40,11 +40,11 @@ pytestmark = pytest.mark.spark
 FOREVER = timedelta(days=999)
 
 
-def log_files(site: Site, table: Table) -> list[Path]:
+def log_files(site: DataFolder, table: Table) -> list[Path]:
     return sorted((Path(site.lake.path(table)) / "_delta_log").glob("*.json"))
 
 
-def data_files(site: Site, table: Table) -> list[Path]:
+def data_files(site: DataFolder, table: Table) -> list[Path]:
     return list(Path(site.lake.path(table)).glob("*.parquet"))
 
 
@@ -83,14 +83,14 @@ def spoilt(file: Path) -> bytes:
     return bytes(content)
 
 
-def write_much(site: Site, number: int) -> None:
+def write_much(site: DataFolder, number: int) -> None:
     """One event that makes a large file, however well it is packed."""
     value = json.dumps(os.urandom(400_000).hex()).encode()
     site.append([change(lamp(number), 1, value)])
 
 
 @pytest.mark.soak(shard="lake")
-def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession, site: Site) -> None:
+def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession, site: DataFolder) -> None:
     site.write(20)
     take_all(spark, site)
     target = Target.of(spark, site.folder)
@@ -177,7 +177,7 @@ def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession
 class Running:
     """A stream that follows, in a thread."""
 
-    def __init__(self, spark: SparkSession, site: Site, clock: Callable[[], float], **options: Any) -> None:
+    def __init__(self, spark: SparkSession, site: DataFolder, clock: Callable[[], float], **options: Any) -> None:
         self.said: Said = []
         self.error: BaseException | None = None
         self.stopping = threading.Event()
@@ -218,7 +218,7 @@ class Running:
 
 @pytest.mark.soak(shard="lake")
 def test_a_stream_outlives_a_clock_that_jumps_and_upkeep_that_fails_and_notices_that_its_lake_is_gone(
-    spark: SparkSession, site: Site
+    spark: SparkSession, site: DataFolder
 ) -> None:
     back = 0.0
     # An hour between two batches: the third one comes in time only because the stream begins anew.

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark_store.pipeline.crashes import VARIABLE, Point
 from spark_store.pipeline.maintenance import Upkeep
 from tests.support.lake.checker import assert_whole
-from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, PipelineProcess, Site, take_all
+from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, take_all
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -50,7 +50,7 @@ class SmallBatches(ServiceProcess):
         )
 
 
-def die(site: Site, point: Point, victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def die(site: DataFolder, point: Point, victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run until the kill, and see that it was one."""
     trigger = site.folder / "kill"
     trigger.touch()
@@ -66,7 +66,7 @@ def die(site: Site, point: Point, victim: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv(VARIABLE)
 
 
-def has_died(site: Site, point: Point, victim: str) -> bool:
+def has_died(site: DataFolder, point: Point, victim: str) -> bool:
     """Of the kill; False where the machine was too busy for that, and it is to be tried again."""
     with PipelineProcess(site, "run", "--once", *options(point)) as process:
         code = process.wait()
@@ -76,7 +76,7 @@ def has_died(site: Site, point: Point, victim: str) -> bool:
         return True
 
 
-def die_with_service(site: Site, point: Point) -> None:
+def die_with_service(site: DataFolder, point: Point) -> None:
     """The pipeline kills the service that started it, and ends by itself after the batch that it is at."""
     service = SmallBatches(site.folder.parent, {"spark": {"mode": "embedded", "master": "local[2]"}})
     service.meant(point)
@@ -90,7 +90,7 @@ def die_with_service(site: Site, point: Point) -> None:
         wait_until_sync(lambda: not pipelines_of(site), WITHIN)
 
 
-def pipelines_of(site: Site) -> list[psutil.Process]:
+def pipelines_of(site: DataFolder) -> list[psutil.Process]:
     """The pipelines that work on the data folder, whoever started them."""
     found = psutil.process_iter(["cmdline", "status"])
     return [
@@ -102,7 +102,9 @@ def pipelines_of(site: Site) -> list[psutil.Process]:
     ]
 
 
-def series(spark: SparkSession, site: Site, kills: list[tuple[Point, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def series(
+    spark: SparkSession, site: DataFolder, kills: list[tuple[Point, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kill after kill on one lake, with new events before each."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     for point, victim in kills:
@@ -114,20 +116,20 @@ def series(spark: SparkSession, site: Site, kills: list[tuple[Point, str]], monk
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    return DataFolder(tmp_path / "data")
 
 
 @pytest.mark.slow(reason="a pipeline process with a Java of its own is started")
 def test_a_driver_that_is_killed_between_append_and_watermark_loses_nothing_and_repeats_nothing(
-    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series(spark, site, [(Point.BEFORE_WATERMARK, "driver")], monkeypatch)
 
 
 @pytest.mark.soak(shard="lake-kills")
 def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
-    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series(spark, site, SHORT, monkeypatch)
 
@@ -136,6 +138,6 @@ def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("point", list(Point))
 def test_ten_kills_at_each_point(
-    point: Point, victim: str, spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    point: Point, victim: str, spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series(spark, site, [(point, victim)] * 10, monkeypatch)

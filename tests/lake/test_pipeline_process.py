@@ -28,20 +28,20 @@ from spark_store.pipeline.jobs import Target
 from spark_store.session import lake_lock
 from spark_store.tables import EVENTS
 from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
-from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, PipelineProcess, Site
+from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess
 from tests.support.lake.pipeline_tables import write_events, write_lake
 from tests.support.lake.twin_changes import tamper
 from tests.support.wait import wait_until_sync
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    return DataFolder(tmp_path / "data")
 
 
 @pytest.mark.spark
 @pytest.mark.slow(reason="a pipeline process with a Java of its own is started")
-def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, site: Site) -> None:
+def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, site: DataFolder) -> None:
     site.write(10)
     with PipelineProcess(site, "run", "--with-parent") as process:
         process.wait_for("batch", seq=10)
@@ -62,7 +62,7 @@ def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSessio
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
 def test_what_a_killed_java_has_put_aside_is_gone_with_the_next_start(tmp_path: Path) -> None:
-    site = Site(tmp_path / "Daten für später")
+    site = DataFolder(tmp_path / "Daten für später")
     site.write(10)
     with PipelineProcess(site, "run") as process:
         process.wait_for("batch", seq=10)
@@ -86,14 +86,14 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_design_8_26_a_cluster_that_may_not_see_the_journal_is_refused(
-    site: Site, capsys: pytest.CaptureFixture[str]
+    site: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--data-dir", str(site.folder), "--master", "spark://head:7077"]) == EXIT_UNUSABLE
     assert "expected a master local[…], found spark://head:7077" in said(capsys)
 
 
 def test_a_machine_without_java_is_told_what_is_missing(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(site.folder / "nowhere"))
     assert main(["optimize", "--data-dir", str(site.folder)]) == EXIT_MISSING
@@ -103,7 +103,7 @@ def test_a_machine_without_java_is_told_what_is_missing(
 
 
 def test_who_finds_the_lake_taken_tells_nobody_that_the_pipeline_has_ended(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(error: StoreError) -> int:
         def run(_given: object) -> int:
@@ -124,7 +124,7 @@ def test_who_finds_the_lake_taken_tells_nobody_that_the_pipeline_has_ended(
 
 @pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "spark:head", ""])
 def test_a_master_that_is_none_is_told_with_what_is_expected(
-    master: str, site: Site, capsys: pytest.CaptureFixture[str]
+    master: str, site: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--data-dir", str(site.folder), f"--master={master}"]) == EXIT_UNUSABLE
     assert "spark.master: expected local, local[N] or local[*], or a cluster" in said(capsys)
@@ -132,7 +132,7 @@ def test_a_master_that_is_none_is_told_with_what_is_expected(
 
 @pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
 def test_what_is_done_by_hand_looks_at_the_lock_before_spark_is_started(
-    action: str, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    action: str, site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
@@ -164,7 +164,7 @@ def test_what_is_done_by_hand_in_a_folder_without_a_journal_says_so_and_makes_no
 
 
 def test_a_lake_that_lost_its_journal_can_still_be_compacted(
-    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object) -> None:
         raise StoreUnavailable("Spark was started")
@@ -178,7 +178,7 @@ def test_a_lake_that_lost_its_journal_can_still_be_compacted(
 
 
 def test_of_a_journal_without_a_lake_nothing_would_go(
-    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
     site.write(3)
@@ -189,7 +189,7 @@ def test_of_a_journal_without_a_lake_nothing_would_go(
 
 
 @pytest.fixture
-def by_hand(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     """Everything that is done by hand takes no time and changes nothing."""
     site.lake.pipeline.mkdir(parents=True)
     monkeypatch.setattr(lake, "size", lambda *_: TableSize(4, 700))
@@ -201,7 +201,7 @@ def by_hand(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-def test_upkeep_by_hand_is_told_by_the_status(by_hand: Site) -> None:
+def test_upkeep_by_hand_is_told_by_the_status(by_hand: DataFolder) -> None:
     failures = {"optimize": "a damaged file", "moment": "another one"}
     publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, upkeep_failures=failures))
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
@@ -214,7 +214,7 @@ def test_upkeep_by_hand_is_told_by_the_status(by_hand: Site) -> None:
 
 @pytest.mark.parametrize("before", [Forgetting("2030-01-15T00:00:00.000000Z", 3), None])
 def test_retention_by_hand_is_told_and_the_pipeline_believes_what_it_has(
-    before: Forgetting | None, by_hand: Site
+    before: Forgetting | None, by_hand: DataFolder
 ) -> None:
     publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
     rules = """--retention={"default": {"seconds": 1}}"""
@@ -228,7 +228,7 @@ def test_retention_by_hand_is_told_and_the_pipeline_believes_what_it_has(
     assert before is None or found.at == before.at
 
 
-def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipeline(by_hand: Site) -> None:
+def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipeline(by_hand: DataFolder) -> None:
     by_hand.lake.watermark.write_text("half of")
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
     assert by_hand.lake.watermark.read_text() == "half of"
@@ -236,7 +236,7 @@ def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipe
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])
 def test_whoever_writes_the_lake_mends_it_first(
-    options: list[str], site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: list[str], site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And who only looks leaves it as it is."""
     site.write(3)
@@ -260,7 +260,7 @@ def test_whoever_writes_the_lake_mends_it_first(
     assert ('"event": "log mended"' in output) is ("--preview" not in options)
 
 
-def test_the_status_is_known_without_spark(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_is_known_without_spark(site: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
     site.write(3)
     assert main(["status", "--data-dir", str(site.folder)]) == 0
     assert '"lag_events": 3' in said(capsys)
@@ -268,7 +268,9 @@ def test_the_status_is_known_without_spark(site: Site, capsys: pytest.CaptureFix
     assert "found no journal" in said(capsys)
 
 
-def test_a_comparison_says_each_difference_and_ends_with_1(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_says_each_difference_and_ends_with_1(
+    site: DataFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     site.write(5)
     write_lake(site.folder)
     arguments = ["verify", "--data-dir", str(site.folder), "--all", "--restart"]
@@ -284,7 +286,7 @@ def test_a_comparison_says_each_difference_and_ends_with_1(site: Site, capsys: p
     ]
 
 
-def test_what_ended_the_pipeline_is_in_its_status(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_ended_the_pipeline_is_in_its_status(site: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
     site.lake.pipeline.mkdir(parents=True)
     tamper(site, "PRAGMA user_version = 99")
     assert main(["status", "--data-dir", str(site.folder)]) == EXIT_UNFIT
@@ -359,7 +361,7 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
-def test_a_cluster_whose_workers_see_the_folder_fills_the_lake(site: Site, cluster: Cluster) -> None:
+def test_a_cluster_whose_workers_see_the_folder_fills_the_lake(site: DataFolder, cluster: Cluster) -> None:
     master = cluster.start_all(workers=2)
     site.write(20_000)
     options = ["--master", master, "--shared-data-dir", "--once"]

@@ -23,7 +23,7 @@ from spark_store.pipeline.rebuild import Rebuilt, fold_rows, rebuild_latest
 from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake
 from spark_store.verify import VerifyOptions, verify
 from tests.support.lake.checker import check
-from tests.support.lake.pipeline_process import WITHIN, PipelineProcess, Site, lamp, take_all
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, lamp, take_all
 from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import eventful, made_anew, states
 from tests.support.wait import wait_until_sync
@@ -35,7 +35,7 @@ class Killed(Exception):
     pass
 
 
-def rows(site: Site) -> list[tuple[Any, ...]]:
+def rows(site: DataFolder) -> list[tuple[Any, ...]]:
     table = DeltaTable(site.lake.path(LATEST)).to_pyarrow_table().to_pylist()
     return sorted(tuple(row.values()) for row in table)
 
@@ -49,7 +49,7 @@ def damage(target: Target) -> None:
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
-    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eventful(site)
     take_all(spark, site)
@@ -138,13 +138,13 @@ def test_a_rebuild_is_numbered_after_the_last_one_whatever_the_clock_says(tmp_pa
     assert module._progress(place, 100).run == ahead + 2
 
 
-def eventful_again(site: Site) -> None:
+def eventful_again(site: DataFolder) -> None:
     site.write(1, entities=99)
 
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, site: Site) -> None:
+def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, site: DataFolder) -> None:
     eventful(site)
     take_all(spark, site)
     whole = rows(site)
@@ -174,7 +174,7 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_what_was_erased_is_not_in_what_was_made_anew_before_the_lake_let_go_of_it(
-    spark: SparkSession, site: Site
+    spark: SparkSession, site: DataFolder
 ) -> None:
     """Neither of events, nor of a row of `latest` or `snapshots`."""
     eventful(site)
@@ -247,7 +247,7 @@ def test_what_is_said_about_a_thing_is_folded_with_its_values() -> None:
     assert row[6] == '{"attributes":{"n":1},"_metadata":{"attributes":{"n":{"unit":"kg"}}}}'
 
 
-def kill_when(site: Site, seen: str, version: int) -> None:
+def kill_when(site: DataFolder, seen: str, version: int) -> None:
     """A rebuild as a process, killed as soon as something is to be seen; it may also have ended by then."""
 
     def is_time() -> bool:
@@ -268,7 +268,7 @@ def kill_when(site: Site, seen: str, version: int) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("seen", ["rebuild/progress.json", "rebuild/latest/_delta_log", "latest"])
 def test_a_rebuild_whose_process_is_killed_goes_on_and_ends_the_same(
-    seen: str, spark: SparkSession, site: Site
+    seen: str, spark: SparkSession, site: DataFolder
 ) -> None:
     """Ten kills: when it has begun, amid the first part, or about when the new rows are put in their place."""
     site.write(2000, entities=50)

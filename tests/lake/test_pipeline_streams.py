@@ -24,7 +24,7 @@ from spark_store.replay import evolve
 from spark_store.tables import LATEST, SNAPSHOTS
 from spark_store.verify import VerifyOptions, verify
 from tests.contract.journal import LATER, MUCH, timestamp
-from tests.support.lake.pipeline_process import Site, take_all
+from tests.support.lake.pipeline_process import DataFolder, take_all
 
 TANK, OTHER, SHORT = map(partition_entity, ("tank/0", "tank/1", "acme.short:hall/é/0"))
 
@@ -32,7 +32,7 @@ TANK, OTHER, SHORT = map(partition_entity, ("tank/0", "tank/1", "acme.short:hall
 class Publisher:
     """Publishes one message of each partition in turn, a second after the other, beside a thing that changes."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: DataFolder) -> None:
         self.site = site
         self.messages: dict[EntityId, list[Event]] = {TANK: [], OTHER: [], SHORT: []}
         self._newest: dict[EntityId, Snapshot] = {}
@@ -89,7 +89,7 @@ def entities(rows: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_border(
-    spark: SparkSession, site: Site
+    spark: SparkSession, site: DataFolder
 ) -> None:
     """Retention by days and by revisions, twice; comparisons, and a rebuild of the journal: offsets go on."""
     publisher, target = Publisher(site), Target.of(spark, site.folder)

@@ -26,7 +26,7 @@ from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST
 from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries
 from tests.contract.journal import TANK, change, published, timestamp
-from tests.support.lake.pipeline_process import WITHIN, Site, take_all
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
 from tests.support.wait import wait_until_sync
 
 pytestmark = pytest.mark.spark
@@ -39,11 +39,11 @@ EXPORTED = ("entity", "entity_type", "revision", "seq", "value")
 LONG = Limits(WITHIN)
 
 
-def asking_at(site: Site, url: str) -> WideQueries:
+def asking_at(site: DataFolder, url: str) -> WideQueries:
     return WideQueries(site.lake, lambda: url)
 
 
-def wide(site: Site, address: str) -> WideQueries:
+def wide(site: DataFolder, address: str) -> WideQueries:
     return WideQueries(site.lake, lambda: address)
 
 
@@ -53,7 +53,7 @@ def is_idle(spark: SparkSession) -> bool:
 
 
 @pytest.mark.soak(shard="lake")
-def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: Site, address: str) -> None:
+def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: DataFolder, address: str) -> None:
     site.write(20, entities=3)
     take_all(spark, site)
     asking, odd = wide(site, address), "it's {odd} \\n \n ${x} ` -- é😀"
@@ -84,7 +84,7 @@ def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: Si
             assert [batch.to_pydict() for batch in answer] == [{"n": [expected]}]
 
 
-def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, site: Site, address: str) -> None:
+def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, site: DataFolder, address: str) -> None:
     asking = wide(site, address)
     with pytest.raises(TimeIsUp, match="after 3 s, which is its limit"), asking.run(ENDLESS, Limits(3)) as answer:
         next(answer)
@@ -102,7 +102,9 @@ def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, sit
     wait_until_sync(lambda: is_idle(spark), WITHIN)
 
 
-def test_a_query_is_stopped_from_another_thread_wherever_it_is(spark: SparkSession, site: Site, address: str) -> None:
+def test_a_query_is_stopped_from_another_thread_wherever_it_is(
+    spark: SparkSession, site: DataFolder, address: str
+) -> None:
     asking, cancellation = WideQueries(site.lake, lambda: address, at_once=1), Cancellation()
     outcomes: list[BaseException] = []
 
@@ -147,7 +149,7 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(spark: SparkSessi
     ],
 )
 def test_what_spark_refuses_is_said_in_its_words(
-    text: str, said: str, site: Site, address: str, capfd: pytest.CaptureFixture[str]
+    text: str, said: str, site: DataFolder, address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(QueryRefused, match=said) as refused, wide(site, address).run(Sql(text), LONG) as answer:
         next(answer)
@@ -155,7 +157,7 @@ def test_what_spark_refuses_is_said_in_its_words(
     assert "QueryContextLogger" not in "".join(capfd.readouterr())
 
 
-def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Site, address: str) -> None:
+def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: DataFolder, address: str) -> None:
     port = connect_port(spark)
     listening = [it.laddr for it in psutil.Process(java_pid(spark)).net_connections() if it.status == "LISTEN"]
     assert {it.ip for it in listening if it.port == port} <= {"127.0.0.1", "::ffff:127.0.0.1"}
@@ -174,7 +176,7 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Si
 
 @pytest.mark.soak(shard="lake")
 def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
-    spark: SparkSession, site: Site, address: str, tmp_path: Path
+    spark: SparkSession, site: DataFolder, address: str, tmp_path: Path
 ) -> None:
     policy, other = (
         EntityId(EntityType.POLICY, "acme.site", "lamp-1"),

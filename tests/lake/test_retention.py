@@ -19,7 +19,7 @@ from spark_store.replay import evolve
 from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
 from spark_store.verify import VerifyOptions, verify
 from tests.contract.journal import timestamp
-from tests.support.lake.pipeline_process import Site, take_all
+from tests.support.lake.pipeline_process import DataFolder, take_all
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -121,7 +121,7 @@ def lamp(namespace: str, name: str) -> EntityId:
 class Lamps:
     """Things whose states are what their events lead to."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: DataFolder) -> None:
         self._site = site
         self._newest: dict[EntityId, Snapshot] = {}
 
@@ -137,7 +137,7 @@ class Lamps:
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: SparkSession, site: Site) -> None:
+def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: SparkSession, site: DataFolder) -> None:
     """By days, by revisions, by both; an entity that loses everything; snapshots that are there and others that are not."""
     lamps, target = Lamps(site), Target.of(spark, site.folder)
     old, counted, kept, both = lamp("old", "a"), lamp("counted", "b"), lamp("it's.kept", "c"), lamp("both", "d")
@@ -189,7 +189,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
 
 @pytest.mark.spark
 @pytest.mark.slow(reason="a lake is written by a stream and forgotten from")
-def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: Site) -> None:
+def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: DataFolder) -> None:
     lamps, target = Lamps(site), Target.of(spark, site.folder)
     lamps.write(lamp("a", "old"), *range(1, 9))
     lamps.write(lamp("a", "behind"), 1, 2)
@@ -207,7 +207,7 @@ def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_a_retention_that_was_killed_is_done_by_the_next_one(
-    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Lamps(site).write(lamp("old", "a"), *range(1, 7))
     take_all(spark, site)

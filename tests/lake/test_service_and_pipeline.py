@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_store.tables import EVENTS
-from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, Site
+from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -28,7 +28,7 @@ def pipelines(service: ServiceProcess) -> list[psutil.Process]:
 @pytest.mark.slow(reason="two pipeline processes with a Java each are started")
 def test_the_service_fills_the_lake_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
-    site = Site(tmp_path / "data")
+    site = DataFolder(tmp_path / "data")
     site.write(20)
     with ServiceProcess.start(tmp_path, [], spark={"mode": "embedded", "master": "local[2]"}) as service:
         assert service.metric("connectivity_lake_lag_events") == 20, "the service does not wait for its pipeline"

@@ -132,7 +132,7 @@ class Device:
         return self.numbers(stream)
 
 
-class Ground:
+class IngestingService:
     """A service at RabbitMQ, an operator, and places for devices."""
 
     def __init__(self, rabbitmq: RabbitMQ, folder: Path) -> None:
@@ -186,13 +186,13 @@ class Ground:
 
 
 @pytest.fixture
-def ground(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[Ground]:
-    with Ground(rabbitmq, tmp_path) as made:
+def ground(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[IngestingService]:
+    with IngestingService(rabbitmq, tmp_path) as made:
         yield made
 
 
 def test_a_device_sends_commands_in_a_stream_at_the_pace_of_the_disk_and_reads_what_comes_of_them(
-    ground: Ground,
+    ground: IngestingService,
 ) -> None:
     """Cases W01 to W04, beside a stream the other way, with answers for those who want them."""
     device = ground.device("meter")
@@ -208,7 +208,7 @@ def test_a_device_sends_commands_in_a_stream_at_the_pace_of_the_disk_and_reads_w
     ]
 
 
-def kill(ground: Ground, rounds: int) -> None:
+def kill(ground: IngestingService, rounds: int) -> None:
     """Kill the service while it takes in; after each kill the device goes on behind what it was asked for again."""
     device = ground.device("meter")
     most = 0
@@ -226,7 +226,7 @@ def kill(ground: Ground, rounds: int) -> None:
     assert stored == list(range(1, device.sent + 1))
 
 
-def test_what_was_wanted_again_is_stored_through_a_kill_and_nothing_is_stored_twice(ground: Ground) -> None:
+def test_what_was_wanted_again_is_stored_through_a_kill_and_nothing_is_stored_twice(ground: IngestingService) -> None:
     kill(ground, 1)
 
 
@@ -235,7 +235,7 @@ def test_a_session_outlives_its_broker_and_nothing_is_carried_out_twice_or_not_a
     """The broker brings again what was not settled, and the device what was not confirmed; no command has a key."""
     broker = RabbitMQ.start()
     try:
-        with Ground(broker, tmp_path) as ground:
+        with IngestingService(broker, tmp_path) as ground:
             device = ground.device("meter", has_keys=False)
             count = 0
             for _ in range(KILLS_IN_SOAK // 4):
@@ -251,5 +251,5 @@ def test_a_session_outlives_its_broker_and_nothing_is_carried_out_twice_or_not_a
 
 
 @pytest.mark.soak(shard="kills-streams")
-def test_the_same_through_many_kills(ground: Ground) -> None:
+def test_the_same_through_many_kills(ground: IngestingService) -> None:
     kill(ground, KILLS_IN_SOAK)

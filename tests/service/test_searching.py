@@ -97,8 +97,8 @@ class Searcher:
         return errors[-1]
 
 
-class Site(NamedTuple):
-    """One broker's searchers: whose things they are, and who may read some of them."""
+class Searchers(NamedTuple):
+    """The searchers on one broker: the owner of the things, and a guest who may read some of them."""
 
     owner: Searcher
     guest: Searcher
@@ -107,7 +107,7 @@ class Site(NamedTuple):
 @pytest.fixture(scope="module")
 def sites(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Site]]:
+) -> Iterator[dict[str, Searchers]]:
     """A connection on each broker, and thirty lamps in a namespace of its own: seven count, the guest sees but one."""
     setups: list[BrokerSetup] = [MqttSetup(mosquitto), Mqtt5Setup(mosquitto), AmqpSetup(rabbitmq), KafkaSetup(kafka)]
     with ExitStack() as stack:
@@ -115,7 +115,7 @@ def sites(
         for setup in setups:
             namespace = f"acme.{setup.kind.replace('-', '')}"
             owner, guest = (stack.enter_context(setup.client(name)) for name in ("owner", "guest"))
-            made[setup.kind] = Site(Searcher(owner, namespace), Searcher(guest, namespace))
+            made[setup.kind] = Searchers(Searcher(owner, namespace), Searcher(guest, namespace))
         documents = [
             setup.connection("site", setup.source("owner", OWNER), setup.source("guest", GUEST)) for setup in setups
         ]
@@ -137,7 +137,7 @@ def furnish(owner: Searcher) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def site(request: pytest.FixtureRequest, sites: dict[str, Site]) -> Site:
+def site(request: pytest.FixtureRequest, sites: dict[str, Searchers]) -> Searchers:
     return sites[request.param]
 
 
@@ -145,7 +145,7 @@ def lamps(*numbers: int) -> list[str]:
     return [f"lamp-{number:02}" for number in numbers]
 
 
-def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(site: Site) -> None:
+def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(site: Searchers) -> None:
     owner = site.owner
     key = owner.subscribe("exists(attributes/counter)", "size(3),sort(-attributes/counter)", fields="thingId")
     assert [len(page) for page in owner.request(key, 1)] == [3]
@@ -162,7 +162,7 @@ def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(site: Site) -> None:
     assert owner.found("ge(attributes/n,5)", "sort(+attributes/counter),size(200)")[-2:] == lamps(6, 5)
 
 
-def test_cases_77_to_80_85_86_and_89_what_is_wrong_is_told(site: Site) -> None:
+def test_cases_77_to_80_85_86_and_89_what_is_wrong_is_told(site: Searchers) -> None:
     owner = site.owner
     for filter, options, code in (
         (None, "size(300)", OPTION),
@@ -184,7 +184,7 @@ def test_cases_77_to_80_85_86_and_89_what_is_wrong_is_told(site: Site) -> None:
     assert (answer["topic"], answer["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.field.missing")
 
 
-def test_cases_83_and_84_nobody_finds_what_he_may_not_read(site: Site) -> None:
+def test_cases_83_and_84_nobody_finds_what_he_may_not_read(site: Searchers) -> None:
     guest = site.guest
     assert guest.found() == lamps(3)
     assert guest.found("eq(attributes/secret,1)") == []
@@ -197,7 +197,7 @@ def test_cases_83_and_84_nobody_finds_what_he_may_not_read(site: Site) -> None:
     assert guest.fails(foreign) == (404, "thing-search:subscription.not.found")
 
 
-def test_cases_87_90_and_91_searches_at_the_same_time(site: Site) -> None:
+def test_cases_87_90_and_91_searches_at_the_same_time(site: Searchers) -> None:
     owner = site.owner
     keys = [owner.subscribe(f"eq(attributes/n,{10 + tag})", "size(1)") for tag in range(4)]
     owner.say("cancel", {"subscriptionId": keys[0]})
@@ -221,7 +221,7 @@ def test_cases_87_90_and_91_searches_at_the_same_time(site: Site) -> None:
     assert other["value"]["error"]["error"] == "streaming.subscription.not.found"
 
 
-def test_every_write_that_was_answered_is_found(site: Site) -> None:
+def test_every_write_that_was_answered_is_found(site: Searchers) -> None:
     owner = site.owner
     for number in range(25):
         modify = f"{owner.namespace}/lamp-20/things/twin/commands/modify"

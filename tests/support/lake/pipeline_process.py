@@ -42,7 +42,7 @@ def lamp(number: int) -> EntityId:
     return EntityId(EntityType.THING, "acme.site", f"lamp-{number}")
 
 
-class Site:
+class DataFolder:
     """A data folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -99,12 +99,12 @@ not be enough. The service starts such a pipeline again, and so do the tests, `T
 TRIES = 5
 
 
-def differences(site: Site) -> list[str]:
+def differences(site: DataFolder) -> list[str]:
     """What `verify` finds."""
     return [str(it) for it in verify(site.lake, VerifyOptions()).differences]
 
 
-def take_all(spark: SparkSession, site: Site, **options: Any) -> Said:
+def take_all(spark: SparkSession, site: DataFolder, **options: Any) -> Said:
     """Everything that the journal has, moved by a stream in this process; what was said."""
     for attempt in range(TRIES):
         said: Said = []
@@ -127,7 +127,7 @@ def take_all(spark: SparkSession, site: Site, **options: Any) -> Said:
 class PipelineProcess:
     """`python -m spark_store.pipeline`, what it says in a file."""
 
-    def __init__(self, site: Site, action: str, *options: str, **variables: str) -> None:
+    def __init__(self, site: DataFolder, action: str, *options: str, **variables: str) -> None:
         self.said_file = tempfile.NamedTemporaryFile(dir=site.folder, suffix=".log", delete=False)  # noqa: SIM115
         self._command = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(site.folder), *options]
         self._variables = {"JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables}

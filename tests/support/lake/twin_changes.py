@@ -16,13 +16,13 @@ from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve, fold
 from tests.contract.journal import TANK, timestamp
-from tests.support.lake.pipeline_process import Site, lamp
+from tests.support.lake.pipeline_process import DataFolder, lamp
 
 
 class Past:
     """What happens to some entities, one second after the other."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: DataFolder) -> None:
         self._site = site
         self._states: dict[EntityId, Snapshot] = {}
         self._seconds = 0
@@ -45,7 +45,7 @@ class Past:
         self._changes.clear()
 
 
-def eventful(site: Site, entities: int = 8) -> Past:
+def eventful(site: DataFolder, entities: int = 8) -> Past:
     """Things that come, change, lose parts, have something said about them, go and come again, a policy, and a stream with
     messages that are no JSON: stored."""
     past = Past(site)
@@ -69,7 +69,7 @@ def eventful(site: Site, entities: int = 8) -> Past:
     return past
 
 
-def made_anew(site: Site, thing: EntityId) -> None:
+def made_anew(site: DataFolder, thing: EntityId) -> None:
     """Erased, but not to the end, so that the lake does not begin with its part; and created again with what it had."""
     with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
         erase_events(journal, thing)
@@ -84,18 +84,18 @@ def erase_events(journal: SqliteJournal, thing: EntityId) -> None:
     journal.commit()
 
 
-def trim(site: Site, seq: int) -> None:
+def trim(site: DataFolder, seq: int) -> None:
     """Take the events up to this number away from the journal."""
     tamper(site, "DELETE FROM entries WHERE seq <= ?", seq)
 
 
-def tamper(site: Site, statement: str, *parameters: object) -> Any:
+def tamper(site: DataFolder, statement: str, *parameters: object) -> Any:
     """Change the journal's file behind everybody's back; the first row of what it says."""
     with contextlib.closing(sqlite3.connect(site.lake.journal, isolation_level=None)) as journal:
         return journal.execute(statement, parameters).fetchone()
 
 
-def states(site: Site) -> list[tuple[object, ...]]:
+def states(site: DataFolder) -> list[tuple[object, ...]]:
     """The journal's current states."""
     with Follower.open(site.lake.journal) as follower:
         return sorted(follower.states(1, 0), key=str)

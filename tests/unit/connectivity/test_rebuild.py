@@ -19,7 +19,7 @@ from connectivity.rebuild import Half, rebuild
 from connectivity.settings import Settings
 from spark_store.migrations import STEPS, migrate
 from spark_store.tables import Lake
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import add_events, write_lake
 from tests.support.lake.twin_changes import eventful, states, tamper
 from tests.support.oracles import search_index as indexed
@@ -33,8 +33,8 @@ print("Java has something to say")
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    site = DataFolder(tmp_path / "data")
     eventful(site)
     return site
 
@@ -44,11 +44,11 @@ def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(module, "command", lambda *_: [sys.executable, "-c", text])
 
 
-def settings(site: Site) -> Settings:
+def settings(site: DataFolder) -> Settings:
     return Settings(data_dir=site.folder)
 
 
-def test_both_halves_are_made_anew_and_counted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_halves_are_made_anew_and_counted(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lake(site.folder)
     before = states(site)
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-4'")
@@ -62,13 +62,13 @@ def test_both_halves_are_made_anew_and_counted(site: Site, monkeypatch: pytest.M
     assert states(site) == before
 
 
-def test_without_a_lake_the_journal_alone_is_rebuilt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_lake_the_journal_alone_is_rebuilt(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "raise SystemExit(4)")
     assert list(rebuild(settings(site)).changed) == ["journal"]
     assert rebuild(settings(site), Half.LATEST).exit_code == 4
 
 
-def test_the_search_index_can_be_made_anew_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_index_can_be_made_anew_alone(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lake(site.folder)
     script(monkeypatch, "raise SystemExit(4)")
     tamper(site, "DELETE FROM search_values")
@@ -80,7 +80,7 @@ def test_the_search_index_can_be_made_anew_alone(site: Site, monkeypatch: pytest
     assert there == indexed.expected(site.lake.journal)
 
 
-def test_the_journal_is_left_alone_while_a_service_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, FOLDED)
     with lock_folder(site.folder):
         outcome = rebuild(settings(site))
@@ -104,7 +104,7 @@ def test_the_journal_is_left_alone_while_a_service_runs(site: Site, monkeypatch:
     ],
 )
 def test_where_the_first_half_fails_the_second_is_not_begun(
-    text: str, exit_code: int, reason: str, site: Site, monkeypatch: pytest.MonkeyPatch
+    text: str, exit_code: int, reason: str, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_lake(site.folder)
     script(monkeypatch, text)
@@ -112,7 +112,7 @@ def test_where_the_first_half_fails_the_second_is_not_begun(
     assert (outcome.exit_code, outcome.reason, outcome.changed) == (exit_code, reason, {})
 
 
-def test_a_journal_of_tomorrow_is_left_alone(site: Site) -> None:
+def test_a_journal_of_tomorrow_is_left_alone(site: DataFolder) -> None:
     tamper(site, "PRAGMA user_version = 99")
     assert rebuild(settings(site)).exit_code == 5
 
@@ -143,14 +143,14 @@ def test_a_journal_of_an_earlier_version_is_brought_up_to_date_before_the_pipeli
     assert (outcome.exit_code, outcome.reason) == (0, None)
 
 
-def test_the_process_is_not_given_the_secrets_of_the_service(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_is_not_given_the_secrets_of_the_service(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     given = settings(site)
     monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", "x")
     script(monkeypatch, "import os, sys; sys.exit('CONNECTIVITY_SECRETS__KEY' in os.environ)")
     assert rebuild(given, Half.LATEST).exit_code == 0
 
 
-def test_the_command_prints_what_was_changed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_what_was_changed(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     file = site.folder / "settings.yaml"
     file.write_text(f"data_dir: {site.folder}\n")
     given = ["pipeline", "rebuild", "--settings", str(file)]

@@ -11,7 +11,7 @@ from spark_store import lake_rows
 from spark_store.follower import Follower
 from spark_store.journal import TRIM_EVENTS
 from tests.support.kill_series.trimming_store import LATE
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_lake
 
 STEPS = 40
@@ -38,7 +38,7 @@ def die(folder: Path, steps: int) -> tuple[bool, int]:
 
 
 def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_too_early(tmp_path: Path) -> None:
-    site, dice = Site(tmp_path / "data"), random.Random(23)
+    site, dice = DataFolder(tmp_path / "data"), random.Random(23)
     moved = STEPS * TRIM_EVENTS
     site.write(moved)
     write_lake(site.folder)

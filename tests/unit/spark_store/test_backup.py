@@ -19,7 +19,7 @@ from spark_store.follower import Follower
 from spark_store.scratch import own_folder
 from spark_store.tables import EVENTS, Lake
 from spark_store.verify import VerifyOptions, verify
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import add_events, event_row, write_events, write_lake
 from tests.support.lake.twin_changes import eventful, states, trim
 
@@ -27,9 +27,9 @@ _copyfile = shutil.copyfile
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> DataFolder:
     """A journal whose newest events are not in the lake yet, and whose oldest are there alone."""
-    made = Site(tmp_path / "data")
+    made = DataFolder(tmp_path / "data")
     eventful(made)
     write_lake(made.folder, 30)
     trim(made, 10)
@@ -61,17 +61,17 @@ def once(work: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def test_a_copy_has_what_journal_and_lake_have(site: Site, tmp_path: Path) -> None:
+def test_a_copy_has_what_journal_and_lake_have(site: DataFolder, tmp_path: Path) -> None:
     made = back_up(site.lake, tmp_path / "copy")
     assert (made.trimmed, made.lake, made.linked) == (10, 30, 0)
     assert json.loads((tmp_path / "copy" / MANIFEST).read_text())["events"] == made.events
-    copy = Site(tmp_path / "copy")
+    copy = DataFolder(tmp_path / "copy")
     assert states(copy) == states(site)
     assert same(copy.folder) == same(site.folder) == []
     assert [row["seq"] for row in copy.table(EVENTS)] == [row["seq"] for row in site.table(EVENTS)]
 
 
-def test_a_copy_is_for_its_owner_alone(site: Site, tmp_path: Path) -> None:
+def test_a_copy_is_for_its_owner_alone(site: DataFolder, tmp_path: Path) -> None:
     # An empty folder that others may look into is closed.
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy").chmod(0o755)
@@ -82,14 +82,14 @@ def test_a_copy_is_for_its_owner_alone(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_journal_without_a_lake_is_copied_too(tmp_path: Path) -> None:
-    site = Site(tmp_path / "data")
+    site = DataFolder(tmp_path / "data")
     eventful(site)
     made = back_up(site.lake, tmp_path / "copy")
     assert (made.lake, made.tables, made.trimmed) == (None, {}, 0)
-    assert states(Site(tmp_path / "copy")) == states(site)
+    assert states(DataFolder(tmp_path / "copy")) == states(site)
 
 
-def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_goes_on(site: Site, tmp_path: Path) -> None:
+def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_goes_on(site: DataFolder, tmp_path: Path) -> None:
     stop = threading.Event()
     written: list[int] = []
 
@@ -118,7 +118,7 @@ def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_goes_on(site
 
 
 def test_what_the_journal_trims_meanwhile_is_looked_for_in_the_lake_again(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a second look the copy would lack the events 31 to 35: neither the journal nor the lake would have them."""
     copied, times = module._Copying.lake, []
@@ -137,11 +137,11 @@ def test_what_the_journal_trims_meanwhile_is_looked_for_in_the_lake_again(
     monkeypatch.setattr(module._Copying, "lake", lake)
     made = back_up(site.lake, tmp_path / "copy")
     assert (len(times), made.trimmed, made.lake) == (2, 35, made.events)
-    assert len(Site(tmp_path / "copy").table(EVENTS)) == made.events
+    assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == made.events
 
 
 def test_a_table_whose_files_go_away_meanwhile_is_copied_again(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an erasure has it: rows are written anew, and the files that held them are removed at once."""
     folder = Path(site.lake.path(EVENTS))
@@ -157,12 +157,12 @@ def test_a_table_whose_files_go_away_meanwhile_is_copied_again(
     on_copy(monkeypatch, lambda source: happens() if source.parent.name == "_delta_log" else None)
     expected = len(site.table(EVENTS)) - 1
     made = back_up(site.lake, tmp_path / "copy")
-    assert len(Site(tmp_path / "copy").table(EVENTS)) == expected
+    assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == expected
     assert made.tables["events"] == 1
 
 
 def test_a_file_that_goes_away_again_and_again_is_no_endless_loop(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(source: Path) -> None:
         if source.suffix == ".json" and source.parent.name == "_delta_log":
@@ -174,15 +174,15 @@ def test_a_file_that_goes_away_again_and_again_is_no_endless_loop(
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_lake_that_is_ahead_of_its_journal_belongs_to_another(site: Site, tmp_path: Path) -> None:
-    other = Site(tmp_path / "other")
+def test_a_lake_that_is_ahead_of_its_journal_belongs_to_another(site: DataFolder, tmp_path: Path) -> None:
+    other = DataFolder(tmp_path / "other")
     other.write(5)
     shutil.copytree(site.lake.folder, other.lake.folder)
     with pytest.raises(LakeUnfit, match="the lake has event 30, the journal none above 5"):
         back_up(other.lake, tmp_path / "copy")
 
 
-def test_files_of_an_earlier_copy_are_linked(site: Site, tmp_path: Path) -> None:
+def test_files_of_an_earlier_copy_are_linked(site: DataFolder, tmp_path: Path) -> None:
     first = back_up(site.lake, tmp_path / "first")
     site.write(5)
     second = back_up(site.lake, tmp_path / "second", tmp_path / "first")
@@ -195,7 +195,7 @@ def test_files_of_an_earlier_copy_are_linked(site: Site, tmp_path: Path) -> None
 
 
 def test_where_links_are_not_to_be_had_files_are_copied(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(*_: Any) -> None:
         raise OSError(errno.EXDEV, "another disk")
@@ -206,7 +206,7 @@ def test_where_links_are_not_to_be_had_files_are_copied(
     assert same(tmp_path / "second") == []
 
 
-def test_what_is_on_its_way_or_written_anew_all_the_time_stays_behind(site: Site, tmp_path: Path) -> None:
+def test_what_is_on_its_way_or_written_anew_all_the_time_stays_behind(site: DataFolder, tmp_path: Path) -> None:
     log = Path(site.lake.path(EVENTS)) / "_delta_log"
     (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
     (log / ".00000000000000000007.json.tmp").write_text("{")
@@ -218,12 +218,12 @@ def test_what_is_on_its_way_or_written_anew_all_the_time_stays_behind(site: Site
 
 
 @pytest.mark.parametrize("place", ["data", "data/backups", "."])
-def test_a_copy_lies_apart_from_what_it_copies(site: Site, tmp_path: Path, place: str) -> None:
+def test_a_copy_lies_apart_from_what_it_copies(site: DataFolder, tmp_path: Path, place: str) -> None:
     with pytest.raises(OutputUnusable, match="expected a folder apart from"):
         back_up(site.lake, tmp_path / place)
 
 
-def test_a_folder_with_something_in_it_is_left_alone(site: Site, tmp_path: Path) -> None:
+def test_a_folder_with_something_in_it_is_left_alone(site: DataFolder, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "mine").write_text("x")
     with pytest.raises(OutputUnusable, match="found files in it"):
@@ -233,14 +233,14 @@ def test_a_folder_with_something_in_it_is_left_alone(site: Site, tmp_path: Path)
         back_up(site.lake, tmp_path / "copy" / "mine")
 
 
-def test_an_earlier_copy_has_to_be_whole(site: Site, tmp_path: Path) -> None:
+def test_an_earlier_copy_has_to_be_whole(site: DataFolder, tmp_path: Path) -> None:
     with pytest.raises(OutputUnusable, match=f"found no {MANIFEST}"):
         back_up(site.lake, tmp_path / "copy", tmp_path / "data")
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_fails_leaves_nothing_behind(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     def full(source: Path) -> None:
         if source.suffix == ".parquet":
@@ -255,7 +255,7 @@ def test_what_fails_leaves_nothing_behind(
     assert not is_there or list((tmp_path / "copy").iterdir()) == []
 
 
-def test_a_copy_that_is_damaged_is_none(site: Site, tmp_path: Path) -> None:
+def test_a_copy_that_is_damaged_is_none(site: DataFolder, tmp_path: Path) -> None:
     content = bytearray(site.lake.journal.read_bytes())
     content[4096 * 3 : 4096 * 5] = b"\xff" * 8192
     site.lake.journal.write_bytes(content)

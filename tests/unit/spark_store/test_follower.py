@@ -11,21 +11,21 @@ from mappings.ids import EntityId, EntityType
 from spark_store.errors import SchemaTooNew, StoreUnavailable
 from spark_store.follower import Follower
 from tests.contract.journal import LAMP, POLICY, change, timestamp
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def site(tmp_path: Path) -> DataFolder:
+    return DataFolder(tmp_path)
 
 
-def test_an_empty_journal_has_nothing_to_follow(site: Site) -> None:
+def test_an_empty_journal_has_nothing_to_follow(site: DataFolder) -> None:
     with Follower.open(site.lake.journal) as follower:
         assert (follower.newest(), follower.oldest(), follower.next_after(0)) == (0, None, None)
         assert (list(follower.entries(1, 9)), list(follower.states(1, 9))) == ([], [])
 
 
-def test_events_come_in_the_order_in_which_they_were_written(site: Site) -> None:
+def test_events_come_in_the_order_in_which_they_were_written(site: DataFolder) -> None:
     site.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
     with Follower.open(site.lake.journal) as follower:
         found = list(follower.entries(1, 3))
@@ -39,7 +39,7 @@ def test_events_come_in_the_order_in_which_they_were_written(site: Site) -> None
         assert (follower.newest(), follower.oldest(), follower.next_after(1)) == (3, 1, (2, timestamp(1)))
 
 
-def test_by_entity_they_are_the_same_and_those_of_an_entity_lie_together(site: Site) -> None:
+def test_by_entity_they_are_the_same_and_those_of_an_entity_lie_together(site: DataFolder) -> None:
     site.write(50, entities=7)
     with Follower.open(site.lake.journal) as follower:
         found = list(follower.entries_by_entity(11, 40))
@@ -47,14 +47,14 @@ def test_by_entity_they_are_the_same_and_those_of_an_entity_lie_together(site: S
         assert [(it.entity, it.revision) for it in found] == sorted((it.entity, it.revision) for it in found)
 
 
-def test_what_is_committed_meanwhile_is_seen(site: Site) -> None:
+def test_what_is_committed_meanwhile_is_seen(site: DataFolder) -> None:
     with Follower.open(site.lake.journal) as follower:
         assert follower.newest() == 0
         site.write(3)
         assert follower.newest() == 3
 
 
-def test_states_are_those_of_the_entities_that_a_range_touched_as_they_are_now(site: Site) -> None:
+def test_states_are_those_of_the_entities_that_a_range_touched_as_they_are_now(site: DataFolder) -> None:
     other = EntityId(EntityType.THING, "acme.site", "lamp-8")
     site.append([change(LAMP, 1), change(other, 1), change(LAMP, 2), change(LAMP, 3)])
     with Follower.open(site.lake.journal) as follower:
@@ -65,7 +65,7 @@ def test_states_are_those_of_the_entities_that_a_range_touched_as_they_are_now(s
         )
 
 
-def test_parts_are_disjoint_and_all_of_it(site: Site) -> None:
+def test_parts_are_disjoint_and_all_of_it(site: DataFolder) -> None:
     site.write(20, entities=20)
     with Follower.open(site.lake.journal) as follower:
         parts = [[it.entity for it in follower.states(1, 20, part, 3)] for part in range(3)]
@@ -73,7 +73,7 @@ def test_parts_are_disjoint_and_all_of_it(site: Site) -> None:
     assert len({entity for part in parts for entity in part}) == sum(map(len, parts)) == 20
 
 
-def test_a_follower_neither_makes_nor_changes_a_journal(tmp_path: Path, site: Site) -> None:
+def test_a_follower_neither_makes_nor_changes_a_journal(tmp_path: Path, site: DataFolder) -> None:
     with pytest.raises(StoreUnavailable, match=r"none\.db"):
         Follower.open(tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
@@ -81,7 +81,7 @@ def test_a_follower_neither_makes_nor_changes_a_journal(tmp_path: Path, site: Si
         follower._connection.execute("DELETE FROM entries")
 
 
-def test_a_journal_of_a_later_version_is_refused(site: Site) -> None:
+def test_a_journal_of_a_later_version_is_refused(site: DataFolder) -> None:
     connection = sqlite3.connect(site.lake.journal)
     connection.execute("PRAGMA user_version = 99")
     connection.close()

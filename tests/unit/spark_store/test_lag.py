@@ -12,7 +12,7 @@ from spark_store.lag import Lag, measure
 from spark_store.lake_status import read_status
 from spark_store.tables import EVENTS, LATEST
 from spark_store.watermark import Batch, Watermark, publish_watermark
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_lake
 from tests.support.lake.twin_changes import trim
 
@@ -20,7 +20,7 @@ NOW = datetime(2030, 1, 15, 0, 1, 0, 250_000, tzinfo=UTC)
 
 
 def test_the_lag_counts_events_and_how_long_the_oldest_has_waited(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     site.write(10, entities=1)
     with Follower.open(site.lake.journal) as follower:
         # Event 5 is the one of second 5, and the first that is not in the lake.
@@ -30,7 +30,7 @@ def test_the_lag_counts_events_and_how_long_the_oldest_has_waited(tmp_path: Path
 
 
 def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     site.write(10, entities=1)
     assert read_status(site.lake, NOW)["lag_events"] == 10
     site.lake.pipeline.mkdir(parents=True)
@@ -41,14 +41,14 @@ def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:
 
 
 def test_the_status_says_what_neither_journal_nor_lake_has(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     site.write(10)
     trim(site, 10)
     assert "restore the folder `lake` from a backup" in read_status(site.lake, NOW)["lake_failure"]
 
 
 def test_the_status_is_told_though_a_table_and_the_watermark_cannot_be_read(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     site.write(10, entities=1)
     write_lake(site.folder)
     note_failure(site.lake.failure, Failure("2030-01-15T00:00:00Z", 5, "a log is damaged"))

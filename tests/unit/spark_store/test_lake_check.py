@@ -19,28 +19,28 @@ from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.lake_check import check_lake, check_reach
 from spark_store.tables import EVENTS, LATEST, Table
-from tests.support.lake.pipeline_process import Site, lamp
+from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import write_lake
 from tests.support.lake.tables import spoil_page
 from tests.support.lake.twin_changes import erase_events, trim
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> DataFolder:
     """A table of two commits with files, `latest` of one."""
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     site.write(10)
     write_lake(site.folder, 5)
     write_lake(site.folder)
     return site
 
 
-def look(site: Site, *, every_page: bool = False) -> None:
+def look(site: DataFolder, *, every_page: bool = False) -> None:
     with Follower.open(site.lake.journal) as follower:
         check_lake(site.lake, follower, every_page=every_page)
 
 
-def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: Site) -> None:
+def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: DataFolder) -> None:
     look(site, every_page=True)
     trim(site, 7)
     look(site, every_page=True)
@@ -48,7 +48,7 @@ def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: Site) -> None:
     look(site, every_page=True)
 
 
-def test_what_is_neither_in_the_journal_nor_in_the_lake_is_told(site: Site) -> None:
+def test_what_is_neither_in_the_journal_nor_in_the_lake_is_told(site: DataFolder) -> None:
     trim(site, 7)
     shutil.rmtree(site.lake.folder)
     with pytest.raises(LakeUnfit, match=r"every event before 8.*found none after 0; restore the folder `lake`"):
@@ -59,21 +59,21 @@ def test_what_is_neither_in_the_journal_nor_in_the_lake_is_told(site: Site) -> N
 
 
 def test_where_the_journal_has_everything_a_lake_need_not_be_there(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     look(site)
     site.write(3)
     look(site)
 
 
 def test_a_table_that_is_being_made_is_not_looked_at(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     site.write(3)
     Path(site.lake.path(EVENTS), "_delta_log").mkdir(parents=True)
     look(site)
 
 
 def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = DataFolder(tmp_path)
     site.write(3, entities=1)
     with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
         erase_events(journal, lamp(0))
@@ -131,7 +131,7 @@ def half_a_file(table: Path) -> None:
 )
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
 def test_what_is_missing_of_a_table_is_told_with_its_place_and_the_next_step(
-    site: Site, table: Table, damage: Callable[[Path], None], said: str
+    site: DataFolder, table: Table, damage: Callable[[Path], None], said: str
 ) -> None:
     folder = Path(site.lake.path(table))
     damage(folder)
@@ -140,7 +140,7 @@ def test_what_is_missing_of_a_table_is_told_with_its_place_and_the_next_step(
 
 
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
-def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(site: Site, table: Table) -> None:
+def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(site: DataFolder, table: Table) -> None:
     folder = Path(site.lake.path(table))
     DeltaTable(folder).create_checkpoint()
     # It is listed, and not there when it is looked at.
@@ -149,7 +149,7 @@ def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(si
     look(site)
 
 
-def test_a_checkpoint_that_is_made_meanwhile_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_is_made_meanwhile_is_found(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
 
     def late(log: Path, version: int) -> bool:
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_is_made_meanwhile_is_found(site: Site, monkeypatch: p
     look(site)
 
 
-def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked_at(site: Site) -> None:
+def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked_at(site: DataFolder) -> None:
     trim(site, 10)
     file = spoil_page(Path(site.lake.path(EVENTS)))
     look(site)
@@ -177,7 +177,7 @@ def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked
     ],
 )
 def test_a_file_that_the_system_does_not_let_be_read_is_not_damaged(
-    site: Site, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch, number: int, step: str
 ) -> None:
     def refuses(file: Path, **_: object) -> None:
         raise OSError(number, f"Failed to open local file '{file}'. Detail: [errno {number}] {os.strerror(number)}")

@@ -13,20 +13,20 @@ from spark_store.follower import Follower
 from spark_store.lake import opened
 from spark_store.lake_rows import Bound, Part, TooMuch, cut
 from spark_store.tables import EVENTS, Lake
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_events, write_lake
 from tests.support.lake.twin_changes import eventful
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    site = DataFolder(tmp_path / "data")
     eventful(site)
     write_lake(site.folder)
     return site
 
 
-def test_rows_are_the_journals_byte_for_byte(site: Site) -> None:
+def test_rows_are_the_journals_byte_for_byte(site: DataFolder) -> None:
     with Follower.open(site.lake.journal) as follower:
         assert lake_rows.events_between(site.lake, 1, 99) == list(follower.entries(1, 99))
         assert lake_rows.events_between(site.lake, 7, 9) == list(follower.entries(7, 9))
@@ -38,18 +38,18 @@ def test_rows_are_the_journals_byte_for_byte(site: Site) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 3, 100])
-def test_a_history_is_the_same_however_few_events_are_read_at_once(site: Site, step: int) -> None:
+def test_a_history_is_the_same_however_few_events_are_read_at_once(site: DataFolder, step: int) -> None:
     found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 6, Bound(step, 1_000))
     assert list(found) == [row for row in lake_rows.events_of(site.lake, ["acme.site:lamp-1"]) if row.revision <= 6]
 
 
 @pytest.mark.parametrize("bytes", [0, 60, 1_000])
-def test_a_history_is_the_same_however_few_bytes_are_read_at_once(site: Site, bytes: int) -> None:
+def test_a_history_is_the_same_however_few_bytes_are_read_at_once(site: DataFolder, bytes: int) -> None:
     found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 6, Bound(100, bytes))
     assert list(found) == [row for row in lake_rows.events_of(site.lake, ["acme.site:lamp-1"]) if row.revision <= 6]
 
 
-def test_revisions_that_are_not_there_cost_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revisions_that_are_not_there_cost_nothing(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention has taken a thousand million of them, and a hole is amid the others."""
     rows = [row for row in site.table(EVENTS) if row["entity"] == "acme.site:lamp-1" and row["revision"] != 4]
     add = {1: 10**9, 2: 10**9, 3: 10**9, 5: 2 * 10**9, 6: 2 * 10**9, 7: 2 * 10**9}
@@ -66,7 +66,7 @@ def test_revisions_that_are_not_there_cost_nothing(site: Site, monkeypatch: pyte
     assert len(read) < 10
 
 
-def test_more_than_may_be_held_is_refused(site: Site) -> None:
+def test_more_than_may_be_held_is_refused(site: DataFolder) -> None:
     of = ["acme.site:lamp-1"]
     events = lake_rows.events_of(site.lake, of)
     most = Bound(len(events), sum(map(lake_rows.size, events)))
@@ -76,7 +76,7 @@ def test_more_than_may_be_held_is_refused(site: Site) -> None:
             lake_rows.events_of(site.lake, of, bound)
 
 
-def test_sizes_are_told_in_the_order_of_ids_whatever_their_types_are(site: Site) -> None:
+def test_sizes_are_told_in_the_order_of_ids_whatever_their_types_are(site: DataFolder) -> None:
     with Follower.open(site.lake.journal) as follower:
         rows = sorted(follower.states(1, 0), key=lambda row: row.entity)
         assert list(follower.sizes("")) == [(row.entity, row.revision, len(row.state or b"")) for row in rows]
@@ -85,7 +85,7 @@ def test_sizes_are_told_in_the_order_of_ids_whatever_their_types_are(site: Site)
         ]  # fmt: skip
 
 
-def test_a_part_is_all_of_its_entities(site: Site) -> None:
+def test_a_part_is_all_of_its_entities(site: DataFolder) -> None:
     part = Part("acme.site:lamp-2", "acme.site:lamp-4")
     assert {row.entity for row in lake_rows.events_of(site.lake, part)} == {"acme.site:lamp-2", "acme.site:lamp-3"}
     assert len(list(lake_rows.states_in(site.lake, part))) == 2

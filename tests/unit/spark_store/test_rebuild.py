@@ -11,7 +11,7 @@ from spark_store.follower import Follower
 from spark_store.rebuild import Rebuilt, rebuild_index, rebuild_journal
 from spark_store.tables import LATEST, Lake
 from tests.support.failing_sqlite import Fragile
-from tests.support.lake.pipeline_process import Site, lamp
+from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import latest_row, write_lake, write_latest
 from tests.support.lake.twin_changes import eventful, made_anew, states, tamper, trim
 from tests.support.oracles import search_index as indexed
@@ -20,13 +20,13 @@ ENTITIES = 10
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    site = DataFolder(tmp_path / "data")
     eventful(site)
     return site
 
 
-def damage(site: Site) -> None:
+def damage(site: DataFolder) -> None:
     """One state is another one, one is an older one, one has another policy, one was forgotten to be deleted."""
     update = "UPDATE entities SET {} WHERE id = ?"
     tamper(site, update.format("state = '{}'"), "acme.site:lamp-3")
@@ -35,13 +35,13 @@ def damage(site: Site) -> None:
     tamper(site, update.format("state = '{}'"), "acme.site:lamp-0")
 
 
-def test_a_whole_journal_is_left_as_it_is(site: Site) -> None:
+def test_a_whole_journal_is_left_as_it_is(site: DataFolder) -> None:
     before = states(site)
     assert rebuild_journal(site.lake) == Rebuilt(ENTITIES, 0, 0, 0, ())
     assert states(site) == before
 
 
-def test_states_are_made_anew_from_the_journals_own_events_byte_for_byte(site: Site) -> None:
+def test_states_are_made_anew_from_the_journals_own_events_byte_for_byte(site: DataFolder) -> None:
     before = states(site)
     damage(site)
     found = rebuild_journal(site.lake)
@@ -50,7 +50,7 @@ def test_states_are_made_anew_from_the_journals_own_events_byte_for_byte(site: S
     assert states(site) == before
 
 
-def test_the_search_index_says_what_the_states_say_however_wrong_both_were(site: Site) -> None:
+def test_the_search_index_says_what_the_states_say_however_wrong_both_were(site: DataFolder) -> None:
     damage(site)
     tamper(site, "DELETE FROM search_values WHERE path = (SELECT max(path) FROM search_values)")
     tamper(site, "INSERT INTO search_values SELECT path, rank, 'nobody', thing FROM search_values LIMIT 1")
@@ -68,7 +68,7 @@ def test_the_search_index_says_what_the_states_say_however_wrong_both_were(site:
         rebuild_index(Lake(site.folder / "nowhere"))
 
 
-def test_what_was_trimmed_is_made_from_the_lake_and_the_events_after_it(site: Site) -> None:
+def test_what_was_trimmed_is_made_from_the_lake_and_the_events_after_it(site: DataFolder) -> None:
     before = states(site)
     write_lake(site.folder, 30)
     trim(site, 25)
@@ -83,7 +83,7 @@ def test_what_was_trimmed_is_made_from_the_lake_and_the_events_after_it(site: Si
     assert states(site) == before
 
 
-def test_an_entity_that_only_the_lake_knows_is_added(site: Site) -> None:
+def test_an_entity_that_only_the_lake_knows_is_added(site: DataFolder) -> None:
     before = states(site)
     write_lake(site.folder)
     tamper(site, "DELETE FROM entities WHERE id = ?", "acme.site:lamp-6")
@@ -91,7 +91,7 @@ def test_an_entity_that_only_the_lake_knows_is_added(site: Site) -> None:
     assert states(site) == before
 
 
-def test_what_nothing_tells_is_kept_and_counted(site: Site) -> None:
+def test_what_nothing_tells_is_kept_and_counted(site: DataFolder) -> None:
     trim(site, 7)
     before = states(site)
     assert rebuild_journal(site.lake)[:4] == (ENTITIES, 0, 0, 2), "no lake"
@@ -103,7 +103,7 @@ def test_what_nothing_tells_is_kept_and_counted(site: Site) -> None:
     assert states(site) == before
 
 
-def test_what_was_erased_tells_nothing_of_what_was_made_anew_though_the_lake_still_has_it(site: Site) -> None:
+def test_what_was_erased_tells_nothing_of_what_was_made_anew_though_the_lake_still_has_it(site: DataFolder) -> None:
     """Neither when the thing was created, nor what was said about a place that it has again."""
     write_lake(site.folder)
     made_anew(site, lamp(3))
@@ -119,7 +119,7 @@ def test_what_was_erased_tells_nothing_of_what_was_made_anew_though_the_lake_sti
     assert states(site) == before
 
 
-def test_the_same_value_in_other_words_is_left_alone(site: Site) -> None:
+def test_the_same_value_in_other_words_is_left_alone(site: DataFolder) -> None:
     """The order of keys, and how a number is written, are no difference."""
     tamper(site, 'UPDATE entities SET state = \'{"policyId": "acme.site:other"}\' WHERE id = ?', "acme.site:lamp-1")
     before = states(site)
@@ -127,7 +127,7 @@ def test_the_same_value_in_other_words_is_left_alone(site: Site) -> None:
     assert states(site) == before
 
 
-def test_a_journal_older_than_the_lake_is_refused(site: Site) -> None:
+def test_a_journal_older_than_the_lake_is_refused(site: DataFolder) -> None:
     write_lake(site.folder)
     tamper(site, "UPDATE counters SET value = 3 WHERE name = 'seq'")
     with pytest.raises(LakeUnfit, match="reaches to event 48, which the lake holds, found one that ends at 3"):
@@ -137,7 +137,7 @@ def test_a_journal_older_than_the_lake_is_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: Site) -> None:
+def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: DataFolder) -> None:
     before = states(site)
     write_lake(site.folder, 30)
     trim(site, 25)
@@ -162,7 +162,7 @@ def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: Sit
     assert states(site) == before
 
 
-def test_a_lake_that_cannot_be_read_is_told(site: Site) -> None:
+def test_a_lake_that_cannot_be_read_is_told(site: DataFolder) -> None:
     write_lake(site.folder)
     trim(site, 48)
     (file,) = Path(site.lake.path(LATEST)).glob("*.parquet")

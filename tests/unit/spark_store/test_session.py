@@ -35,7 +35,7 @@ from spark_store.session import (
     prepared_classes,
     start_session,
 )
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.terminal import at_terminal
 
 
@@ -265,7 +265,7 @@ def test_at_a_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_pa
     jars.mkdir()
     for name in ("delta-storage-1.jar", "delta-spark_2-1.jar"):
         (jars / name).touch()
-    folder = Site(tmp_path / "data").folder
+    folder = DataFolder(tmp_path / "data").folder
     process = subprocess.run(
         [*at_terminal("spark_store.pipeline"), "optimize", "--data-dir", str(folder), "--jars", str(jars)],
         env={**os.environ, "JAVA_HOME": str(tmp_path)},

@@ -20,7 +20,7 @@ from spark_store.rebuild import rebuild_index
 from spark_store.tables import EVENTS, LATEST, Lake
 from spark_store.verify import SAMPLE, SHOWN, Seen, Verdict, VerifyOptions, border, end_of_part, sample, verify
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
-from tests.support.lake.pipeline_process import Site, counted, lamp
+from tests.support.lake.pipeline_process import DataFolder, counted, lamp
 from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest
 from tests.support.lake.twin_changes import eventful, tamper, trim
 
@@ -29,8 +29,8 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    site = DataFolder(tmp_path / "data")
     eventful(site)
     write_lake(site.folder)
     return site
@@ -52,22 +52,22 @@ def stop(after: int) -> Callable[[Verdict], None]:
     return say
 
 
-def differences(site: Site, options: VerifyOptions = ALL) -> list[str]:
+def differences(site: DataFolder, options: VerifyOptions = ALL) -> list[str]:
     return [str(it) for it in verify(site.lake, options).differences]
 
 
-def events(site: Site) -> Rows:
+def events(site: DataFolder) -> Rows:
     return sorted(site.table(EVENTS), key=lambda row: row["seq"])
 
 
-def latest(site: Site) -> dict[str, dict[str, Any]]:
+def latest(site: DataFolder) -> dict[str, dict[str, Any]]:
     return {row["entity"]: row for row in site.table(LATEST)}
 
 
 @pytest.mark.parametrize(
     "options", [VerifyOptions(), ALL, VerifyOptions(range=7), VerifyOptions(range=7, fold_all=True)]
 )
-def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, site: Site) -> None:
+def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, site: DataFolder) -> None:
     found = verify(site.lake, options)
     assert (found.first, found.last, found.compared, found.rows, found.entities) == (1, 48, 48, 48, 10)
     assert (found.count, found.differences) == (0, [])
@@ -75,12 +75,12 @@ def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, si
 
 
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
-    site = Site(tmp_path / "data")
+    site = DataFolder(tmp_path / "data")
     site.write(3)
     assert verify(site.lake, ALL) == Verdict(1, 0, 0, indexed=3, waiting=3)
 
 
-def test_a_lake_that_is_gone_with_what_was_trimmed_is_not_the_same(site: Site) -> None:
+def test_a_lake_that_is_gone_with_what_was_trimmed_is_not_the_same(site: DataFolder) -> None:
     trim(site, read_watermark(site.lake.watermark).seq)
     shutil.rmtree(site.lake.folder)
     with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
@@ -88,7 +88,7 @@ def test_a_lake_that_is_gone_with_what_was_trimmed_is_not_the_same(site: Site) -
 
 
 def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
-    other = Site(tmp_path / "data")
+    other = DataFolder(tmp_path / "data")
     eventful(other)
     write_lake(other.folder, 20)
     assert differences(other) == []
@@ -123,7 +123,7 @@ def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("range", [1000, 3])
 def test_what_is_planted_in_events_is_told_with_its_number(
-    plant: Callable[[Rows], Rows], said: str, range: int, site: Site
+    plant: Callable[[Rows], Rows], said: str, range: int, site: DataFolder
 ) -> None:
     write_events(site.folder, plant(events(site)))
     assert differences(site, VerifyOptions(range=range)) == [said]
@@ -147,7 +147,7 @@ def test_what_is_planted_in_events_is_told_with_its_number(
 )  # fmt: skip
 @pytest.mark.parametrize("options", [VerifyOptions(), ALL])
 def test_what_is_missing_of_the_trimmed_events_is_told(
-    lost: set[int], said: list[str], options: VerifyOptions, site: Site
+    lost: set[int], said: list[str], options: VerifyOptions, site: DataFolder
 ) -> None:
     trim(site, 30)
     assert differences(site, options) == []
@@ -155,7 +155,7 @@ def test_what_is_missing_of_the_trimmed_events_is_told(
     assert differences(site, options) == said
 
 
-def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: Site) -> None:
+def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: DataFolder) -> None:
     """Whether the journal knows up to which revision it was, or only that it was."""
     trim(site, 30)
     write_events(
@@ -177,7 +177,7 @@ def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: Si
 ERASE = "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:lamp-3', 48, '', '')"
 
 
-def erase_and_make_anew(site: Site) -> None:
+def erase_and_make_anew(site: DataFolder) -> None:
     """A thing is erased up to revision 5 and made anew; the lake has done the former, not the latter."""
     tamper(site, ERASE)
     tamper(site, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-3')")
@@ -186,7 +186,7 @@ def erase_and_make_anew(site: Site) -> None:
     publish_watermark(site.lake.watermark, Watermark(48, erased=1))
 
 
-def test_what_was_erased_and_made_anew_above_the_watermark_is_not_missed_in_latest(site: Site) -> None:
+def test_what_was_erased_and_made_anew_above_the_watermark_is_not_missed_in_latest(site: DataFolder) -> None:
     rows = latest(site)
     row = rows.pop("acme.site:lamp-3")
     write_events(site.folder, [it for it in events(site) if it["entity"] != "acme.site:lamp-3"])
@@ -222,12 +222,12 @@ def test_events_may_be_missing_up_to_what_retention_or_an_erasure_has_left(
     assert border(erased, first, is_expired, snapshots) == expected
 
 
-def test_an_event_that_the_journal_lost_is_told(site: Site) -> None:
+def test_an_event_that_the_journal_lost_is_told(site: DataFolder) -> None:
     tamper(site, "DELETE FROM entries WHERE seq = 7")
     assert differences(site) == ["events: not in the journal: acme.site:lamp-1 at revision 1, event 7"]
 
 
-def test_what_is_trimmed_meanwhile_is_not_missed(site: Site) -> None:
+def test_what_is_trimmed_meanwhile_is_not_missed(site: DataFolder) -> None:
     with pytest.raises(Interrupted):
         verify(site.lake, VerifyOptions(range=10), stop(1))
     trim(site, 25)
@@ -235,7 +235,7 @@ def test_what_is_trimmed_meanwhile_is_not_missed(site: Site) -> None:
     assert (found.first, found.compared, found.count) == (1, 48, 0)
 
 
-def test_what_is_planted_in_latest_is_told(site: Site) -> None:
+def test_what_is_planted_in_latest_is_told(site: DataFolder) -> None:
     rows = latest(site)
     row = rows["acme.site:lamp-3"]
 
@@ -258,7 +258,9 @@ def test_what_is_planted_in_latest_is_told(site: Site) -> None:
     assert said(*others, {**row, "state": f" {row['state']}"}) == []
 
 
-def test_an_index_that_does_not_say_what_the_states_say_is_told_and_one_that_is_being_made_is_not(site: Site) -> None:
+def test_an_index_that_does_not_say_what_the_states_say_is_told_and_one_that_is_being_made_is_not(
+    site: DataFolder,
+) -> None:
     tamper(site, "DELETE FROM search_values WHERE value = 'acme.site:other'")
     found = verify(site.lake, ALL)
     assert [str(it) for it in found.differences] == [
@@ -269,7 +271,7 @@ def test_an_index_that_does_not_say_what_the_states_say_is_told_and_one_that_is_
     assert (verify(site.lake, ALL).count, verify(site.lake, ALL).unindexed) == (0, 10)
 
 
-def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(site: Site) -> None:
+def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(site: DataFolder) -> None:
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     write_latest(
         site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
@@ -279,7 +281,7 @@ def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(si
 
 
 def test_differences_are_counted_and_some_are_told(tmp_path: Path) -> None:
-    site = Site(tmp_path / "data")
+    site = DataFolder(tmp_path / "data")
     site.write(3 * SHOWN)
     write_lake(site.folder)
     write_events(site.folder, events(site)[:10])
@@ -287,7 +289,7 @@ def test_differences_are_counted_and_some_are_told(tmp_path: Path) -> None:
     assert (found.count, len(found.differences)) == (3 * SHOWN - 10, SHOWN)
 
 
-def test_an_interrupted_comparison_goes_on_and_says_the_same(site: Site) -> None:
+def test_an_interrupted_comparison_goes_on_and_says_the_same(site: DataFolder) -> None:
     write_events(site.folder, events(site)[:-1])
     write_latest(site.folder, list(latest(site).values())[1:])
     expected = verify(site.lake, VerifyOptions(range=10, fold_all=True))
@@ -311,7 +313,7 @@ def test_an_interrupted_comparison_goes_on_and_says_the_same(site: Site) -> None
 
 @pytest.mark.parametrize("fold_all", [False, True])
 def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
-    site: Site, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     rebuild_index(site.lake)
@@ -347,7 +349,7 @@ def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
 
 @pytest.mark.parametrize("fold_all", [False, True])
 def test_what_is_told_is_the_same_however_few_bytes_are_held_at_once(
-    site: Site, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_events(site.folder, [row for row in events(site) if row["seq"] not in (9, 10)])
     write_latest(
@@ -379,7 +381,7 @@ def test_what_is_told_is_the_same_however_few_bytes_are_held_at_once(
         assert not site.lake.verified.exists()
 
 
-def test_events_that_only_the_lake_has_are_held_in_ranges_too(site: Site) -> None:
+def test_events_that_only_the_lake_has_are_held_in_ranges_too(site: DataFolder) -> None:
     """Trimmed after the comparison began, or erased and not yet by the lake."""
     tamper(site, "DELETE FROM entries WHERE seq BETWEEN 11 AND 40")
     found = verify(site.lake, VerifyOptions(bytes=50))
@@ -388,7 +390,7 @@ def test_events_that_only_the_lake_has_are_held_in_ranges_too(site: Site) -> Non
 
 def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
     """Of which the lake has states, and hardly any events."""
-    site = Site(tmp_path / "data")
+    site = DataFolder(tmp_path / "data")
     site.write(60, 60)
     write_lake(site.folder)
     trim(site, 60)
@@ -432,14 +434,14 @@ def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -
     assert peak < 1 << 20
 
 
-def test_a_file_that_is_no_progress_is_told(site: Site) -> None:
+def test_a_file_that_is_no_progress_is_told(site: DataFolder) -> None:
     site.lake.verified.write_bytes(b"{")
     with pytest.raises(StoreUnavailable, match="say --restart"):
         verify(site.lake, ALL)
     assert verify(site.lake, VerifyOptions(restart=True)).count == 0
 
 
-def test_a_damaged_file_of_the_lake_is_told(site: Site) -> None:
+def test_a_damaged_file_of_the_lake_is_told(site: DataFolder) -> None:
     for file in Path(site.lake.path(EVENTS)).glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeUnfit, match=r"events/.*parquet: expected \d+ bytes, found 100; .*restore"):
@@ -455,7 +457,7 @@ def test_a_sample_is_spread_over_everything(number: int) -> None:
         assert int(found[-1].entity) > number * 0.9
 
 
-def test_erasures_that_the_lake_has_not_done_are_counted(site: Site) -> None:
+def test_erasures_that_the_lake_has_not_done_are_counted(site: DataFolder) -> None:
     assert verify(site.lake, ALL).pending == 0
     record = (
         "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:gone', 0, 'now', 'me')"

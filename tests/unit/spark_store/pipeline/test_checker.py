@@ -11,27 +11,27 @@ import pytest
 from spark_store.tables import EVENTS, LATEST
 from spark_store.watermark import Watermark, publish_watermark
 from tests.support.lake.checker import assert_whole, check
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest
 
 Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path / "data")
+def site(tmp_path: Path) -> DataFolder:
+    site = DataFolder(tmp_path / "data")
     site.write(20)
     return site
 
 
-def test_a_lake_that_is_the_journal_is_whole(site: Site) -> None:
+def test_a_lake_that_is_the_journal_is_whole(site: DataFolder) -> None:
     write_lake(site.folder)
     assert check(site.folder) == []
     assert_whole(site.folder)
     assert_whole(site.folder, amid=True)
 
 
-def test_amid_a_batch_the_lake_is_the_journals_beginning(site: Site) -> None:
+def test_amid_a_batch_the_lake_is_the_journals_beginning(site: DataFolder) -> None:
     assert check(site.folder, amid=True) == [], "no table yet"
     write_lake(site.folder, 14)
     site.write(3)
@@ -54,7 +54,9 @@ def test_amid_a_batch_the_lake_is_the_journals_beginning(site: Site) -> None:
     ids=["loss", "gap", "repeat", "change"],
 )
 @pytest.mark.parametrize("amid", [False, True])
-def test_what_is_planted_in_events_is_caught(plant: Callable[[Rows], Rows], said: str, amid: bool, site: Site) -> None:
+def test_what_is_planted_in_events_is_caught(
+    plant: Callable[[Rows], Rows], said: str, amid: bool, site: DataFolder
+) -> None:
     write_lake(site.folder)
     write_events(site.folder, plant(sorted(site.table(EVENTS), key=lambda row: row["seq"])))
     found = check(site.folder, amid=amid)
@@ -65,7 +67,7 @@ def test_what_is_planted_in_events_is_caught(plant: Callable[[Rows], Rows], said
         assert_whole(site.folder, amid=amid)
 
 
-def test_what_is_planted_in_latest_is_caught(site: Site) -> None:
+def test_what_is_planted_in_latest_is_caught(site: DataFolder) -> None:
     write_lake(site.folder)
     rows = sorted(site.table(LATEST), key=lambda row: row["entity"])
     write_latest(site.folder, rows[1:])
@@ -80,7 +82,7 @@ def test_what_is_planted_in_latest_is_caught(site: Site) -> None:
     assert len(check(site.folder)) == 2
 
 
-def test_a_watermark_before_its_time_is_caught(site: Site) -> None:
+def test_a_watermark_before_its_time_is_caught(site: DataFolder) -> None:
     write_lake(site.folder, 10)
     publish_watermark(site.lake.watermark, Watermark(11))
     assert check(site.folder, amid=True)[0] == "watermark: found 11, expected at most the 10 events in the lake"

@@ -18,16 +18,16 @@ from spark_store.pipeline.columns import short_events
 from spark_store.pipeline.source import arrow
 from spark_store.records import Change
 from tests.contract.journal import LAMP, POLICY, change, timestamp
-from tests.support.lake.pipeline_process import Site, lamp
+from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.twin_changes import tamper
 
 ODD = EntityId(EntityType.THING, "acme.site", "lämp %?#/" + "é" * 100)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> DataFolder:
     # What means something in an address means nothing in a path.
-    return Site(tmp_path / "a folder%20with?all #of it")
+    return DataFolder(tmp_path / "a folder%20with?all #of it")
 
 
 def event(entity: EntityId, revision: int, value: bytes | None) -> Change:
@@ -36,17 +36,17 @@ def event(entity: EntityId, revision: int, value: bytes | None) -> Change:
     return Change((happened,), change(entity, revision).snapshots)
 
 
-def read(site: Site, first: int, last: int) -> pa.Table:
+def read(site: DataFolder, first: int, last: int) -> pa.Table:
     return pa.Table.from_batches(short_events(site.lake.journal, first, last), columns.EVENTS)
 
 
-def expected(site: Site, first: int, last: int) -> pa.Table:
+def expected(site: DataFolder, first: int, last: int) -> pa.Table:
     """The same by way of Python's SQLite."""
     with Follower.open(site.lake.journal) as follower:
         return pa.Table.from_batches(arrow(follower.entries_by_entity(first, last), Entry), columns.EVENTS)
 
 
-def test_they_are_what_python_reads_byte_for_byte(site: Site) -> None:
+def test_they_are_what_python_reads_byte_for_byte(site: DataFolder) -> None:
     site.append([event(ODD, 1, b'{"big":9007199254740993,"same":1.50}'), event(ODD, 2, '"😀\\u0000"'.encode())])
     site.append([event(ODD, 3, None), change(POLICY, 1), change(LAMP, 1), event(ODD, 4, b"null")])
     site.write(60)
@@ -58,7 +58,7 @@ def test_they_are_what_python_reads_byte_for_byte(site: Site) -> None:
 
 
 @pytest.mark.parametrize("values", [[None, b"1"], [None, None], [b"1", None, b'"x"']])
-def test_a_deletion_has_no_value_wherever_it_stands(site: Site, values: list[bytes | None]) -> None:
+def test_a_deletion_has_no_value_wherever_it_stands(site: DataFolder, values: list[bytes | None]) -> None:
     """The library guesses the type of a column from what it meets first."""
     site.append([event(ODD, revision, value) for revision, value in enumerate(values, 1)])
     found = read(site, 1, len(values))
@@ -66,7 +66,7 @@ def test_a_deletion_has_no_value_wherever_it_stands(site: Site, values: list[byt
     assert found.schema == columns.EVENTS
 
 
-def test_batches_are_bounded_and_long_events_are_left_to_others(site: Site) -> None:
+def test_batches_are_bounded_and_long_events_are_left_to_others(site: DataFolder) -> None:
     journal = SqliteJournal.open(site.lake.journal)
     try:
         journal.append([change(lamp(number), 1) for number in range(columns.BATCH_ROWS + 10)])
@@ -81,14 +81,14 @@ def test_batches_are_bounded_and_long_events_are_left_to_others(site: Site) -> N
         assert [it.revision for it in follower.long_entries(1, last, columns.LONG)] == [2, 4]
 
 
-def test_an_entity_that_was_erased_and_made_again_is_read_from_there_on(site: Site) -> None:
+def test_an_entity_that_was_erased_and_made_again_is_read_from_there_on(site: DataFolder) -> None:
     site.append([event(ODD, 1, b"1"), event(ODD, 2, b"2"), change(LAMP, 1)])
     tamper(site, "DELETE FROM entries WHERE seq <= 2")
     site.append([event(ODD, 3, b"3")])
     assert read(site, 1, 4)["seq"].to_pylist() == expected(site, 1, 4)["seq"].to_pylist()
 
 
-def test_a_damaged_page_is_told_with_the_next_step(site: Site) -> None:
+def test_a_damaged_page_is_told_with_the_next_step(site: DataFolder) -> None:
     site.append([event(ODD, revision, b'"' + b"x" * 3000 + b'"') for revision in range(1, 200)])
     with sqlite3.connect(site.lake.journal) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -101,6 +101,6 @@ def test_a_damaged_page_is_told_with_the_next_step(site: Site) -> None:
         read(site, 1, 199)
 
 
-def test_a_journal_that_is_gone_is_told(site: Site) -> None:
+def test_a_journal_that_is_gone_is_told(site: DataFolder) -> None:
     with pytest.raises(StoreUnavailable, match="found no journal"):
         list(short_events(site.folder / "none.db", 1, 2))

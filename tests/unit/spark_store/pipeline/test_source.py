@@ -26,7 +26,7 @@ from spark_store.pipeline.source import (
     states_of,
 )
 from tests.contract.journal import change
-from tests.support.lake.pipeline_process import Site, lamp
+from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.twin_changes import tamper, trim
 
 
@@ -58,7 +58,7 @@ def test_arrow_batches_are_bounded_in_rows_and_in_bytes() -> None:
 
 
 def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.write(50, entities=7)
     read = states_of(site.lake.journal, 1, 50, 7)
@@ -73,7 +73,7 @@ def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
     assert gc.isenabled()
 
 
-def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: Site) -> None:
+def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: DataFolder) -> None:
     """Which entities it touched nobody knows any more; all entities there are can still be told."""
     site.write(50, entities=7)
     erase_here(site.folder, lamp(6), "anna")  # the event 21, among others
@@ -119,14 +119,14 @@ def test_short_and_long_events_have_the_same_columns() -> None:
     assert batch.schema == columns.EVENTS
 
 
-def reader(site: Site, start: int = 0, max_rows: int = 10) -> _EventsReader:
+def reader(site: DataFolder, start: int = 0, max_rows: int = 10) -> _EventsReader:
     options = {"path": str(site.lake.journal), "start": str(start), "max_rows": str(max_rows), "parallelism": "2"}
     made = JournalEvents(options).streamReader(None)  # type: ignore[arg-type]
     assert isinstance(made, _EventsReader)
     return made
 
 
-def test_the_offset_is_the_number_of_the_last_event_within_the_limit(site: Site) -> None:
+def test_the_offset_is_the_number_of_the_last_event_within_the_limit(site: DataFolder) -> None:
     events = reader(site, start=3)
     assert events.initialOffset() == {"seq": 3}
     assert events.latestOffset({"seq": 0}, events.getDefaultReadLimit()) == {"seq": 0}
@@ -137,7 +137,7 @@ def test_the_offset_is_the_number_of_the_last_event_within_the_limit(site: Site)
     assert events.latestOffset({"seq": 40}, ReadMaxRows(10)) == {"seq": 40}
 
 
-def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: Site) -> None:
+def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: DataFolder) -> None:
     site.write(25)
     (part,) = reader(site).partitions({"seq": 5}, {"seq": 15})
     site.write(25)
@@ -147,7 +147,7 @@ def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: Site) -
     assert len([name for name, _ in itertools.groupby(names)]) == len(set(names)), "those of an entity lie together"
 
 
-def test_events_of_any_length_are_read_each_once(site: Site) -> None:
+def test_events_of_any_length_are_read_each_once(site: DataFolder) -> None:
     site.write(20)
     long = b'"' + b"x" * (columns.LONG + 1) + b'"'
     site.append([change(lamp(50), revision, long if revision % 2 else b"1") for revision in range(1, 5)])
@@ -156,13 +156,13 @@ def test_events_of_any_length_are_read_each_once(site: Site) -> None:
     assert {batch.schema.names == columns.EVENTS.names for batch in batches} == {True}
 
 
-def test_a_hole_in_the_journal_stops_the_batch(site: Site) -> None:
+def test_a_hole_in_the_journal_stops_the_batch(site: DataFolder) -> None:
     site.write(5)
     with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
         list(reader(site).read(Range(1, 9)))
 
 
-def test_what_is_available_now_does_not_grow(site: Site) -> None:
+def test_what_is_available_now_does_not_grow(site: DataFolder) -> None:
     site.write(15)
     events = reader(site)
     events.prepareForTriggerAvailableNow()

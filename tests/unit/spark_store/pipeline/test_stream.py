@@ -30,7 +30,7 @@ from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
 from spark_store.pipeline.trust import Uptime
 from spark_store.tables import APP, ERASURES, TABLES, Lake, Table
 from spark_store.watermark import TableSize, Watermark, publish_watermark, read_watermark
-from tests.support.lake.pipeline_process import Site
+from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import trim
 
@@ -110,7 +110,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
     older: Table | None, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
-    Site(target.lake.data_dir).write(50)
+    DataFolder(target.lake.data_dir).write(50)
     publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
     found = {"prepare": None, "appended": 45, "merged": 45, "check_same_journal": None}
     for name, value in found.items():
@@ -135,7 +135,7 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service trims up to the watermark: it hears of the table before it is decided what to merge into it."""
-    site, known = Site(target.lake.data_dir), []
+    site, known = DataFolder(target.lake.data_dir), []
     site.write(50)
     publish_watermark(target.lake.watermark, Watermark(45))
 
@@ -161,7 +161,7 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
 def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
     once: bool, left: float, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Site(target.lake.data_dir).write(5)
+    DataFolder(target.lake.data_dir).write(5)
     fill(target.lake, 1, 1)
     begun = datetime.now(UTC)
     publish_watermark(target.lake.watermark, Watermark(5, vacuumed=as_text(begun - timedelta(hours=1))))
@@ -275,7 +275,7 @@ def test_other_upkeep_does_not_wait_for_one_that_fails(
 
 def test_many_erasures_are_noted_as_they_are_done(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is to end need not do all of them, and the next one goes on where it was."""
-    Site(target.lake.data_dir).write(1)
+    DataFolder(target.lake.data_dir).write(1)
     asked = [Erasure(number, "thing", f"acme:lamp-{number}", 5, "t", "anna", "t", None) for number in range(1, 121)]
     erased: list[tuple[int, int]] = []
     stopping = threading.Event()
