@@ -22,7 +22,7 @@ from tests.support.wait import wait_until
 MANY = 300
 
 
-class World(Protocol):
+class LinkSetup(Protocol):
     """One connection, its broker, and somebody else who talks to the same broker."""
 
     out: str
@@ -155,14 +155,14 @@ class BrokerBehaviour:
     """Inherit it and define the fixture `world`."""
 
     @pytest.fixture
-    async def link(self, world: World) -> AsyncIterator[Link]:
+    async def link(self, world: LinkSetup) -> AsyncIterator[Link]:
         made = await world.connect()
         yield made
         await made.close()
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_message_arrives_with_its_bytes_and_address(self, world: World, link: Link) -> None:
+    async def test_a_message_arrives_with_its_bytes_and_address(self, world: LinkSetup, link: Link) -> None:
         taker = Taker(link)
         await world.send([b"\x00\xff not text"])
         [delivery] = await taker.take(1)
@@ -172,7 +172,7 @@ class BrokerBehaviour:
         assert not delivery.redelivered
         delivery.settle()
 
-    async def test_headers_arrive(self, world: World, link: Link) -> None:
+    async def test_headers_arrive(self, world: LinkSetup, link: Link) -> None:
         taker = Taker(link)
         await world.send([b"{}"], {"x-line": "north", "reply-to": "replies/7"})
         [delivery] = await taker.take(1)
@@ -180,21 +180,21 @@ class BrokerBehaviour:
         assert delivery.envelope.header("reply-to") == "replies/7"
         delivery.settle()
 
-    async def test_messages_arrive_in_order_and_once(self, world: World, link: Link) -> None:
+    async def test_messages_arrive_in_order_and_once(self, world: LinkSetup, link: Link) -> None:
         taker = Taker(link)
         await world.send(numbered(MANY))
         assert await taker.payloads(MANY) == numbered(MANY)
         assert not taker.deliveries
 
-    async def test_what_arrived_before_consuming_began_is_kept(self, world: World, link: Link) -> None:
+    async def test_what_arrived_before_consuming_began_is_kept(self, world: LinkSetup, link: Link) -> None:
         await world.send(numbered(3))
         assert await Taker(link).payloads(3) == numbered(3)
 
-    async def test_an_empty_payload_arrives(self, world: World, link: Link) -> None:
+    async def test_an_empty_payload_arrives(self, world: LinkSetup, link: Link) -> None:
         await world.send([b""])
         assert await Taker(link).payloads(1) == [b""]
 
-    async def test_unsettled_deliveries_are_bounded_and_flow_again(self, world: World, link: Link) -> None:
+    async def test_unsettled_deliveries_are_bounded_and_flow_again(self, world: LinkSetup, link: Link) -> None:
         """At the bound the link stops taking; nothing is lost by it."""
         count = world.most_unsettled + MANY
         taker = Taker(link)
@@ -218,7 +218,7 @@ class BrokerBehaviour:
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_settled_delivery_does_not_come_again(self, world: World) -> None:
+    async def test_a_settled_delivery_does_not_come_again(self, world: LinkSetup) -> None:
         first = await world.connect()
         await world.send(numbered(2))
         await Taker(first).payloads(2)
@@ -228,7 +228,7 @@ class BrokerBehaviour:
         assert await Taker(second).payloads(1) == [b"new"]
         await second.close()
 
-    async def test_a_dropped_delivery_does_not_come_again(self, world: World) -> None:
+    async def test_a_dropped_delivery_does_not_come_again(self, world: LinkSetup) -> None:
         first = await world.connect()
         await world.send([b"bad"])
         [delivery] = await Taker(first).take(1)
@@ -239,7 +239,7 @@ class BrokerBehaviour:
         assert await Taker(second).payloads(1) == [b"new"]
         await second.close()
 
-    async def test_a_rejected_delivery_comes_again_marked(self, world: World) -> None:
+    async def test_a_rejected_delivery_comes_again_marked(self, world: LinkSetup) -> None:
         link = await world.connect()
         taker = Taker(link)
         await world.send([b"later"])
@@ -254,7 +254,9 @@ class BrokerBehaviour:
         second.settle()
         await link.close()
 
-    async def test_what_is_unsettled_when_the_link_is_cut_comes_again_marked_and_in_order(self, world: World) -> None:
+    async def test_what_is_unsettled_when_the_link_is_cut_comes_again_marked_and_in_order(
+        self, world: LinkSetup
+    ) -> None:
         """The link drops between receive and settle."""
         link = await world.connect()
         taker = Taker(link)
@@ -276,7 +278,7 @@ class BrokerBehaviour:
         assert again[-1].name in {delivery.name for delivery in (three, four)}
         await second.close()
 
-    async def test_closing_with_deliveries_in_flight_leaves_them_to_the_broker(self, world: World) -> None:
+    async def test_closing_with_deliveries_in_flight_leaves_them_to_the_broker(self, world: LinkSetup) -> None:
         first = await world.connect()
         await world.send(numbered(3))
         await Taker(first).take(3)
@@ -285,7 +287,7 @@ class BrokerBehaviour:
         assert await Taker(second).payloads(3) == numbered(3)
         await second.close()
 
-    async def test_a_later_delivery_may_be_settled_first(self, world: World) -> None:
+    async def test_a_later_delivery_may_be_settled_first(self, world: LinkSetup) -> None:
         """What is behind it stays unsettled until its own turn."""
         first = await world.connect()
         await world.send(numbered(3))
@@ -301,7 +303,7 @@ class BrokerBehaviour:
 
     # ── several clients ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_clients_of_one_connection_share_the_messages(self, world: World) -> None:
+    async def test_clients_of_one_connection_share_the_messages(self, world: LinkSetup) -> None:
         """Each message comes to one of them, and has a name that no other one has."""
         links = [await world.connect_client(client, 3) for client in range(3)]
         takers = [Taker(link) for link in links]
@@ -315,7 +317,9 @@ class BrokerBehaviour:
         for link in links:
             await link.close()
 
-    async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(self, world: World) -> None:
+    async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(
+        self, world: LinkSetup
+    ) -> None:
         first, second = [await world.connect_client(client, 2) for client in range(2)]
         leaving, staying = Taker(first), Taker(second)
         await world.send(numbered(40))
@@ -336,14 +340,14 @@ class BrokerBehaviour:
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_published_message_arrives_and_is_confirmed(self, world: World, link: Link) -> None:
+    async def test_a_published_message_arrives_and_is_confirmed(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
         publishing.give(Outgoing(world.out, Envelope(b"\x00\xff answer")))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert world.heard()[0].payload == b"\x00\xff answer"
 
-    async def test_headers_are_published(self, world: World, link: Link) -> None:
+    async def test_headers_are_published(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
         publishing.give(Outgoing(world.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
         assert await publishing.all_done() == [None]
@@ -351,14 +355,14 @@ class BrokerBehaviour:
         assert world.heard()[0].header("x-line") == "north"
         assert world.heard()[0].header("correlation-id") == "c-7"
 
-    async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(self, world: World, link: Link) -> None:
+    async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
         publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(MANY)))
         assert await publishing.all_done() == [None] * MANY
         await wait_until(lambda: len(world.heard()) >= MANY)
         assert [envelope.payload for envelope in world.heard()] == numbered(MANY)
 
-    async def test_a_large_message_passes_both_ways(self, world: World, link: Link) -> None:
+    async def test_a_large_message_passes_both_ways(self, world: LinkSetup, link: Link) -> None:
         large = bytes(range(256)) * 3000
         taker, publishing = Taker(link), Publishing(link)
         await world.send([large])
@@ -368,7 +372,7 @@ class BrokerBehaviour:
         await wait_until(world.heard)
         assert world.heard()[0].payload == large
 
-    async def test_a_lost_confirm_is_no_confirm(self, world: World) -> None:
+    async def test_a_lost_confirm_is_no_confirm(self, world: LinkSetup) -> None:
         """The broker has the message and its confirm is lost: nothing is said, and sending again is right."""
         first = await world.connect()
         await world.withhold_confirms()
@@ -387,7 +391,7 @@ class BrokerBehaviour:
 
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_an_examination_finds_what_is_there(self, world: World) -> None:
+    async def test_an_examination_finds_what_is_there(self, world: LinkSetup) -> None:
         target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))
         sources = world.definition.sources
@@ -396,7 +400,7 @@ class BrokerBehaviour:
         assert [(each.address, each.error) for each in found.targets] == [(world.out, None)]
         assert [each.is_known for each in found.replies] == [False] * len(sources)
 
-    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: World) -> None:
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: LinkSetup) -> None:
         assert world.absent is not None
         [source] = world.definition.sources
         addresses = (world.absent, *source.addresses)
@@ -406,7 +410,7 @@ class BrokerBehaviour:
         assert (missing.address, missing.error.detail) == (world.absent, Detail.MISSING_ADDRESS)
         assert there.error is None
 
-    async def test_an_examination_disturbs_nobody(self, world: World) -> None:
+    async def test_an_examination_disturbs_nobody(self, world: LinkSetup) -> None:
         """Whether the connection runs meanwhile or not: each delivery comes to it, once and unmarked."""
         first = await world.connect()
         taker = Taker(first)
@@ -432,7 +436,7 @@ class BrokerBehaviour:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_cut_link_says_so_once_and_its_consumers_end(self, world: World, link: Link) -> None:
+    async def test_a_cut_link_says_so_once_and_its_consumers_end(self, world: LinkSetup, link: Link) -> None:
         taker = Taker(link)
         await world.cut()
         error = await lost(link)
@@ -443,7 +447,7 @@ class BrokerBehaviour:
         await link.close()
         assert publishing.outcomes == []
 
-    async def test_closing_ends_consumers_is_no_loss_and_may_be_done_twice(self, world: World, link: Link) -> None:
+    async def test_closing_ends_consumers_is_no_loss_and_may_be_done_twice(self, world: LinkSetup, link: Link) -> None:
         assert world.out
         taker = Taker(link)
         await link.close()

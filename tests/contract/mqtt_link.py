@@ -16,7 +16,7 @@ from connectivity.model import Connection, Target
 from connectivity.mqtt.examining import UNTOLD
 from connectivity.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
 from mappings.envelope import Envelope
-from tests.contract.link import MANY, BrokerBehaviour, Publishing, Taker, World, examined, lost, numbered
+from tests.contract.link import MANY, BrokerBehaviour, LinkSetup, Publishing, Taker, examined, lost, numbered
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_mqtt import Bystander
@@ -113,7 +113,7 @@ class MqttBehaviour(BrokerBehaviour):
 
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: World) -> None:
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: LinkSetup) -> None:
         """Nothing is missing: a topic is there as soon as somebody says its name. Targets are told of as not known."""
         target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))

@@ -36,7 +36,7 @@ each_version = pytest.mark.parametrize(
 
 
 @dataclass(frozen=True)
-class World:
+class PublicClientSetup:
     """A door, what leads to it, and somebody who publishes there."""
 
     door: str
@@ -53,13 +53,15 @@ class PublicClientBehaviours:
     """Every test takes a `world`. A class that inherits has a fixture `door`: its address, and a key that is known there."""
 
     @pytest.fixture
-    async def world(self, door: tuple[str, str]) -> AsyncIterator[World]:
+    async def world(self, door: tuple[str, str]) -> AsyncIterator[PublicClientSetup]:
         address, key = door
         async with Wire.to(address) as wire, Peer.at(address) as peer:
-            yield World(address, wire, peer, key)
+            yield PublicClientSetup(address, wire, peer, key)
 
     @each_version
-    async def test_outcome_1_all_that_is_stored_comes_and_then_what_is_live(self, world: World, version: str) -> None:
+    async def test_outcome_1_all_that_is_stored_comes_and_then_what_is_live(
+        self, world: PublicClientSetup, version: str
+    ) -> None:
         stream = world.stream()
         stored = await world.peer.publish(stream, *({"v": n} for n in range(4)))
         async with PublicClient.started(version, world.wire.url) as client:
@@ -71,7 +73,9 @@ class PublicClientBehaviours:
             assert client.contents("a") == [{"v": n} for n in range(5)]
 
     @each_version
-    async def test_outcome_2_a_gap_is_asked_for_once_and_filled_in_order(self, world: World, version: str) -> None:
+    async def test_outcome_2_a_gap_is_asked_for_once_and_filled_in_order(
+        self, world: PublicClientSetup, version: str
+    ) -> None:
         stream = world.stream()
         async with PublicClient.started(version, world.wire.url) as client:
             await client.subscribe("a", stream=stream)
@@ -90,7 +94,9 @@ class PublicClientBehaviours:
         assert len(asked) == 1 or version == "1.0.2"
 
     @pytest.mark.parametrize("version", RECONNECTING)
-    async def test_outcome_3_after_a_cut_what_was_missed_comes_once(self, world: World, version: str) -> None:
+    async def test_outcome_3_after_a_cut_what_was_missed_comes_once(
+        self, world: PublicClientSetup, version: str
+    ) -> None:
         stream = world.stream()
         stored = await world.peer.publish(stream, {"v": 0}, {"v": 1})
         async with PublicClient.started(version, world.wire.url) as client:
@@ -107,7 +113,9 @@ class PublicClientBehaviours:
         assert [each.get("resend_from") for each in asked] == [None, stored[-1] + 1]
 
     @each_version
-    async def test_outcome_4_two_subscriptions_are_one_on_the_wire(self, world: World, version: str) -> None:
+    async def test_outcome_4_two_subscriptions_are_one_on_the_wire(
+        self, world: PublicClientSetup, version: str
+    ) -> None:
         stream = world.stream()
         async with PublicClient.started(version, world.wire.url) as client:
             await client.subscribe("a", stream=stream)
@@ -123,7 +131,7 @@ class PublicClientBehaviours:
         assert [each[1] for each in world.wire.frames] == [2, 0, 0, 3]
 
     @pytest.mark.parametrize("version", PUBLISHING)
-    async def test_a_client_publishes_and_hears_itself(self, world: World, version: str) -> None:
+    async def test_a_client_publishes_and_hears_itself(self, world: PublicClientSetup, version: str) -> None:
         stream = world.stream()
         async with PublicClient.started(version, world.wire.url) as client:
             await client.subscribe("a", stream=stream)
@@ -138,7 +146,7 @@ class PublicClientBehaviours:
             ]
 
     @each_version
-    async def test_resends_begin_where_they_are_asked_to(self, world: World, version: str) -> None:
+    async def test_resends_begin_where_they_are_asked_to(self, world: PublicClientSetup, version: str) -> None:
         stream = world.stream()
         stored = await world.peer.publish(stream, *({"v": n} for n in range(4)))
         moments = {frame[3][5]: frame[3][3] for frame in world.peer.frames if frame[1] == 0}
@@ -161,7 +169,7 @@ class PublicClientBehaviours:
                 assert course(client, name) == course_of(version, "subscribed", *ends)
 
     @each_version
-    async def test_who_unsubscribes_hears_no_more(self, world: World, version: str) -> None:
+    async def test_who_unsubscribes_hears_no_more(self, world: PublicClientSetup, version: str) -> None:
         stream, other = world.stream(), world.stream()
         async with PublicClient.started(version, world.wire.url) as client:
             for name, of in (("a", stream), ("b", other)):
@@ -174,7 +182,7 @@ class PublicClientBehaviours:
             await client.until(lambda: client.offsets("b") == heard)
             assert client.offsets("a") == []
 
-    async def test_a_client_with_a_key_reads_what_is_closed_to_others(self, world: World) -> None:
+    async def test_a_client_with_a_key_reads_what_is_closed_to_others(self, world: PublicClientSetup) -> None:
         stream = world.stream("closed")
         async with PublicClient.started("0.12.2", world.wire.url, apiKey=world.key) as client:
             await client.subscribe("a", stream=stream)
@@ -183,7 +191,7 @@ class PublicClientBehaviours:
             await client.until(lambda: client.offsets("a") == sent)
 
     @pytest.mark.parametrize("version", PUBLISHING)
-    async def test_what_is_refused_is_an_error_event(self, world: World, version: str) -> None:
+    async def test_what_is_refused_is_an_error_event(self, world: PublicClientSetup, version: str) -> None:
         stream = world.stream("closed")
         async with PublicClient.started(version, world.wire.url) as client:
             await client.subscribe("a", stream=stream)

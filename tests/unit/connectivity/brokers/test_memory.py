@@ -13,7 +13,7 @@ from connectivity.brokers.memory import IN_FLIGHT, MemoryBroker
 from connectivity.errors import ConnectionRefused, Detail, PublishFailed
 from connectivity.model import Connection, Target
 from mappings.envelope import Envelope
-from tests.contract.link import BrokerBehaviour, Publishing, World, examined, signs_of
+from tests.contract.link import BrokerBehaviour, LinkSetup, Publishing, examined, signs_of
 
 names = count(1)
 
@@ -67,7 +67,7 @@ class TestMemory(BrokerBehaviour):
     def world(self) -> MemoryWorld:
         return MemoryWorld()
 
-    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: World) -> None:
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: LinkSetup) -> None:
         """Nothing is missing here; what is refused is named."""
         assert isinstance(world, MemoryWorld)
         world.broker.refused_addresses.add("out")
