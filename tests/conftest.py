@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
@@ -72,6 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_brokers] = RemoteBrokers(worker["brokers_address"], worker["brokers_key"], number)
         return
     config.stash[_shared] = config.stash[_brokers] = SharedBrokers()
+    # A shell that starts a run in the background has it ignore SIGINT, and so would the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -269,7 +269,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2)), "made anew"
 
 
-@pytest.mark.slow(reason="three streams, one after the other, on one lake")
+@pytest.mark.soak(shard="lake")
 def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: DataFolder) -> None:
     target = Target.of(spark, site.folder)
 

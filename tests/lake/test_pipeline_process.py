@@ -40,7 +40,7 @@ def site(tmp_path: Path) -> DataFolder:
 
 
 @pytest.mark.spark
-@pytest.mark.slow(reason="a pipeline process with a Java of its own is started")
+@pytest.mark.soak(shard="lake-processes")
 def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, site: DataFolder) -> None:
     site.write(10)
     with PipelineProcess(site, "run", "--with-parent") as process:

@@ -188,8 +188,12 @@ def started() -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.broker("mosquitto")
 @pytest.mark.parametrize(
     ("when", "number", "code"),
-    [("the brokers start", signal.SIGTERM, 143), ("create 201", signal.SIGINT, 130)],
-    ids=["while brokers start", "in the conversation"],
+    [
+        pytest.param(
+            "the brokers start", signal.SIGTERM, 143, id="while brokers start", marks=pytest.mark.soak(shard="demo")
+        ),
+        pytest.param("create 201", signal.SIGINT, 130, id="in the conversation"),
+    ],
 )
 def test_an_interrupted_demo_leaves_nothing_running(
     when: str, number: signal.Signals, code: int, started: subprocess.Popen[str]

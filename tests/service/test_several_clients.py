@@ -34,7 +34,11 @@ pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), p
 OWNER = "acme:owner"
 PAUSES = {"min": "0.1s", "max": "0.5s"}
 PATIENCE = 60.0
-SETUPS = ("mosquitto", "rabbitmq", "kafka")
+SETUPS = (
+    pytest.param("mosquitto", marks=pytest.mark.soak(shard="brokers")),
+    "rabbitmq",
+    pytest.param("kafka", marks=pytest.mark.soak(shard="brokers")),
+)
 
 
 @pytest.fixture(params=SETUPS)
@@ -188,7 +192,7 @@ def take_the_place(broker: Kafka, connection_id: str) -> None:
     intruder.close()
 
 
-@pytest.mark.parametrize("broker", ["mosquitto", "rabbitmq"])
+@pytest.mark.parametrize("broker", [pytest.param("mosquitto", marks=pytest.mark.soak(shard="brokers")), "rabbitmq"])
 def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
     broker: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

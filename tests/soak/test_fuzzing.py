@@ -34,7 +34,9 @@ def fuzzed(folder: Path, *command: str, within: float = 60.0) -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize(("target", "runs"), [("octets", 300), ("desk", 10)])
+@pytest.mark.parametrize(
+    ("target", "runs"), [("octets", 300), pytest.param("desk", 10, marks=pytest.mark.soak(shard="fuzzing"))]
+)
 def test_a_target_can_be_fuzzed(target: str, runs: int, tmp_path: Path) -> None:
     ended = fuzzed(tmp_path, "-m", "tests.fuzzing", target, f"-runs={runs}")
     assert ended.returncode == 0, ended.stderr[-4000:]
