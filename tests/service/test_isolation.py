@@ -32,7 +32,13 @@ MOST_MEMORY = 64 << 20
 PADDING = "x" * 1000
 
 
-@pytest.fixture(params=["mosquitto", "rabbitmq", "kafka"])
+@pytest.fixture(
+    params=[
+        pytest.param("mosquitto", marks=pytest.mark.soak(shard="brokers")),
+        "rabbitmq",
+        pytest.param("kafka", marks=pytest.mark.soak(shard="brokers")),
+    ]
+)
 def stalling(request: pytest.FixtureRequest) -> BrokerSetup:
     """The broker of the connection that is going to stall."""
     broker = request.getfixturevalue(request.param)
