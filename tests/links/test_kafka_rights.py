@@ -45,7 +45,8 @@ class Rights:
     def take_back(self) -> None:
         literal, any_type = ResourcePatternType.LITERAL, AclPermissionType.ANY
         filters = [
-            AclBindingFilter(kind, name, literal, None, None, AclOperation.ANY, any_type) for kind, name in self._given
+            AclBindingFilter(kind, name, literal, None, None, AclOperation.ANY, any_type)  # type: ignore[arg-type]
+            for kind, name in self._given
         ]
         self._given.clear()
         for done in self._admin.delete_acls(filters).values() if filters else ():

@@ -6,7 +6,7 @@ from connectivity.brokers import load_broker
 from connectivity.brokers.base import Link, Outgoing
 from connectivity.model import Connection
 from mappings.envelope import Envelope
-from tests.contract.link import Publishing, Taker
+from tests.contract.link import LinkSetup, Publishing, Taker
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
 from tests.support.wait import wait_until
 
@@ -14,14 +14,14 @@ from tests.support.wait import wait_until
 class TestMqtt(MqttBehaviour):
     kind = "mqtt"
 
-    async def test_headers_arrive(self, world: MqttWorld, link: Link) -> None:
+    async def test_headers_arrive(self, world: LinkSetup, link: Link) -> None:
         """MQTT 3.1.1 carries none: only those arrive that stand for the message itself."""
         taker = Taker(link)
         await world.send([b"{}"], {"x-line": "north"})
         [delivery] = await taker.take(1)
         assert set(delivery.envelope.headers) == {"mqtt.topic", "mqtt.qos", "mqtt.retain"}
 
-    async def test_headers_are_published(self, world: MqttWorld, link: Link) -> None:
+    async def test_headers_are_published(self, world: LinkSetup, link: Link) -> None:
         """MQTT 3.1.1 carries none: they are left out, and the message goes."""
         publishing = Publishing(link)
         publishing.give(Outgoing(world.out, Envelope(b"{}", {"x-line": "north\n", "correlation-id": "c-7"})))
@@ -29,15 +29,17 @@ class TestMqtt(MqttBehaviour):
         await wait_until(world.heard)
         assert set(world.heard()[0].headers) == {"mqtt.topic", "mqtt.qos"}
 
-    async def test_clients_of_one_connection_share_the_messages(self, world: MqttWorld) -> None:
+    async def test_clients_of_one_connection_share_the_messages(self, world: LinkSetup) -> None:
         """MQTT 3.1.1 has no shared subscriptions: a document with several clients is refused."""
+        assert isinstance(world, MqttWorld)
         several = Connection.model_validate({**world.document, "clientCount": 3})
         assert [problem.path for problem in load_broker("mqtt").check(several)] == ["clientCount"]
 
     async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(
-        self, world: MqttWorld
+        self, world: LinkSetup
     ) -> None:
         """There are no others."""
+        assert isinstance(world, MqttWorld)
         more = {**world.document["sources"][0], "consumerCount": 2}
         several = Connection.model_validate({**world.document, "sources": [more]})
         assert [problem.path for problem in load_broker("mqtt").check(several)] == ["sources[0].consumerCount"]

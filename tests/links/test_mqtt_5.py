@@ -9,7 +9,6 @@ import pytest
 
 from connectivity.brokers.base import Outgoing, Sign
 from connectivity.errors import PublishFailed
-from connectivity.mqtt import connecting
 from connectivity.mqtt.limits import Limits
 from mappings.envelope import Envelope
 from tests.contract.link import Publishing, Taker, numbered, signs_of
@@ -156,7 +155,7 @@ class TestMqtt5(MqttBehaviour):
     async def test_a_broker_without_shared_subscriptions_delivers_to_the_first_client_alone(
         self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connecting.Limits, "of", lambda _: Limits(shared_subscriptions=False))
+        monkeypatch.setattr(Limits, "of", lambda _: Limits(shared_subscriptions=False))
         links = [await world.connect_client(client, 2) for client in range(2)]
         first, second = (Taker(link) for link in links)
         await world.send(numbered(30))
