@@ -3,7 +3,7 @@
 .PHONY: demo test test-busy install unit check soak coverage bench docs serve clean help constraints format sbom
 
 RUN := .venv/bin
-# One worker more than there are cores; a module stays on one worker, and so does all of Spark.
+# Two workers more than there are cores; a module stays on one worker, and so does all of Spark.
 SPREAD := -n auto --dist loadgroup --no-loadscope-reorder --max-worker-restart 2
 READY := .venv/ready
 # Tests are compiled once, not again by each worker and each process that it starts.

@@ -57,8 +57,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: much of the time a test waits for a broker or a service."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than there are cores: much of the time a test waits for a broker or a service."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,6 +34,9 @@ from tests.support.wait import wait_until_sync
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Java process of a test does not live long enough for its second compiler to be worth its time."""
 
+MAIN = "import sys; from spark_store.pipeline.__main__ import main; sys.exit(main())"
+"""Without the low priority that `python -m spark_store.pipeline` gives itself: other tests would keep it from its work."""
+
 WITHIN = 400.0
 """Seconds for a Java process to start and to do something, on a machine that is busy with other things."""
 
@@ -125,11 +128,11 @@ def take_all(spark: SparkSession, site: DataFolder, **options: Any) -> Said:
 
 
 class PipelineProcess:
-    """`python -m spark_store.pipeline`, what it says in a file."""
+    """A pipeline process, and what it prints in a file."""
 
     def __init__(self, site: DataFolder, action: str, *options: str, **variables: str) -> None:
         self.said_file = tempfile.NamedTemporaryFile(dir=site.folder, suffix=".log", delete=False)  # noqa: SIM115
-        self._command = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(site.folder), *options]
+        self._command = [sys.executable, "-c", MAIN, action, "--data-dir", str(site.folder), *options]
         self._variables = {"JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables}
         self._tries = 0
         self.process = self._start()
