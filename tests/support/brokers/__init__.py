@@ -7,11 +7,16 @@ folder. A broker that cannot be had is an error, so the test fails: none is skip
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
+import os
 import random
 import shutil
 import socket
 import subprocess
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
 
 ENGINE_ANSWERS_WITHIN = 10.0
 
@@ -47,18 +52,29 @@ def docker_answers() -> bool:
 
 
 def free_port() -> int:
-    """A port on the loopback interface that nobody listens at now.
+    """A port on the loopback interface that nobody listens at, given to no other test process while this one runs.
 
     None of those that the system gives to whoever connects somewhere: such a one could be taken before it is used.
     """
     while True:
+        port = _DICE.choice(_NOT_GIVEN)
+        if port in _TAKEN:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
-            port = _DICE.choice(_NOT_GIVEN)
+            fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
             probe.bind(("127.0.0.1", port))
+            _TAKEN.add(port)
             return port
 
 
+@functools.cache
+def _locks() -> BinaryIO:
+    """One file for all test processes of this user. Who holds the lock on byte n has port n, until the process ends."""
+    return Path(tempfile.gettempdir(), f"connectivity-test-ports-{os.getuid()}").open("wb")
+
+
 _NOT_GIVEN = range(16_384, 32_000)
+_TAKEN: set[int] = set()
 _DICE = random.SystemRandom()
 """Tests that run side by side must not throw the same numbers."""
 

@@ -87,7 +87,7 @@ class Kafka:
 
     def use_proxy(self, number: int) -> None:
         """Which of the proxied listeners `proxied_port` and `proxy_port` are: each worker has one."""
-        self.proxied_port, self.proxy_port = self._proxies[number % len(self._proxies)]
+        self.proxied_port, self.proxy_port = self._proxies[number]
 
     @classmethod
     def start(

@@ -25,20 +25,20 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 Broker = Mosquitto | RabbitMQ | Kafka
 
 
-def _mosquitto(_folder: Path) -> Mosquitto:
+def _mosquitto(_folder: Path, _workers: int) -> Mosquitto:
     return Mosquitto.start()
 
 
-def _rabbitmq(folder: Path) -> RabbitMQ:
+def _rabbitmq(folder: Path, _workers: int) -> RabbitMQ:
     """It has the virtual host `fleet`, a user `stranger` without permissions, and a certificate for `localhost`."""
     return RabbitMQ.start(users={"stranger": "known"}, vhosts=["fleet"], tls=Certificates.make(folder, "localhost"))
 
 
-def _kafka(folder: Path) -> Kafka:
-    return Kafka.start(users={"ada": "secret"}, tls=Certificates.make(folder), proxies=os.cpu_count() or 1)
+def _kafka(folder: Path, workers: int) -> Kafka:
+    return Kafka.start(users={"ada": "secret"}, tls=Certificates.make(folder), proxies=workers)
 
 
-STARTS: Mapping[str, Callable[[Path], Broker]] = {"mosquitto": _mosquitto, "rabbitmq": _rabbitmq, "kafka": _kafka}
+STARTS: Mapping[str, Callable[[Path, int], Broker]] = {"mosquitto": _mosquitto, "rabbitmq": _rabbitmq, "kafka": _kafka}
 
 
 PER_WORKER = {"mosquitto"}
@@ -59,9 +59,10 @@ class Source(Protocol):
 
 
 class SharedBrokers:
-    """Owns the brokers: each is started at most once, by a thread of its own."""
+    """Owns the brokers of so many workers: each is started at most once, by a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = workers
         self._folder = Path(tempfile.mkdtemp(prefix="shared-brokers-"))
         self._lock = threading.Lock()
         self._starts: dict[str, threading.Thread] = {}
@@ -79,7 +80,7 @@ class SharedBrokers:
         folder = self._folder / name
         folder.mkdir()
         try:
-            self._brokers[name] = STARTS[name](folder)
+            self._brokers[name] = STARTS[name](folder, self._workers)
         except (BrokerMissing, BrokerFailed, OSError) as error:
             self._failures[name] = str(error).splitlines()[0]
 
