@@ -58,6 +58,7 @@ class Load:
         self.answers: dict[int, list[tuple[int, Any]]] = {}
         self._room = threading.Semaphore(50)
         self._stopped = threading.Event()
+        self._all_sent = threading.Event()
         self._sender = threading.Thread(target=self._send)
         self._listener = threading.Thread(target=self._listen)
 
@@ -69,12 +70,11 @@ class Load:
     def _send(self) -> None:
         while not self._stopped.is_set():
             if self._room.acquire(timeout=0.1):
-                # Counted first: whoever listens goes on until all of these are answered.
+                self.party.send(modify(self.name, self.sent), wait=False)
                 self.sent += 1
-                self.party.send(modify(self.name, self.sent - 1), wait=False)
 
     def _listen(self) -> None:
-        while not (self._stopped.is_set() and len(self.answers) == self.sent):
+        while not (self._all_sent.is_set() and len(self.answers) == self.sent):
             try:
                 answer = self.party.received.get(timeout=0.1)
             except queue.Empty:
@@ -93,6 +93,8 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._sender.join()
+        # Only now is the number of commands final, so only now can the listener know that all are answered.
+        self._all_sent.set()
         self._listener.join()
 
 
