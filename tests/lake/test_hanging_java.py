@@ -1,0 +1,26 @@
+"""A test that waits for a Java process shows where that process is."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from spark_store.session import find_java
+from tests.support.watchdog import java_stacks_of
+
+
+@pytest.mark.spark
+def test_the_stacks_of_a_java_process_are_shown() -> None:
+    (library,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
+    command = [find_java().program, "-cp", str(library), "py4j.GatewayServer", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().strip().isdigit(), "it listens"
+            stacks = java_stacks_of(process.pid)
+        finally:
+            process.kill()
+    assert "at py4j.GatewayServer.run(" in stacks
