@@ -58,11 +58,11 @@ from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, ru
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceCommand
 
 
 @contextmanager
-def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[ServiceProcess]:
+def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[ServiceCommand]:
     with serving(folder, connection(broker, source("bench", SUBJECT)), **settings) as service:
         yield service
 
@@ -269,7 +269,7 @@ def idle_subscriptions(folder: Path) -> list[Figure]:
     ]
 
 
-def _busy(service: ServiceProcess, seconds: float = 5.0) -> float:
+def _busy(service: ServiceCommand, seconds: float = 5.0) -> float:
     """Percent of a core that the service takes while nobody says anything."""
     spent = processor_seconds(service)
     time.sleep(seconds)

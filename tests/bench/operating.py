@@ -24,7 +24,7 @@ from tests.support.connection_documents import connection, source
 from tests.support.kill_series.connection_churn import CONNECTIONS
 from tests.support.kill_series.trial_broker import SUBJECT as TRIAL_SUBJECT
 from tests.support.kill_series.trial_broker import AmqpTrialBroker, KafkaTrialBroker, MqttTrialBroker, TrialBroker
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceCommand
 from tests.support.wait import wait_until_sync
 
 RATE = 1_000
@@ -118,7 +118,7 @@ def _loaded(trial_brokers: Sequence[TrialBroker]) -> Iterator[list[float]]:
                 load.wait()
 
 
-def _latencies(service: ServiceProcess, ids: Sequence[str]) -> dict[str, list[float]]:
+def _latencies(service: ServiceCommand, ids: Sequence[str]) -> dict[str, list[float]]:
     """Milliseconds of requests one after the other, by what was asked."""
     link = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     reads = [CONNECTIONS, *(f"{CONNECTIONS}/{id}{part}" for id in ids for part in ("", "/status", "/metrics", "/logs"))]
@@ -169,7 +169,7 @@ def many_connections(folder: Path) -> list[Figure]:
     ]
 
 
-class Unmonitored(ServiceProcess):
+class Unmonitored(ServiceCommand):
     """The service, and nobody is told anything of what it does."""
 
     program = (sys.executable, "-m", "tests.bench.unmonitored")
@@ -178,9 +178,9 @@ class Unmonitored(ServiceProcess):
 def monitored(folder: Path) -> list[Figure]:
     """Modifies over a real broker, with their events at a target, at a service with monitoring and one without, in turns."""
     with Mosquitto.start(persistence=False) as broker:
-        services: dict[str, ServiceProcess] = {}
+        services: dict[str, ServiceCommand] = {}
         try:
-            for kind, name in ((ServiceProcess, "with"), (Unmonitored, "without")):
+            for kind, name in ((ServiceCommand, "with"), (Unmonitored, "without")):
                 fill(folder / name / "data" / "journal.db", THINGS, 3)
                 documents = (
                     connection(broker, source(name, SUBJECT), id=f"{name}-asked"),
@@ -241,7 +241,7 @@ def scrape(folder: Path) -> list[Figure]:
     ]
 
 
-def _seconds(service: ServiceProcess, path: str) -> float:
+def _seconds(service: ServiceCommand, path: str) -> float:
     begun = time.perf_counter()
     status, _ = service.ask("GET", path)
     assert status == 200

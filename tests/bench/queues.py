@@ -19,7 +19,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceCommand
 
 ROUNDS = 3
 EVENTS = {"amqp": 60_000, "kafka": 240_000}
@@ -185,7 +185,7 @@ def _replay_to(broker: Mosquitto) -> None:
         asker.command(f"{STREAMING}/request", value={**created["value"], "demand": 1_000_000})
 
 
-def _sent(service: ServiceProcess, *kinds: str) -> dict[str, float]:
+def _sent(service: ServiceCommand, *kinds: str) -> dict[str, float]:
     """Events a second to each, counted while all of them are at it."""
     before = {kind: _count(service, kind) for kind in kinds}
     while any(_count(service, kind) < before[kind] + 5_000 for kind in kinds):
@@ -196,11 +196,11 @@ def _sent(service: ServiceProcess, *kinds: str) -> dict[str, float]:
     return {kind: (last[kind] - first[kind]) / seconds for kind in kinds}
 
 
-def _count(service: ServiceProcess, kind: str) -> float:
+def _count(service: ServiceCommand, kind: str) -> float:
     return service.metric("connectivity_events_sent_total", connection=kind)
 
 
-def _wait_over(service: ServiceProcess, kind: str) -> None:
+def _wait_over(service: ServiceCommand, kind: str) -> None:
     before = -1.0
     while (now := _count(service, kind)) != before:
         before = now

@@ -23,7 +23,7 @@ from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import connection, source
 from tests.support.in_process.reactive_streams_io import H, Quay, octets, subscribe
 from tests.support.in_process.service import pause, until
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceCommand
 
 GOAL = 500_000
 TURNS = 3
@@ -105,7 +105,7 @@ def tcp(folder: Path) -> list[Figure]:
         ]
 
 
-def _beside(folder: Path, service: ServiceProcess, port: int, what: str, publisher: str, count: int) -> Figure:
+def _beside(folder: Path, service: ServiceCommand, port: int, what: str, publisher: str, count: int) -> Figure:
     """So many elements, and the same octets sent by the bare server, in turns."""
     file = folder / "octets"
     least = SIZE * count
@@ -153,7 +153,7 @@ def mqtt(folder: Path) -> list[Figure]:
 
 
 def _over_mqtt(
-    service: ServiceProcess, broker: Mosquitto, what: str, publisher: str, count: int, goal: float | None
+    service: ServiceCommand, broker: Mosquitto, what: str, publisher: str, count: int, goal: float | None
 ) -> Figure:
     """Octets of messages in a second, and those of the bare client, in turns."""
     ours, bare, processor, size = [], [], 0.0, 0

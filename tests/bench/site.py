@@ -20,7 +20,7 @@ from spark_store.records import Change
 from spark_store.replay import fold
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import policy_for
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceCommand
 
 MESSAGE_BYTES = 400
 SUBJECT = "acme:bench"
@@ -62,13 +62,13 @@ def fill(path: Path, things: int, events: int) -> None:
 
 
 @contextmanager
-def serving(folder: Path, *connections: Mapping[str, Any], **settings: Any) -> Iterator[ServiceProcess]:
+def serving(folder: Path, *connections: Mapping[str, Any], **settings: Any) -> Iterator[ServiceCommand]:
     """The service with its defaults and these connections."""
-    with ServiceProcess.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
+    with ServiceCommand.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
         yield service
 
 
-def processor_seconds(service: ServiceProcess) -> float:
+def processor_seconds(service: ServiceCommand) -> float:
     assert service.process is not None
     times = psutil.Process(service.process.pid).cpu_times()
     return times.user + times.system

@@ -26,7 +26,7 @@ from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import EVERYTHING, client, connection, source
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceCommand
 
 STREAM = "tank"
 POLICY = EntityId(EntityType.POLICY, "acme.bench", "tanks")
@@ -97,7 +97,7 @@ def subscribe(broker: Mosquitto, *sessions: str) -> None:
 
 
 @contextmanager
-def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[ServiceProcess]:
+def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[ServiceCommand]:
     with serving(folder, document(broker), **settings) as service:
         yield service
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.brokers import free_port
+from tests.support.forked_service import ForkedService
 from tests.support.wait import TimedOut, wait_until_sync
 
 READY_WITHIN = 30.0
@@ -29,9 +30,13 @@ STOPPED_WITHIN = 15.0
 
 
 class ServiceProcess:
-    """`connectivity serve` with connection documents and settings, its log in a file."""
+    """`connectivity serve` with connection documents and settings, its log in a file.
 
-    program: Sequence[str] = (sys.executable, "-m", "connectivity")
+    Forked from a process that has its modules; `ServiceCommand` starts the command.
+    """
+
+    program: Sequence[str] = ()
+    """What starts it, where it is not forked."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -39,13 +44,13 @@ class ServiceProcess:
         self.log_file = folder / "service.log"
         self.port = free_port()
         self._settings = settings
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedService | None = None
 
     def __repr__(self) -> str:
         return f"<ServiceProcess {self.process and self.process.pid}, data in {self.data}>"
 
     @classmethod
-    def start(cls, folder: Path, connections: Sequence[Mapping[str, Any]], **settings: Any) -> ServiceProcess:
+    def start(cls, folder: Path, connections: Sequence[Mapping[str, Any]], **settings: Any) -> Self:
         """A service that is ready. `settings` are nested as in the settings file."""
         service = cls(folder, settings)
         documents = folder / "connections"
@@ -67,13 +72,14 @@ class ServiceProcess:
             "api": {"port": self.port, **self._settings.get("api", {})},
         }
         file.write_text(json.dumps(settings), encoding="utf-8")
-        with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.program, "serve", "--settings", str(file)],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+        arguments = ["serve", "--settings", str(file)]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        if self.program:
+            with self.log_file.open("ab") as log:
+                command = [*self.program, *arguments]
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        else:
+            self.process = ForkedService(arguments, environment, self.log_file)
         if ready:
             try:
                 self.wait_ready()
@@ -182,3 +188,9 @@ class ServiceProcess:
     ) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill()
+
+
+class ServiceCommand(ServiceProcess):
+    """A service that is started by its command, as an operator does it."""
+
+    program = (sys.executable, "-m", "connectivity")

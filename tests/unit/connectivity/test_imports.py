@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceCommand
 
 LAKE_LIBRARIES = {"adbc_driver_manager", "deltalake", "grpc", "numpy", "pandas", "py4j", "pyarrow", "pyspark"}
 
@@ -21,7 +21,7 @@ def libraries(import_times: str) -> set[str]:
 
 def test_the_service_without_a_lake_imports_no_lake_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    with ServiceProcess.start(tmp_path, [], spark={"mode": "off"}) as service:
+    with ServiceCommand.start(tmp_path, [], spark={"mode": "off"}) as service:
         assert service.stop()[0] == 0
     loaded = libraries(service.log_file.read_text(encoding="utf-8"))
     assert {"connectivity", "fastapi"} <= loaded

@@ -1,0 +1,82 @@
+"""Processes of the service that start quickly: forked from one that has loaded the service's modules already.
+
+Loading them takes most of the time of a start. The forked process runs `connectivity serve` as the command does; only its
+command line, as the system shows it, is another. A test process has one such server (`multiprocessing`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+
+_LOADED = [
+    "connectivity.cli.console",
+    "connectivity.service",
+    "connectivity.api.app",
+    "connectivity.api.server",
+    "connectivity.brokers.amqp_091",
+    "connectivity.brokers.kafka",
+    "connectivity.brokers.mqtt_5",
+]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(_LOADED)
+
+
+class ForkedService:
+    """Runs the program `connectivity` with these arguments. Has the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._arguments = list(arguments)
+        # Several threads of a test may ask at the same time whether it has ended.
+        self._lock = threading.Lock()
+        # A daemon ends with the test process.
+        self._process = _FORKS.Process(target=_run, args=(self._arguments, dict(environment), str(log)), daemon=True)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        with self._lock:
+            return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired after so many seconds."""
+        wait([self._process.sentinel], timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(["connectivity", *self._arguments], timeout)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdout.flush()
+    with open(log, "ab") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    from connectivity.cli.console import main
+
+    sys.argv[:] = ["connectivity", *arguments]
+    main()
