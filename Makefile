@@ -23,6 +23,7 @@ test-busy: install ## the same beside two processes that compute without end
 install: $(READY) ## the environment and everything that tests and demo need
 	@tools/brokers
 	@tools/spark
+	@$(RUN)/python -m tests.support.brokers.kafka
 	@$(RUN)/python -m tools.spark_classes
 	@tools/streamr_client
 

@@ -6,6 +6,7 @@ journal cannot be opened, 2 settings that cannot be used, 3 another service owns
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 from pathlib import Path
@@ -79,9 +80,13 @@ def serve(
 ) -> None:
     """Run the service until it is told to stop."""
     loaded = loaded_settings(settings)
+    # Modules stay: the garbage collector need not search them, neither now nor while the service runs.
+    gc.disable()
     # Only this command needs the brokers' client libraries, the store and the web server.
     from connectivity import service
 
+    gc.freeze()
+    gc.enable()
     raise typer.Exit(service.main(loaded))
 
 
