@@ -1,4 +1,4 @@
-"""One real Spark for all tests of the pipeline, in this process. It answers wide queries too."""
+"""One real Spark for all tests of the pipeline, in this process. It answers Spark queries too."""
 
 from __future__ import annotations
 
@@ -13,9 +13,25 @@ from pyspark.sql import SparkSession
 
 from spark_store.connect import local_address
 from spark_store.session import Connect, SessionOptions, connect_port, java_pid, start_session
+from tests.support.dice import THOROUGH
 from tests.support.lake.pipeline_process import QUICK_JAVA, DataFolder
 
 _CONNECT = Connect()
+
+_CHEAP = {
+    # Expressions are interpreted. To write and compile code for each takes longer than a few rows do.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # One task where the product has two.
+    "spark.default.parallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+    # A result that is too large is found out sooner.
+    "spark.driver.maxResultSize": str(32 << 20),
+}
+"""Settings of the session in `make test`: they save a third of its CPU time. The product does not have them, nor does
+`make soak`; nor do the pipeline processes of tests."""
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +43,9 @@ def spark() -> Iterator[SparkSession]:
         with warnings.catch_warnings():
             # What its own files do as they are imported is none of ours.
             warnings.simplefilter("ignore")
-            session = start_session(SessionOptions(master="local[2]", connect=_CONNECT))
+            session = start_session(
+                SessionOptions(master="local[2]", connect=_CONNECT, settings={} if THOROUGH else _CHEAP)
+            )
     finally:
         if before is None:
             del os.environ["JDK_JAVA_OPTIONS"]

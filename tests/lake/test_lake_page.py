@@ -1,4 +1,4 @@
-"""What docs/lake.md promises to an analyst: columns and types, and examples that are run over a lake which Spark wrote."""
+"""What docs/lake.md promises to an analyst: columns and types, and examples that are run over a lake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.records import Change, Snapshot
 from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
-from tests.support.lake.pipeline_process import DataFolder, lamp, take_all
+from tests.support.lake.pipeline_process import DataFolder, lamp
+from tests.support.lake.pipeline_tables import write_lake
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "lake.md"
@@ -67,7 +68,7 @@ def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:
     return Change((event,), (Snapshot(entity, revision, at, at, {"attributes": {"n": revision}}, None),))
 
 
-def filled(spark: SparkSession, site: DataFolder) -> None:
+def fill(site: DataFolder) -> None:
     """Three things with four events each."""
     changes = [
         change(lamp(number), revision, is_last=revision == REVISIONS)
@@ -75,14 +76,14 @@ def filled(spark: SparkSession, site: DataFolder) -> None:
         for number in range(3)
     ]
     site.append(changes)
-    take_all(spark, site)
+    write_lake(site.folder)
 
 
 @pytest.mark.spark
 def test_every_example_of_the_page_runs_and_finds_what_it_says(
     spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled(spark, site)
+    fill(site)
     monkeypatch.chdir(site.folder.parent)
     # Spark's Java process stays where it was started, so it is told the folder whole.
     there = f"delta.`{site.lake.folder}"

@@ -7,7 +7,6 @@ was left: the journal's beginning, without hole or repeat. At the end everything
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,7 @@ from spark_store.pipeline.crashes import VARIABLE, Point
 from spark_store.pipeline.maintenance import Upkeep
 from tests.support.lake.checker import assert_whole
 from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, take_all
-from tests.support.service_process import ServiceProcess
+from tests.support.lake.pipeline_service import PipelineService
 from tests.support.wait import wait_until_sync
 
 pytestmark = pytest.mark.spark
@@ -35,40 +34,36 @@ def options(point: Point) -> list[str]:
     return ["--batch-rows", "20", "--optimize-batches", batches, "--moment-events", events]
 
 
-class SmallBatches(ServiceProcess):
-    """A service whose pipeline gets some options more."""
-
-    def meant(self, point: Point) -> None:
-        self.program = (
-            sys.executable,
-            "-c",
-            "from connectivity import pipeline\n"
-            "plain = pipeline.command\n"
-            f"pipeline.command = lambda *given: plain(*given) + {options(point)!r}\n"
-            "from connectivity.cli.console import main\n"
-            "main()",
-        )
-
-
-def die(site: DataFolder, point: Point, victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run until the kill, and see that it was one."""
+def die(
+    site: DataFolder, point: Point, victim: str, monkeypatch: pytest.MonkeyPatch, *, at_start: bool = False
+) -> None:
+    """Write new events, and run until the kill: amid their batch, or, `at_start`, before the first batch."""
     trigger = site.folder / "kill"
-    trigger.touch()
     monkeypatch.setenv(VARIABLE, f"{point.value}:{victim}:{trigger}")
     if victim == "service":
-        die_with_service(site, point)
+        die_with_service(site, point, trigger)
     else:
         for _ in range(TRIES):
-            if has_died(site, point, victim):
+            if has_died(site, point, victim, trigger, at_start=at_start):
                 break
             assert trigger.exists()
     assert not trigger.exists(), f"{point} was not reached"
     monkeypatch.delenv(VARIABLE)
 
 
-def has_died(site: DataFolder, point: Point, victim: str) -> bool:
-    """Of the kill; False where the machine was too busy for that, and it is to be tried again."""
-    with PipelineProcess(site, "run", "--once", *options(point)) as process:
+def begin_batch(site: DataFolder, trigger: Path) -> None:
+    trigger.touch()
+    site.write(50)
+
+
+def has_died(site: DataFolder, point: Point, victim: str, trigger: Path, *, at_start: bool) -> bool:
+    """Run a pipeline until the kill. False where the machine was too busy for that, and it has to be tried again."""
+    if at_start:
+        begin_batch(site, trigger)
+    with PipelineProcess(site, "run", "--no-connect", *options(point)) as process:
+        if not at_start:
+            process.wait_for("following")
+            begin_batch(site, trigger)
         code = process.wait()
         if process.is_starved:
             return False
@@ -76,13 +71,11 @@ def has_died(site: DataFolder, point: Point, victim: str) -> bool:
         return True
 
 
-def die_with_service(site: DataFolder, point: Point) -> None:
-    """The pipeline kills the service that started it, and ends by itself after the batch that it is at."""
-    service = SmallBatches(site.folder.parent, {"spark": {"mode": "embedded", "master": "local[2]"}})
-    service.meant(point)
-    (site.folder.parent / "connections").mkdir(exist_ok=True)
-    with service:
-        service.start_again()
+def die_with_service(site: DataFolder, point: Point, trigger: Path) -> None:
+    """The pipeline kills the service that started it, and ends by itself after its current batch."""
+    with PipelineService.begin(site.folder.parent, *options(point)) as service:
+        service.wait_for_pipeline()
+        begin_batch(site, trigger)
         process = service.process
         assert process is not None
         wait_until_sync(lambda: process.poll() is not None, WITHIN)
@@ -91,15 +84,14 @@ def die_with_service(site: DataFolder, point: Point) -> None:
 
 
 def pipelines_of(site: DataFolder) -> list[psutil.Process]:
-    """The pipelines that work on the data folder, whoever started them."""
-    found = psutil.process_iter(["cmdline", "status"])
-    return [
-        process
-        for process in found
-        if "spark_store.pipeline" in (words := process.info["cmdline"] or ())
-        and str(site.folder) in words
-        and process.info["status"] != psutil.STATUS_ZOMBIE
-    ]
+    """The pipelines that work on the data folder."""
+    return [process for process in psutil.process_iter(["cmdline", "status"]) if is_pipeline_of(site, process)]
+
+
+def is_pipeline_of(site: DataFolder, process: psutil.Process) -> bool:
+    words = process.info["cmdline"] or ()
+    is_pipeline = any("spark_store.pipeline" in word for word in words)
+    return is_pipeline and str(site.folder) in words and process.info["status"] != psutil.STATUS_ZOMBIE
 
 
 def series(
@@ -108,7 +100,6 @@ def series(
     """Kill after kill on one lake, with new events before each."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     for point, victim in kills:
-        site.write(50)
         die(site, point, victim, monkeypatch)
         assert_whole(site.folder, amid=True)
     take_all(spark, site, upkeep=Upkeep(moment_events=1))
@@ -120,18 +111,25 @@ def site(tmp_path: Path) -> DataFolder:
     return DataFolder(tmp_path / "data")
 
 
-@pytest.mark.slow(reason="a pipeline process with a Java of its own is started")
-def test_a_driver_that_is_killed_between_append_and_watermark_loses_nothing_and_repeats_nothing(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    series(spark, site, [(Point.BEFORE_WATERMARK, "driver")], monkeypatch)
-
-
 @pytest.mark.soak(shard="lake-kills")
 def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
     spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series(spark, site, SHORT, monkeypatch)
+
+
+@pytest.mark.soak(shard="lake-kills")
+def test_a_kill_while_a_pipeline_catches_up_loses_nothing_and_repeats_nothing(
+    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill that left a batch in the tables and not in the watermark."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
+    die(site, Point.BEFORE_WATERMARK, "driver", monkeypatch)
+    for point, victim in ((Point.AFTER_MERGE, "java"), (Point.BEFORE_WATERMARK, "driver")):
+        die(site, point, victim, monkeypatch, at_start=True)
+        assert_whole(site.folder, amid=True)
+    take_all(spark, site)
+    assert_whole(site.folder)
 
 
 @pytest.mark.soak(shard="lake-kills")

@@ -187,8 +187,8 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     assert forget(target, Retention(), now) == 0
 
 
+@pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-@pytest.mark.slow(reason="a lake is written by a stream and forgotten from")
 def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: DataFolder) -> None:
     lamps, target = Lamps(site), Target.of(spark, site.folder)
     lamps.write(lamp("a", "old"), *range(1, 9))

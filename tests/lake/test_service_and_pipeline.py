@@ -1,4 +1,4 @@
-"""The service and its pipeline: the journal flows into the lake, whoever of the two is killed."""
+"""The service and its pipeline: the journal flows into the lake, whichever of the two is killed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,75 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
+from spark_store.pipeline.crashes import VARIABLE, Point
 from spark_store.tables import EVENTS
-from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder
+from spark_store.watermark import read_watermark
+from tests.support.lake.checker import check
+from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder, take_all
+from tests.support.lake.pipeline_service import PipelineService
+from tests.support.lake.pipeline_tables import write_all_tables
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
-pytestmark = pytest.mark.spark
+CHEAP = [
+    "--no-connect",
+    *("--setting", "spark.sql.shuffle.partitions=1"),
+    *("--setting", "spark.databricks.delta.snapshotPartitions=1"),
+    *("--setting", "spark.default.parallelism=1"),
+]
+"""Options of a pipeline for `make test`: fewer tasks, and no Spark queries."""
 
 
-def pipelines(service: ServiceProcess) -> list[psutil.Process]:
-    return [it for it in psutil.Process(service.pid).children() if "spark_store.pipeline" in " ".join(it.cmdline())]
+@pytest.mark.slow(reason="a service with a pipeline process and its Java is started")
+@pytest.mark.spark
+def test_when_a_pipeline_of_the_service_is_killed_between_append_and_watermark_nothing_is_lost_or_repeated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
+    site, trigger = DataFolder(tmp_path / "data"), tmp_path / "kill"
+    monkeypatch.setenv(VARIABLE, f"{Point.BEFORE_WATERMARK.value}:driver:{trigger}")
+    site.write(20)
+    write_all_tables(site.folder)
+    with PipelineService.begin(tmp_path, *CHEAP) as service:
+        assert b'"lake":"starting"' in service.get("/health/ready")[1], "the service does not wait for its pipeline"
+        service.wait_for_pipeline()
+        (first,) = service.pipelines()
+        trigger.touch()
+        site.write(20)
+        wait_until_sync(lambda: not trigger.exists() and not first.is_running(), WITHIN)
+        assert read_watermark(site.lake.watermark).seq == 20
+        assert len(site.table(EVENTS)) == 40, "the batch is in the tables"
+        assert check(site.folder, amid=True) == []
+        # The service goes on, and starts another pipeline. The stream of this process does its work, which is cheaper.
+        wait_until_sync(lambda: [it["event"] for it in service.records()].count("pipeline started") == 2, WITHIN)
+        assert service.get("/health/ready")[0] == 200
+        kill_with_pipelines(service)
+    assert ("catching up", {"first": 21, "last": 40}) in take_all(spark, site)
+    site.assert_equal()
 
 
-@pytest.mark.slow(reason="two pipeline processes with a Java each are started")
+def kill_with_pipelines(service: PipelineService) -> None:
+    """Kill a service and its pipelines, so that it starts no other one."""
+    os.kill(service.pid, signal.SIGSTOP)
+    for pipeline in service.pipelines():
+        pipeline.kill()
+    service.kill()
+
+
+@pytest.mark.soak(shard="lake-processes")
+@pytest.mark.spark
 def test_the_service_fills_the_lake_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     site = DataFolder(tmp_path / "data")
     site.write(20)
-    with ServiceProcess.start(tmp_path, [], spark={"mode": "embedded", "master": "local[2]"}) as service:
+    with PipelineService.begin(tmp_path) as service:
         assert service.metric("connectivity_lake_lag_events") == 20, "the service does not wait for its pipeline"
-        wait_until_sync(lambda: service.metric("connectivity_lake_lag_events") == 0, WITHIN)
+        service.wait_for_lake()
         assert b'"lake":"following"' in service.get("/health/ready")[1]
         site.assert_equal()
         export = [sys.executable, "-m", "connectivity", "history", "export", "--out", str(tmp_path / "all.parquet")]
@@ -40,16 +84,16 @@ def test_the_service_fills_the_lake_whoever_is_killed(tmp_path: Path, monkeypatc
         subprocess.run([*export, "acme.site:lamp-3"], env=variables, check=True, capture_output=True, timeout=WITHIN)
         assert pq.read_table(tmp_path / "all.parquet").column("revision").to_pylist() == [1, 2, 3]
         # The pipeline is killed: the service goes on, and another one comes.
-        (first,) = pipelines(service)
+        (first,) = service.pipelines()
         first.kill()
         site.write(20)
-        wait_until_sync(lambda: service.metric("connectivity_lake_lag_events") == 0, WITHIN)
+        service.wait_for_lake()
         assert service.get("/health/ready")[0] == 200
         site.assert_equal()
         events = {it["event"] for it in service.records()}
         assert events >= {"pipeline started", "pipeline following", "pipeline ended"}
         # The service is killed: its pipeline ends by itself.
-        (second,) = pipelines(service)
+        (second,) = service.pipelines()
         assert second.pid != first.pid
         service.kill()
         wait_until_sync(lambda: not second.is_running(), WITHIN)

@@ -11,7 +11,7 @@ from spark_store.pipeline.source import EVENTS_SCHEMA, STATES_SCHEMA
 from spark_store.pipeline.transforms import event_rows, latest_rows
 from spark_store.tables import EVENTS, LATEST
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak(shard="lake")]
 
 AT = datetime(2030, 1, 15, 7, 30, 0, 250_001, UTC)
 

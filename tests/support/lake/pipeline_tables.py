@@ -1,4 +1,4 @@
-"""A lake as Spark would have written it, written without Spark: for tests of whoever reads it."""
+"""A lake as Spark would have written it, written without Spark: for tests of code that reads or changes it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
 from spark_store.follower import Entry, Follower, State
-from spark_store.tables import ERASURES, EVENTS, LATEST, TABLES, Lake, Table
+from spark_store.tables import APP, ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, Table
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
 
 _TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC")}
@@ -27,6 +27,24 @@ def write_lake(data_dir: Path, last: int | None = None) -> None:
     write_latest(data_dir, map(latest_row, states))
     Lake(data_dir).pipeline.mkdir(parents=True, exist_ok=True)
     publish_watermark(Lake(data_dir).watermark, Watermark(last))
+
+
+def write_all_tables(data_dir: Path) -> None:
+    """`write_lake`, and the other tables where they are missing: a pipeline that starts finds nothing to create."""
+    write_lake(data_dir)
+    for table in (SNAPSHOTS, MOMENTS):
+        if not Lake(data_dir).has(table):
+            add_states(data_dir, table, [])
+
+
+def write_moment(data_dir: Path) -> None:
+    """Add a moment with all things of the journal as they are now."""
+    with Follower.open(Lake(data_dir).journal) as follower:
+        last = follower.newest()
+        rows = [
+            {**latest_row(state), "moment": last} for state in follower.states(1, last) if state.entity_type == "thing"
+        ]
+    _write(data_dir, MOMENTS, rows, "append", last)
 
 
 def add_events(data_dir: Path, rows: Iterable[Mapping[str, Any]], last: int) -> None:
@@ -59,10 +77,19 @@ def note_erased(data_dir: Path, number: int) -> None:
 
 def _write(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]], mode: Any, last: int | None = None) -> None:
     schema = pa.schema([(column.name, _TYPES[column.type]) for column in table.columns])
-    properties = None if last is None else CommitProperties(app_transactions=[Transaction("journal", last)])
+    properties = None if last is None else CommitProperties(app_transactions=[Transaction(APP, last)])
     found = pa.Table.from_pylist([dict(row) for row in rows], schema)
     by = list(table.partitioned_by) or None
-    write_deltalake(Lake(data_dir).path(table), found, mode=mode, partition_by=by, commit_properties=properties)
+    write_deltalake(
+        Lake(data_dir).path(table),
+        found,
+        mode=mode,
+        partition_by=by,
+        configuration=dict(table.properties),
+        commit_properties=properties,
+        # A search for a text in the bytes of the files finds it.
+        writer_properties=WriterProperties(compression="UNCOMPRESSED"),
+    )
 
 
 def event_row(entry: Entry) -> dict[str, Any]:
