@@ -196,6 +196,8 @@ class PublicClientBehaviours:
         async with PublicClient.started(version, world.wire.url) as client:
             await client.subscribe("a", stream=stream)
             await client.until(lambda: client.happened("error"))
+            await client.subscribe("b", stream=world.stream())
+            await client.until(lambda: client.happened("subscribed", "b"))
             assert len(client.happened("error")) == 1
             assert client.happened("subscribed", "a") == []
 

@@ -128,7 +128,29 @@ def test_the_example_settings_can_be_used() -> None:
     assert load_settings(ROOT / "examples" / "settings.yaml").connections_dir == Path("examples/connections")
 
 
+def bad_fragments(folder: Path) -> set[str]:
+    """The changelog fragments whose name is not of a known kind, or which are empty."""
+    name = re.compile(r"(\d+|\+[a-z0-9-]+)\.(added|changed|fixed|removed)\.md")
+    return {
+        file.name
+        for file in folder.glob("*.md")
+        if not name.fullmatch(file.name) or not file.read_text(encoding="utf-8").strip()
+    }
+
+
 def test_changelog_fragments_are_of_a_known_kind_and_say_something() -> None:
-    for file in (ROOT / "changelog.d").glob("*.md"):
-        assert re.fullmatch(r"(\d+|\+[a-z0-9-]+)\.(added|changed|fixed|removed)\.md", file.name), file.name
-        assert file.read_text(encoding="utf-8").strip()
+    """Right after a release there are none."""
+    assert bad_fragments(ROOT / "changelog.d") == set()
+
+
+def test_a_changelog_fragment_of_an_unknown_kind_or_without_a_text_is_found(tmp_path: Path) -> None:
+    texts = {
+        "12.fixed.md": "Fix it.",
+        "+a.added.md": "Add it.",
+        "12.mended.md": "x",
+        "a.fixed.md": "x",
+        "13.fixed.md": " ",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert bad_fragments(tmp_path) == {"12.mended.md", "a.fixed.md", "13.fixed.md"}

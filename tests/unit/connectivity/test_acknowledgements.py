@@ -31,6 +31,7 @@ from mappings.errors import Fault, PlaceholderError
 from mappings.ids import LIVE_RESPONSE, EntityId, EntityType
 from mappings.placeholders import PlaceholderContext
 from mappings.signals import Acknowledgement, Cancel, Command, Kind, LiveCommand, LiveEvent, Message, Response
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 SETTLE, DROP, AGAIN = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
@@ -66,7 +67,7 @@ WISHES: list[tuple[str, bool | None, list[str] | None, object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("channel", "required", "requested", "timeout", "expected"), WISHES)
+@each_row(("channel", "required", "requested", "timeout", "expected"), WISHES)
 def test_3_8_what_a_command_asks_for(
     channel: str, required: bool | None, requested: list[str] | None, timeout: object, expected: object
 ) -> None:
@@ -87,7 +88,7 @@ def test_a_label_outside_the_grammar_is_refused(label: str) -> None:
     assert found.error == "acknowledgement:label.invalid"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signal", "channel"),
     [
         (Command(LAMP, "modify", "/", b"{}", {}), "twin"),
@@ -107,7 +108,7 @@ def test_acknowledgements_can_be_asked_for_by_changes_of_things_and_live_signals
 # what a source adds
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("includes", "functions", "requested", "qos", "expected"),
     [
         ([X], None, None, "1", [X]),
@@ -216,7 +217,7 @@ def test_a_response_as_an_acknowledgement_has_the_headers_that_the_command_did_n
 # what becomes of a delivery
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("statuses", "expected"),
     [
         ({P: 201}, SETTLE),
@@ -243,7 +244,7 @@ def test_3_9_each_acknowledgement_counts_for_itself(statuses: dict[str, int], ex
     assert outcome_of_acks(statuses.items()) is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "expected"),
     [(304, SETTLE), (400, DROP), (403, DROP), (404, DROP), (408, AGAIN), (412, SETTLE), (413, DROP), (424, AGAIN)]
     + [(status, AGAIN) for status in (500, 501, 503, 599)],

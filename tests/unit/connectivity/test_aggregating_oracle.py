@@ -21,12 +21,12 @@ from spark_store.aggregation import read_aggregation
 from spark_store.asking import Question
 from spark_store.rql.options import BY_ID
 from spark_store.rql.search import read
-from tests.support.dice import dice, examples
+from tests.support.dice import THOROUGH, dice, examples
 from tests.support.oracles.permissions import flattened
 from tests.support.oracles.random_things import FIELDS, MAKERS, Obvious, a_filter, a_world, filled, text_of
 from tests.support.random_policies import NOWS, SUBJECTS
 
-WORLDS, QUESTIONS = examples(30), 15
+WORLDS, QUESTIONS = examples(30), 15 if THOROUGH else 6
 GROUPINGS = (*FIELDS, "features/*/properties/y", "_revision", "policyId", "thingId")
 NUMBERS = (*FIELDS, "features/*/properties/y", "_revision")
 Answered = TypeVar("Answered")

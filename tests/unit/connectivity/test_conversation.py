@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from connectivity.conversation import conversation, trace_of
 from tests.support.paths import ROOT
+from tests.support.table import each_row
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CONTEXT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -25,7 +24,7 @@ def test_without_a_trace_there_is_no_field_for_it() -> None:
     assert conversation({}) == {"correlation_id": None}
 
 
-@pytest.mark.parametrize("odd", ["", "x", CONTEXT.upper(), f"{CONTEXT}0", "00-1-2-01", 7, None, "00-" + "x" * 5_000])
+@each_row("odd", ["", "x", CONTEXT.upper(), f"{CONTEXT}0", "00-1-2-01", 7, None, "00-" + "x" * 5_000])
 def test_a_context_that_is_none_is_not_repeated_in_the_log(odd: object) -> None:
     assert trace_of({"traceparent": odd}) is None
 

@@ -10,12 +10,13 @@ import yaml
 from connectivity.differences import compare
 from connectivity.spec import parse
 from tests.support.paths import VECTORS
+from tests.support.table import each_row
 from tests.support.vectors.connections import base_document
 
 CASES: dict[str, Any] = yaml.safe_load((VECTORS / "differences" / "cases.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["name"])
+@each_row("case", CASES["cases"], ids=lambda case: case["name"])
 def test_documents_are_compared_by_what_they_mean(case: dict[str, Any]) -> None:
     before, after = (CASES["base"] | case.get(name, {}) for name in ("before", "after"))
     found = compare(before, after)
@@ -37,7 +38,7 @@ ODD: list[Any] = [None, 7, "x", [], [None], {}, {"a": None}, [[{}]], {"enabled":
 FIELDS = ("sources", "targets", "uri", "credentials", "sshTunnel", "specificConfig", "mappingContext", "tags", "id")
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@each_row("field", FIELDS)
 def test_a_document_of_any_shape_can_be_compared(field: str) -> None:
     for before in ODD:
         for after in ODD:

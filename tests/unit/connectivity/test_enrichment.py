@@ -10,6 +10,7 @@ from connectivity.enrichment import ExtraFields, covers, extra_of
 from mappings.placeholders import PlaceholderContext, PlaceholderError
 from mappings.selection import SelectorRefused
 from spark_store import rql
+from tests.support.table import each_row
 
 THING: dict[str, Any] = {
     "thingId": "acme.site:lamp-7",
@@ -23,7 +24,7 @@ def extra(text: str, *features: str) -> dict[str, Any]:
     return extra_of(THING, ExtraFields(text).selection(lambda: context))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "features", "found"),
     [
         ("attributes(site/hall,serial)", (), {"attributes": {"site": {"hall": "N"}, "serial": "L-7"}}),
@@ -63,7 +64,7 @@ def test_a_placeholder_that_does_not_exist_is_refused() -> None:
         ExtraFields("features/{{ feature:name }}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "filter", "is_covered"),
     [
         ("attributes/site", "exists(attributes/site)", True),

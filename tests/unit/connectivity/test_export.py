@@ -21,12 +21,13 @@ from spark_store.errors import (
     TooManyRows,
 )
 from spark_store.selection import Selection
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 TIME = "2030-01-15T12:00:00+00:00"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "expected"),
     [
         (Wanted(), Selection()),
@@ -47,7 +48,7 @@ def test_words_become_a_selection(wanted: Wanted, expected: Selection) -> None:
     assert selection(wanted, NOW) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "said"),
     [
         (Wanted("lamp-7"), "expected the id of an entity, such as acme.site:lamp-7, or a filter, found 'lamp-7'"),
@@ -82,7 +83,7 @@ def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: Wanted, said: st
     assert refused.value.exit_code == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "code"),
     [
         (StoreUnavailable("full"), 1),

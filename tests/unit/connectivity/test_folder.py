@@ -15,6 +15,7 @@ from connectivity.management import Owner
 from connectivity.model import Connection
 from connectivity.spec import parse
 from spark_store.records import FileNote
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 EARLIER = datetime(2029, 1, 1, tzinfo=UTC)
@@ -65,7 +66,7 @@ def shown(found: Said) -> tuple[int, str | None, str, datetime] | None:
     return wanted if wanted is None else (wanted.revision, wanted.override, wanted.status, wanted.modified)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reading", "known", "expected"),
     [
         (loaded(), None, (1, None, "open", NOW)),

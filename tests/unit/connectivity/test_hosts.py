@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 import pytest
 
 from connectivity import hosts
 from connectivity.hosts import HostRules, entry, in_force, refusal
 from connectivity.spec import lint
+from tests.support.table import each_row
 
 CLOSED = HostRules(is_private_allowed=False)
 LISTS = HostRules(
@@ -15,7 +18,7 @@ LISTS = HostRules(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "host",
     [
         *(
@@ -34,7 +37,7 @@ LISTS = HostRules(
         *("metadata.google.internal", "METADATA.goog.", "Metadata.Azure.Internal"),
     ],
 )
-@pytest.mark.parametrize("rules", [HostRules(), CLOSED, LISTS], ids=["default", "closed", "listed"])
+@each_row("rules", [HostRules(), CLOSED, LISTS], ids=["default", "closed", "listed"])
 def test_design_8_30_link_local_and_metadata_hosts_are_always_refused(host: str, rules: HostRules) -> None:
     found = rules.refusal(host)
     assert found is not None
@@ -49,12 +52,12 @@ PRIVATE = [
 PUBLIC = ["broker.example", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8", "", "not a host"]
 
 
-@pytest.mark.parametrize("host", [*PRIVATE, *PUBLIC])
+@each_row("host", [*PRIVATE, *PUBLIC])
 def test_design_8_30_loopback_private_and_public_hosts_are_allowed(host: str) -> None:
     assert HostRules().refusal(host) is None
 
 
-@pytest.mark.parametrize("host", PRIVATE)
+@each_row("host", PRIVATE)
 def test_private_hosts_can_be_refused(host: str) -> None:
     found = CLOSED.refusal(host)
     assert found is not None
@@ -66,7 +69,7 @@ def test_public_hosts_and_names_are_allowed_also_then(host: str) -> None:
     assert CLOSED.refusal(host) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "address", "is_refused"),
     [
         ("203.0.113.6", None, True),
@@ -106,17 +109,26 @@ def test_an_allowed_name_leads_to_private_addresses_where_these_are_refused() ->
     assert rules.refusal("broker.internal", "fe80::1%2") is not None
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["10.0.0.0/8", "10.1.2.3", " 10.1.2.3 ", "fd00::/8", "::1", "broker", "a-b.example", "*.example", "my_broker"],
+@each_row(
+    ("text", "found"),
+    [
+        ("10.0.0.0/8", ip_network("10.0.0.0/8")),
+        ("10.1.2.3", ip_network("10.1.2.3/32")),
+        (" 10.1.2.3 ", ip_network("10.1.2.3/32")),
+        ("fd00::/8", ip_network("fd00::/8")),
+        ("::1", ip_network("::1/128")),
+        ("broker", "broker"),
+        ("Broker.", "broker"),
+        ("a-b.example", "a-b.example"),
+        ("*.example", "*.example"),
+        ("my_broker", "my_broker"),
+    ],
 )
-def test_an_entry_of_a_list(text: str) -> None:
-    entry(text)
+def test_an_entry_of_a_list_is_a_network_or_a_name(text: str, found: object) -> None:
+    assert entry(text) == found
 
 
-@pytest.mark.parametrize(
-    "text", ["", "10.0.0.0/33", "10.0.0.1/8", "10.1", "0x7f.1", "*", "a.*", "*.", "a b", "a/b", "-"]
-)
+@each_row("text", ["", "10.0.0.0/33", "10.0.0.1/8", "10.1", "0x7f.1", "*", "a.*", "*.", "a b", "a/b", "-"])
 def test_a_text_that_is_no_entry_of_a_list(text: str) -> None:
     with pytest.raises(ValueError, match=r"10\.0\.0\.0/8"):
         entry(text)

@@ -20,6 +20,7 @@ from spark_store.records import AuditEntry
 from spark_store.rql.order import Rank
 from tests.support.in_process.search_client import has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, source, until
+from tests.support.table import each_row
 
 OWNER = Inquiry(("acme:owner",))
 PLACE = (Value(Rank.NUMBER, 4), Value(Rank.TEXT, "acme.site:lamp-ä"))
@@ -301,7 +302,7 @@ def test_numbers_and_moments_travel_exactly() -> None:
     assert [type(each.value) for each in found[1]] == [int, float, type(None), bool]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "rest", "cursor"),
     [
         (None, None, None),

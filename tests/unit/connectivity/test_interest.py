@@ -18,6 +18,7 @@ from spark_store.errors import UnknownProperty
 from spark_store.records import Snapshot
 from tests.support.in_process.interest_world import Plant, extra_of, interest, on_its_way, topic, value_of
 from tests.support.paths import ROOT
+from tests.support.table import each_row
 from tests.support.twin_world import (
     OWNER,
     POLICY,
@@ -171,7 +172,7 @@ def test_connections_case_62_extra_fields_show_the_new_value_and_every_feature_t
 _THING = {"policyId": POLICY, "features": {"burner": {"properties": {"on": True}}}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("filter", "extra", "change", "passes"),
     [
         ("gt(attributes/count,42)", None, ("modify", "/attributes/count", 50), True),
@@ -374,7 +375,7 @@ TURN = LiveCommand(thing(THING), "modify", "/attributes/on", b"true", {})
 TOLD = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on", b"7", {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signal", "topic", "passes"),
     [
         (PING, MESSAGES, True),
@@ -487,7 +488,7 @@ class SiteOfThePage:
         return datetime(2030, 1, 15, 7, 40, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("filter", "revisions"), OF_TARGETS, ids=[filter for filter, _ in OF_TARGETS])
+@each_row(("filter", "revisions"), OF_TARGETS, ids=[filter for filter, _ in OF_TARGETS])
 def test_a_filter_of_a_target_lets_those_pass_that_the_page_names(filter: str, revisions: str) -> None:
     extra = "attributes/serial" if (filter, revisions) in OF_TARGETS[-2:] else None
     target, present = interest(filter, extra), SiteOfThePage()

@@ -6,6 +6,7 @@ import pytest
 
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.lifecycle import TABLE, Input, Lifecycle, State, Status, back_off, overall
+from tests.support.table import each_row
 
 GONE = NotConnected(Detail.TIMEOUT, "no answer")
 DENIED = ConnectionRefused(Detail.BAD_CREDENTIALS, "not authorised")
@@ -51,7 +52,7 @@ def test_every_state_can_be_closed(state: State) -> None:
     assert Input.CLOSE in TABLE[state]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("state", "happened"), [(s, i) for s in State for i in Input if i not in TABLE[s]], ids=lambda value: value.value
 )
 def test_an_empty_cell_of_the_table_raises(state: State, happened: Input) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from connectivity.lifetimes import Lifetimes
 from connectivity.settings import Settings, SparkMode
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from mappings.streamr.instants import milliseconds
+from tests.support.table import each_row
 
 STORED = "2030-01-15T07:30:00.250000Z"
 AT = milliseconds(STORED)
@@ -24,7 +23,7 @@ def left(retention: Any, seconds: float, namespace: str = "acme.plant", mode: Sp
     return Lifetimes(kept, mode).left(event, AT + round(1000 * seconds))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("retention", "seconds", "expected"),
     [
         ("forever", 0, 0),

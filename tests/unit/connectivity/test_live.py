@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from connectivity.acknowledgements import Wish
 from connectivity.live import fits, forwarded, issued_answer, outgoing
 from mappings.signals import Command, LiveCommand, LiveResponse, Message, MessageResponse
 from tests.support.in_process.service import LAMP
+from tests.support.table import each_row
 
 BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlation-id": "c-1", "reply-to": "desk/4"})
 TURN = LiveCommand(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "c-2"})
@@ -34,7 +33,7 @@ def test_an_answer_finds_back_by_the_headers_of_its_request() -> None:
     assert answer.headers == {**BLINK.headers, "content-type": "text/plain", "more": "x"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "request_", "is_one"),
     [
         (MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, None, {}), BLINK, True),

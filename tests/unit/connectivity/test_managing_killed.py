@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.dice import dice
 from tests.support.kill_series.operator import Asked, State, expected, prepare, verdict
 from tests.support.wait import wait_until_sync
 
@@ -48,10 +48,10 @@ class Operator:
         return self.log.read_text(encoding="utf-8").count('"done"') if self.log.exists() else 0
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.soak(shard="kills-operators"))])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.soak(shard="kills-operators"))])
 def test_what_was_answered_as_stored_survives_a_kill(tmp_path: Path, kills: int) -> None:
     operator = Operator(tmp_path)
-    rng = random.Random(kills)
+    rng = dice("kills of operators", kills)
     for seed in range(kills):
         assert operator.killed_after(rng.randint(5, 60), seed) == []
 

@@ -16,6 +16,7 @@ from mappings.options import OptionsRefused
 from mappings.placeholders import PlaceholderContext
 from mappings.signals import Command, Complete, Event, Inbound, Kind, Next, Outbound, Response
 from tests.support.in_process.service import LAMP, connection, source, turn
+from tests.support.table import each_row
 
 EMPTY = "application/vnd.eclipse-hono-empty-notification"
 RESPONSE = Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "c-1", "kind": "alarm"})
@@ -81,7 +82,7 @@ def test_a_definition_that_no_check_has_seen_is_refused() -> None:
 # conditions
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("conditions", "kind", "expected"),
     [
         ({}, "alarm", 1),

@@ -11,6 +11,7 @@ from mappings.errors import UnsafeAddress
 from mappings.ids import EntityId, EntityType
 from mappings.signals import LiveEvent, TwinEvent
 from tests.support.in_process.service import LAMP, NOW
+from tests.support.table import each_row
 
 EVENT = LiveEvent(LAMP, "modified", "/features/bulb/properties/on", b"1", {"desk": "4", "bad": "a/#"})
 
@@ -68,7 +69,7 @@ CREATED = msgspec.structs.replace(
 GONE = msgspec.structs.replace(LEVEL, action="deleted", path="/", value=None, extra=None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("event", "template", "expected"),
     [
         (LEVEL, "{{ thing:id }}", "org.depot7:truck-19"),

@@ -322,15 +322,15 @@ async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: Pi
 @over_all
 async def test_spec_3_03_the_stack_does_not_grow_with_the_elements(pier: Pier, protocol: str) -> None:
     """Requests from within signals, over a history that is deeper than the stack may be."""
-    await pier.grow(110)
+    await pier.grow(80)
     subscriber = somebody(pier, protocol)
     subscriber.request_one_upon_each()
     depths: list[int] = []
     subscriber.upon_each(lambda: depths.append(_depth()))
     await subscriber.subscribe(demand=1)
     await subscriber.ended()
-    assert subscriber.elements == list(range(1, 121))
-    assert len(depths) > 120
+    assert subscriber.elements == list(range(1, 91))
+    assert len(depths) > 90
     assert max(depths) - min(depths) < 60
 
 

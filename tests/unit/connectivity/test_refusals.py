@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from connectivity import refusals
 from connectivity.errors import Problem
 from mappings.errors import Fault
+from tests.support.table import each_row
 
 LABEL = Problem("targets[1]", "twice", "once", code="acknowledgement:label.not.unique")
 OTHER = Problem("uri", "nowhere", "an address", code="connectivity:connection.uri.invalid")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fault", "status", "code"),
     [
         (refusals.not_found("depot"), 404, "connectivity:connection.notfound"),

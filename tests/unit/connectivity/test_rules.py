@@ -16,9 +16,10 @@ from connectivity.rules import (
     with_dummies,
 )
 from mappings.placeholders import Scope
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("steps", "path"),
     [
         ((), "$"),
@@ -35,7 +36,7 @@ def test_design_8_08_a_path_reads_like_the_document(steps: tuple[object, ...], p
     assert json_path(*steps) == path
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "shown"),
     [
         (None, "null"),

@@ -25,6 +25,7 @@ from spark_store.rql.order import key_of, place_of
 from spark_store.rql.search import holds, read
 from spark_store.search import SqliteSearch
 from tests.support.search_page import BLOCKS, PAGE, THINGS, WHOLE, fill, policy
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 7, 40, tzinfo=UTC)
 STAFF = "acme:staff"
@@ -93,7 +94,7 @@ def names(subject: str, filter: str | None, options: str, index: SqliteSearch) -
     return ", ".join(id.partition(":")[2] for id in found)
 
 
-@pytest.mark.parametrize(("who", "filter", "told"), FOUND, ids=[f"{row[0]} {row[1]}" for row in FOUND])
+@each_row(("who", "filter", "told"), FOUND, ids=[f"{row[0]} {row[1]}" for row in FOUND])
 def test_a_filter_finds_the_things_that_the_page_names(who: str, filter: str, told: str, index: SqliteSearch) -> None:
     assert names(who or STAFF, filter, "", index) == told.replace("none", "")
 
@@ -103,7 +104,7 @@ def test_options_order_the_things_as_the_page_says(options: str, told: str, inde
     assert names(STAFF, None, options, index) == told
 
 
-@pytest.mark.parametrize(("text", "told"), [row[1:] for row in REFUSED], ids=[row[1] for row in REFUSED])
+@each_row(("text", "told"), [row[1:] for row in REFUSED], ids=[row[1] for row in REFUSED])
 def test_what_the_page_calls_no_search_is_none(text: str, told: str) -> None:
     with pytest.raises(QueryError) as refused:
         read_options(text) if re.match("size|sort|limit", text) else read(text, NOW)

@@ -524,7 +524,7 @@ async def test_what_is_not_durable_yet_is_waited_for() -> None:
         assert [[thing["attributes"] for thing in page] for page in searcher.pages(key)] == [[{"on": True}]]
 
 
-@pytest.mark.parametrize("number", [150, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])
+@pytest.mark.parametrize("number", [50, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])
 async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path, number: int) -> None:
     """Read your writes: a search that is sent after the answer finds the change, by value and by id, while others write."""
     site = ConnectionHarness(journal=SqliteJournal.open(tmp_path / "journal.db"))

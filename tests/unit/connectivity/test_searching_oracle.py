@@ -23,12 +23,12 @@ from spark_store.named import NamedThing, named_thing
 from spark_store.replay import evolve
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
-from tests.support.dice import dice, examples
+from tests.support.dice import THOROUGH, dice, examples
 from tests.support.oracles.permissions import Policy, flattened
 from tests.support.oracles.random_things import FIELDS, MAKERS, NAMES, Obvious, a_filter, a_world, filled, text_of
 from tests.support.random_policies import NAMESPACES, NOWS, SUBJECTS
 
-WORLDS, QUESTIONS = examples(40), 20
+WORLDS, QUESTIONS = examples(40), 20 if THOROUGH else 8
 
 
 # --- the real thing -----------------------------------------------------------------------------------------------------

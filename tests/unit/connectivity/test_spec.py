@@ -25,6 +25,7 @@ from connectivity.uri import SECURE_SCHEMES
 from tests.support.dice import examples
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.paths import ROOT
+from tests.support.table import each_row
 from tests.support.vectors.connections import Case, base_document, load_cases
 
 SECRET = "s3cr3t-word"
@@ -40,7 +41,7 @@ def only(problems: list[Problem]) -> Problem:
     return problems[0]
 
 
-@pytest.mark.parametrize("case", load_cases("shared"), ids=str)
+@each_row("case", load_cases("shared"), ids=str)
 def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
     case.check()
 
@@ -338,6 +339,7 @@ def test_every_connection_type_has_its_part_of_a_page(name: str) -> None:
 
 def test_every_line_of_a_table_has_as_many_cells_as_its_head() -> None:
     for page in broker_pages().values():
+        assert page.count("\n|") > 20
         widths: list[int] = []
         for line in page.splitlines():
             widths = [*widths, len(re.split(r"(?<!\\)\|", line))] if line.startswith("|") else []
@@ -370,9 +372,10 @@ def test_the_examples_of_the_page_are_valid(name: str, full: bool, tmp_path: Pat
 
 def test_the_example_of_every_field_has_the_shape_of_the_field(document: dict[str, Any]) -> None:
     """They stand in for misshapen values while the rest of a document is checked."""
-    for field in Connection.model_fields.values():
-        for value in field.examples or ():
-            Connection.model_validate({**document, str(field.alias): value})
+    for name, field in Connection.model_fields.items():
+        assert field.examples, name
+        for value in field.examples:
+            assert name in Connection.model_validate({**document, str(field.alias): value}).model_fields_set
 
 
 @pytest.mark.parametrize("name", broker_names())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from connectivity.tags import Tags, parse_tags
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "tags"),
     [
         ("*", Tags(True)),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from connectivity.topics import TOPICS, TargetTopic, UnknownTopic, parse_target_topic
+from tests.support.table import each_row
 
 EVENTS = "_/_/things/twin/events"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "topic"),
     [
         (EVENTS, TargetTopic(EVENTS)),

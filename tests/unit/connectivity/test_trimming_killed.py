@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from spark_store import lake_rows
 from spark_store.follower import Follower
 from spark_store.journal import TRIM_EVENTS
+from tests.support.dice import dice
 from tests.support.kill_series.trimming_store import LATE
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_lake
-
-STEPS = 40
-KILLS = 6
 
 
 def die(folder: Path, steps: int) -> tuple[bool, int]:
@@ -37,16 +36,20 @@ def die(folder: Path, steps: int) -> tuple[bool, int]:
     return process.returncode == 0, durable
 
 
-def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_too_early(tmp_path: Path) -> None:
-    site, dice = DataFolder(tmp_path / "data"), random.Random(23)
-    moved = STEPS * TRIM_EVENTS
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.soak(shard="kills-operators"))])
+def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_too_early(
+    tmp_path: Path, kills: int
+) -> None:
+    site, moments = DataFolder(tmp_path / "data"), dice("kills of trimming")
+    steps = 6 * kills + 4
+    moved = steps * TRIM_EVENTS
     site.write(moved)
     write_lake(site.folder)
     site.write(TRIM_EVENTS)
     in_lake = {row.seq: row for row in lake_rows.events_between(site.lake, 1, moved)}
     oldest = 1
-    for _ in range(KILLS):
-        is_done, durable = die(site.folder, dice.randint(1, 4))
+    for _ in range(kills):
+        is_done, durable = die(site.folder, moments.randint(1, 4))
         assert not is_done
         with Follower.open(site.lake.journal) as follower:
             left = list(follower.entries(1, follower.newest()))
@@ -58,6 +61,6 @@ def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_t
             assert len(late) >= durable
         assert all(in_lake[entry.seq] == entry for entry in left if entry.seq <= moved)
         assert set(range(1, oldest)) <= set(in_lake)
-    assert die(site.folder, STEPS)[0]
+    assert die(site.folder, steps)[0]
     with Follower.open(site.lake.journal) as follower:
         assert follower.oldest() == moved + 1

@@ -39,6 +39,7 @@ from tests.support.clock import Clock
 from tests.support.dice import dice
 from tests.support.paths import ROOT
 from tests.support.reactive_streams_io.conversation import Feed, Party
+from tests.support.table import each_row
 from tests.support.wait import wait_until
 
 PATIENCE = 60.0
@@ -431,7 +432,7 @@ EVENT = json.dumps({"revision": 7}).encode()
 MESSAGE = json.dumps([28, "tanks", 0, 1, 0, 7, 6, 27, "{}"]).encode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("publisher", "element", "rest"),
     [
         (HISTORY, EVENT, f"{HISTORY}?from=8"),
@@ -451,7 +452,7 @@ def test_what_is_behind_an_element_can_be_asked_for(publisher: str, element: byt
     assert after(publisher, element) == rest
 
 
-@pytest.mark.parametrize(
+@each_row(
     "publisher",
     [
         "things/acme.site:lamp/events",

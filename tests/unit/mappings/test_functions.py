@@ -15,6 +15,7 @@ from mappings.placeholder_values import PlaceholderContext
 from mappings.placeholders import parse
 from mappings.resolution import MAX_CHARACTERS, Resolution, State
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 NAMES = (
     "filter, default, substring-before, substring-after, lower, upper, trim, url-encode, url-decode, base64-encode, "
@@ -30,7 +31,7 @@ def test_the_table_holds_every_function() -> None:
     assert sorted(FUNCTIONS) == sorted(NAMES.split(", "))
 
 
-@pytest.mark.parametrize("row", FUNCTIONS.values(), ids=lambda row: row.name)
+@each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)
 def test_the_example_of_a_function_comes_to_what_it_says(row: Function) -> None:
     example = row.example
     resolution = parse(example.expression).resolve(PlaceholderContext(headers=example.headers))
@@ -41,7 +42,7 @@ def test_the_example_of_a_function_comes_to_what_it_says(row: Function) -> None:
     assert f"fn:{row.name}(" in example.expression
 
 
-@pytest.mark.parametrize("row", FUNCTIONS.values(), ids=lambda row: row.name)
+@each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)
 def test_a_function_keeps_unresolved_and_deleted_unless_it_says_otherwise(row: Function) -> None:
     arguments = {"filter": "'eq','x'", "replace": "'a','b'"}.get(row.name, "'x'" if "'" in row.calls[0] else "")
     unresolved = resolve(f"{{{{ header:nope | fn:{row.name}({arguments}) }}}}").state
@@ -51,7 +52,7 @@ def test_a_function_keeps_unresolved_and_deleted_unless_it_says_otherwise(row: F
     assert deleted is changed.get(row.name, State.DELETED)
 
 
-@pytest.mark.parametrize("row", FUNCTIONS.values(), ids=lambda row: row.name)
+@each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)
 def test_a_call_that_cannot_be_read_is_told_how_it_should_be(row: Function) -> None:
     with pytest.raises(InvalidSignature) as raised:
         build_stage(row.name, None)
@@ -60,7 +61,7 @@ def test_a_call_that_cannot_be_read_is_told_how_it_should_be(row: Function) -> N
     assert row.calls[0] in str(fault.description)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "call",
     [
         *("lower('a')", "upper(header:a)", "trim('')", "delete('a')", "default()", "split()", "filter()"),
@@ -75,7 +76,7 @@ def test_arguments_that_a_function_does_not_take_are_refused(call: str) -> None:
     assert raised.value.fault.error == "placeholder:function.signature.invalid"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "value", "fits"),
     [
         ("a*", "a", True),

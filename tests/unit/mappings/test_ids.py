@@ -16,6 +16,7 @@ from mappings.ids import (
     partition_entity,
     utf16_length,
 )
+from tests.support.table import each_row
 
 THING = EntityType.THING
 
@@ -34,7 +35,7 @@ def test_an_id_is_split_at_its_first_colon(text: str, namespace: str, name: str)
     assert parse_entity_id(THING, text) == EntityId(THING, namespace, name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "lamp", "acme:", "acme.7x:y", "acme..x:y", ".acme:y", "acme:a/b", "acme:ä", "acme:a\n", "acme:\x7f", "7:x"],
 )
@@ -73,7 +74,7 @@ def test_the_name_of_a_partition_is_its_whole_id(name: str, namespace: str) -> N
     assert EntityType.STREAM.group == "streams"
 
 
-@pytest.mark.parametrize("text", ["", "tank", "/0", "tank/", "tank/x", "tank/00", "tank/-1", "tank/1000"])
+@each_row("text", ["", "tank", "/0", "tank/", "tank/x", "tank/00", "tank/-1", "tank/1000"])
 def test_what_names_no_partition_is_none(text: str) -> None:
     assert parse_entity_id(EntityType.STREAM, text) is None
 

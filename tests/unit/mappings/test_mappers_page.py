@@ -5,26 +5,34 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from mappings.codecs import load_codec, mapper_names
 from mappings.mappers_page import mappings_page
+from tests.support.table import each_row
 
 PAGE = mappings_page()
 MAPPERS = [name for name in mapper_names() if load_codec(name).options]
 BLOCKS = [json.loads(text) for text in re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)]
 
 
-@pytest.mark.parametrize("name", MAPPERS)
+@each_row("name", MAPPERS)
 def test_every_mapper_is_on_the_page_with_its_options(name: str) -> None:
     section = PAGE.partition(f"## {name}\n")[2].partition("\n## ")[0]
     assert section
     assert [option.name for option in load_codec(name).options if f"| `{option.name}` |" not in section] == []
 
 
-@pytest.mark.parametrize("block", BLOCKS[1:], ids=lambda block: block["own"]["mappingEngine"])
+@each_row("block", BLOCKS[1:], ids=lambda block: block["own"]["mappingEngine"])
 def test_the_definitions_on_the_page_can_be_used(block: dict[str, dict[str, dict[str, object]]]) -> None:
-    load_codec(str(block["own"]["mappingEngine"])).configured(block["own"]["options"])
+    codec = load_codec(str(block["own"]["mappingEngine"]))
+    configured = codec.configured(block["own"]["options"])
+    assert configured is not codec
+    assert type(configured) is type(codec)
+
+
+def test_the_page_has_definitions_of_known_mappers_each_once() -> None:
+    named = [block["own"]["mappingEngine"] for block in BLOCKS[1:]]
+    assert len(named) >= 8
+    assert named == sorted(set(named) & {*MAPPERS, "ReactiveStreamsIo"})
 
 
 def test_every_option_explains_itself() -> None:

@@ -22,6 +22,7 @@ from mappings.options import (
     text,
 )
 from mappings.placeholders import PlaceholderContext, Template
+from tests.support.table import each_row
 
 TABLE = (
     Option("id", template, "An id.", "x", is_required=True),
@@ -63,7 +64,7 @@ def test_every_problem_is_named_at_once() -> None:
     assert found[0].nearest == "headers"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "steps"),
     [
         ("id", "", ("id",)),

@@ -7,6 +7,7 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from mappings.placeholder_values import PLACEHOLDERS, PlaceholderContext, utc_now
 from mappings.topic import parse_topic
+from tests.support.table import each_row
 
 EMPTY = PlaceholderContext()
 
@@ -24,12 +25,12 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("prefix", "name"), NAMES)
+@each_row(("prefix", "name"), NAMES)
 def test_a_placeholder_finds_nothing_where_nothing_is_known(prefix: str, name: str) -> None:
     assert bool(values(prefix, name, EMPTY)) == (prefix == "time")
 
 
-@pytest.mark.parametrize("prefix", [row.prefix for row in PLACEHOLDERS.values() if "<name>" not in row.names])
+@each_row("prefix", [row.prefix for row in PLACEHOLDERS.values() if "<name>" not in row.names])
 def test_a_placeholder_has_no_other_names(prefix: str) -> None:
     assert PLACEHOLDERS[prefix].reader("" if prefix == "thing-json" else "nope") is None
 

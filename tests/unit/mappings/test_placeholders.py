@@ -30,6 +30,7 @@ from mappings.topic import TopicPath
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.paths import VECTORS
+from tests.support.table import each_row
 
 CASES = VECTORS / "placeholders.txt"
 
@@ -122,7 +123,7 @@ def expected(vector: Vector) -> Resolution | str:
     return Resolution(State.RESOLVED, tuple(values) if isinstance(values, list) else (values,))
 
 
-@pytest.mark.parametrize("vector", list(vectors()), ids=str)
+@each_row("vector", list(vectors()), ids=str)
 def test_an_expression_comes_to_what_its_line_says(vector: Vector) -> None:
     assert outcome(vector) == expected(vector)
 
@@ -162,7 +163,7 @@ def test_an_error_names_the_nearest_known_name() -> None:
     assert "Did you mean name?" in str(raised.value.fault.description)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scope", "allowed", "refused"),
     [
         (Scope.COMMON, "{{ connection:id }}", "{{ source:address }}"),
@@ -230,7 +231,7 @@ def test_a_result_beyond_the_bound_is_refused_before_it_takes_memory() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "headers"),
     [
         ("{{ header:a | fn:split('(a+)(a+)b') }}", {"a": "a" * 4_000}),

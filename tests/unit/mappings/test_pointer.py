@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mappings.errors import DecodeError
 from mappings.pointer import MISSING, format_pointer, get, parse_pointer, put, remove
+from tests.support.table import each_row
 
 KEYS = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=4)
 PATHS = st.lists(KEYS, max_size=4).map(tuple)
@@ -21,7 +22,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "segments"),
     [
         ("", ()),

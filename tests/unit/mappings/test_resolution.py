@@ -17,6 +17,7 @@ from mappings.resolution import (
     of_values,
     texts,
 )
+from tests.support.table import each_row
 
 
 def test_no_values_are_unresolved() -> None:
@@ -49,7 +50,7 @@ def test_combinations_are_bounded_before_they_are_built(parts: list[list[str]]) 
         combine(parts)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "expected"),
     [
         ("a", ("a",)),

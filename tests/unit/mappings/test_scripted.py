@@ -20,6 +20,7 @@ from mappings.scripted import (
     outgoing_envelopes,
     script,
 )
+from tests.support.table import each_row
 
 ENVELOPE = Envelope(b'{"temp": 21}', {"content-type": "application/json", "device": "pump-7"})
 
@@ -85,7 +86,7 @@ def test_an_outgoing_result_becomes_an_envelope(members: dict[str, Any], envelop
     assert outgoing_envelopes(external(**members)) == [envelope]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "results",
     [
         '[{"headers":{},"contentType":null,"text":"\\ud800","binary":null}]',

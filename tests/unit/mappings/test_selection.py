@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.selection import SelectorRefused, parse_fields, select
+from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 THING: dict[str, Any] = {
     "thingId": "a:b",
@@ -18,7 +20,7 @@ THING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "chosen"),
     [
         ("thingId", {"thingId": "a:b"}),
@@ -52,7 +54,7 @@ def test_a_wildcard_counts_from_the_place_in_the_thing() -> None:
     assert select(features, parse_fields("*/properties/x"), ("attributes",)) == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields", ["", ",", "a,", ",a", "a(", "a(b", "a)", "(a)", "a()", "a(b)c", "a//b", "a(b),", "a((b))", "/", "a(,b)"]
 )
 def test_what_is_no_selector_is_refused(fields: str) -> None:
@@ -60,12 +62,17 @@ def test_what_is_no_selector_is_refused(fields: str) -> None:
         parse_fields(fields)
 
 
+@accepts(at_least=1)
 @settings(max_examples=examples(150))
-@given(st.text(alphabet="ab*/(),~ ", max_size=20))
+@given(
+    st.text(alphabet="ab*/(),~ ", max_size=20)
+    | st.lists(st.sampled_from(["a", "attributes", "b(a,*)", "features/*/c"]), min_size=1, max_size=4).map(",".join)
+)
 def test_any_text_is_a_selector_or_refused(fields: str) -> None:
     try:
         selection = parse_fields(fields)
     except SelectorRefused:
         return
+    accepted()
     chosen = select(THING, selection)
     assert chosen.keys() <= THING.keys()

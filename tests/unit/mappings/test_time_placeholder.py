@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mappings.time_placeholder import UNITS, instant_text, parse_time
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 NOW = datetime(2030, 3, 31, 7, 31, 42, 250_125, UTC)
 
@@ -77,7 +78,7 @@ def test_a_month_further_the_clock_on_the_wall_shows_the_same() -> None:
     assert read("now+2mo", datetime(2030, 2, 10, 7, 0, tzinfo=UTC)) == "2030-04-10T06:00:00Z"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "Now", "now-", "now-1", "now-h", "now-1x", "now 1h", "now[q]", "now[h", "now-1h-1h", "now-1.5h", "then"],
 )

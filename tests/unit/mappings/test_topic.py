@@ -25,14 +25,16 @@ from mappings.signals import (
     TwinEvent,
 )
 from mappings.topic import TopicPath, entity_topic, parse_topic, topic_of
+from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 RULES = EntityId(EntityType.POLICY, "acme.site", "pol-7")
 FAULT = Fault(404, "things:thing.notfound", "There is no such thing.")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "parts"),
     [
         ("a.b/lamp/things/twin/commands/modify", ("a.b", "lamp", "things", "twin", "commands", "modify", None)),
@@ -58,7 +60,7 @@ def test_segments_behind_the_action_of_streaming_and_search_are_ignored() -> Non
     assert str(parse_topic("_/_/things/twin/search/cancel/x")) == "_/_/things/twin/search/cancel"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "description"),
     [
         ("", "The topic path has no namespace part."),
@@ -120,7 +122,13 @@ def test_a_long_topic_is_parsed_and_its_error_is_short() -> None:
     assert len(str(caught.value)) < 300
 
 
-@settings(max_examples=examples(150), deadline=None)
+NAMES = st.sampled_from(["", "_", "a.b"]) | st.text(st.characters(exclude_characters="/"), min_size=1, max_size=3)
+GROUPS = st.sampled_from(["things/twin", "things/live", "policies"])
+CRITERIA = st.sampled_from(["commands/modify", "commands/create", "acks", "acks/a:b", "errors", "events/x", "commands"])
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.lists(
         st.sampled_from(
@@ -129,6 +137,7 @@ def test_a_long_topic_is_parsed_and_its_error_is_short() -> None:
         | st.text(max_size=3),
         max_size=8,
     ).map("/".join)
+    | st.tuples(NAMES, NAMES, GROUPS, CRITERIA).map("/".join)
 )
 @example("//")
 @example("/")
@@ -137,10 +146,11 @@ def test_any_text_is_a_topic_or_an_unknown_topic(text: str) -> None:
         topic = parse_topic(text)
     except UnknownTopic:
         return
+    accepted()
     assert parse_topic(str(topic)) == topic
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signal", "topic"),
     [
         (Command(LAMP, "modify", "/", None, {}), "acme.site/lamp-7/things/twin/commands/modify"),

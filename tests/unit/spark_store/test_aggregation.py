@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_store.aggregation import Tally, read_aggregation
 from spark_store.errors import AggregationInvalid, QueryError, TooManyGroups, UnknownProperty
+from tests.support.table import each_row
 
 ROOM = {"room": "attributes/room"}
 
@@ -35,7 +36,7 @@ def test_nothing_but_an_object_is_needed_to_count() -> None:
     assert not read_aggregation({"groupBy": ROOM}).is_count
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "told"),
     [
         (None, "found null, expected an object"),

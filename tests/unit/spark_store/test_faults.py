@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.faults import lake_fault, spark_fault, sqlite_fault, system_fault
+from tests.support.table import each_row
 
 
 def test_a_file_that_is_no_database_is_told_what_to_do(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
     assert found == "f: cannot be written: Permission denied"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kind", "said"),
     [
         (

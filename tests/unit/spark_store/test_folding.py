@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.folding import Folding, Ground, is_same, is_same_text, state_text
 from spark_store.records import Snapshot
 from tests.contract.journal import timestamp
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp")
 
@@ -38,7 +38,7 @@ def keys(folding: Folding) -> list[str]:
     return list(folding.snapshot.state["attributes"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("items", "ground", "expected"),
     [
         ((event(1), event(2), event(3)), Ground.EVENTS, ["n1", "n2", "n3"]),
@@ -67,7 +67,7 @@ def test_a_state_rests_on_events_or_on_what_is_known(
     assert folding.newest == max((item.revision for item in items if isinstance(item, Event)), default=0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "expected"),
     [
         ({"a": 1, "b": [1.5]}, {"b": [1.5], "a": 1.0}, True),

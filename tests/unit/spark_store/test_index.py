@@ -23,6 +23,7 @@ from tests.contract.journal import LAMP, POLICY, timestamp
 from tests.support.failing_sqlite import Fragile
 from tests.support.oracles.search_index import expected, found
 from tests.support.state_change import change
+from tests.support.table import each_row
 
 FAN = EntityId(EntityType.THING, "acme.site", "fan")
 
@@ -44,7 +45,7 @@ def is_true(journal: SqliteJournal) -> bool:
 # -- rows
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("attributes", "rows"),
     [
         ({"a": "hall"}, {("attributes/a", Rank.TEXT, "hall")}),

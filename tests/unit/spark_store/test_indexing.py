@@ -19,6 +19,7 @@ from spark_store.indexing import Progress, begin_anew, declare, has_work, progre
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from tests.contract.journal import timestamp
+from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.oracles.search_index import expected, found
 
@@ -166,7 +167,7 @@ def test_interrupted_anywhere_it_goes_on(journal: SqliteJournal, late: bool, mon
     journal.within(lambda it: declare(it, PATHS))
     failures, failing = 0, 0
     while True:
-        failing += 3
+        failing += 3 if THOROUGH else 7
         journal.within(begin_anew)
         journal.commit()
         Fragile.arm(failing, late)

@@ -13,6 +13,7 @@ from spark_store.named import NamedThing, named_thing, thing_of
 from spark_store.records import Snapshot
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
 STAMP = "2030-01-15T00:00:00.000000Z"
@@ -41,7 +42,7 @@ class Everything:
         return thing
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("filter", "id"),
     [
         ('eq(thingId,"acme:a")', "acme:a"),

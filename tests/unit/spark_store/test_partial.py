@@ -12,6 +12,7 @@ from mappings.signals import Event
 from spark_store.errors import StoreError
 from spark_store.partial import partial_thing, whole_thing
 from spark_store.records import Snapshot
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 TIME = "2030-01-15T07:30:00.250000Z"
@@ -22,7 +23,7 @@ def event(action: str, path: str, value: bytes | None = None) -> Event:
     return Event(LAMP, 4, TIME, action, path, value, b"{}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("action", "path", "value", "expected"),
     [
         (

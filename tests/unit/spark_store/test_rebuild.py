@@ -10,6 +10,7 @@ from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.follower import Follower
 from spark_store.rebuild import Rebuilt, rebuild_index, rebuild_journal
 from spark_store.tables import LATEST, Lake
+from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import latest_row, write_lake, write_latest
@@ -145,7 +146,7 @@ def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: Dat
     while True:
         damage(site)
         tamper(site, "DELETE FROM entities WHERE id = ?", "acme.site:lamp-2")
-        failing += 7
+        failing += 7 if THOROUGH else 17
         Fragile.arm(failing, late)
         try:
             rebuild_journal(site.lake, chunk=2, factory=Fragile)

@@ -6,6 +6,7 @@ import pytest
 
 from mappings.ids import EntityId, EntityType, namespace_of
 from spark_store.records import entity_of
+from tests.support.table import each_row
 
 
 @pytest.mark.parametrize(
@@ -17,8 +18,8 @@ def test_a_namespace_is_what_stands_before_the_first_colon(id: str, namespace: s
     assert entity_of("thing", id) == EntityId(EntityType.THING, namespace, name)
 
 
-@pytest.mark.parametrize("type", list(EntityType))
-@pytest.mark.parametrize("id", ["acme:lamp", ":lamp", "acme:hall/tank/0"])
+@each_row("type", list(EntityType))
+@each_row("id", ["acme:lamp", ":lamp", "acme:hall/tank/0"])
 def test_an_entity_is_known_by_its_type_and_its_whole_id(type: EntityType, id: str) -> None:
     assert entity_of(type.value, id).id == id
     assert entity_of(type.value, id).type is type

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-import pytest
-
 from spark_store import rql
 from spark_store.selection import Selection, condition, implied, matches, selects
+from tests.support.table import each_row
 
 NOON = datetime(2030, 1, 15, 12, tzinfo=UTC)
 TEXT = "2030-01-15T12:00:00.000000Z"
@@ -28,7 +27,7 @@ def test_a_condition_names_every_bound() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("filter", "expected"),
     [
         ('eq(thingId,"acme:a")', ["entity = 'acme:a'"]),
@@ -63,7 +62,7 @@ def test_a_filter_means_things_alone() -> None:
     assert not selects(selection, "policy", "acme:a", 1, TEXT)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("selection", "expected"),
     [
         (Selection(), True),

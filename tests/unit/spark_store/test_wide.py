@@ -23,6 +23,7 @@ from spark_store.errors import (
 )
 from spark_store.tables import EVENTS, LATEST, Lake
 from spark_store.wide import Cancellation, Limits, Sql, WideQueries, finder, named_tables, translated
+from tests.support.table import each_row
 
 
 def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> N
         finder(lake, None, is_off=False)()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "begun", "expected"),
     [
         ('status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"', False, NoPipeline),

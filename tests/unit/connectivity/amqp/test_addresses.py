@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from connectivity.amqp.addresses import split_address, virtual_host
+from tests.support.table import each_row
 from tests.support.vectors.connections import Case, load_cases
 
 
-@pytest.mark.parametrize("case", load_cases("amqp_091"), ids=str)
+@each_row("case", load_cases("amqp_091"), ids=str)
 def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
     case.check()
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from connectivity.amqp.tables import DEEPEST, pack_properties, read_properties
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 HEADERS = 0x2000
 
@@ -31,7 +32,7 @@ def with_table(*fields: tuple[bytes, bytes]) -> bytes:
     return pack(">H", HEADERS) + table(*fields)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "text"),
     [
         (b"t\x01", "true"),
@@ -155,7 +156,15 @@ def test_no_bytes_are_an_error(packed: bytes) -> None:
 
 @given(st.integers(0, 0xFFFF), st.binary(max_size=100))
 def test_no_table_is_an_error(flags: int, fields: bytes) -> None:
-    read_properties(pack(">H", flags | HEADERS) + long(fields))
+    headers = read_properties(pack(">H", flags | HEADERS) + long(fields)).headers
+    assert all(isinstance(text, str) for pair in headers.items() for text in pair)
+
+
+# The lowest flag says that more flags follow.
+@given(st.integers(0, HEADERS // 2 - 1).map(lambda flags: 2 * flags), st.binary(max_size=100))
+def test_no_value_in_a_table_takes_away_what_was_read_before_it(flags: int, value: bytes) -> None:
+    packed = pack(">H", flags | HEADERS) + table((b"first", b"t\x01"), (b"x", value))
+    assert read_properties(packed).headers["first"] == "true"
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

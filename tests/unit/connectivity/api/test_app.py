@@ -7,7 +7,8 @@ import pytest
 
 from connectivity.api.app import application
 from connectivity.monitor import Monitor
-from tests.support.api.fake_management import DOCUMENT, Desk, ask, client_of, furnished
+from tests.support.api.fake_management import DOCUMENT, ask, client_of, furnished
+from tests.support.table import each_row
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ async def test_a_path_that_is_none_is_not_found(path: str) -> None:
     assert (answer.status_code, answer.json()["error"]) == (404, "api:path.notfound")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "allowed"),
     [
         ("/api/2/connections", "GET, HEAD, POST"),
@@ -43,7 +44,7 @@ async def test_a_path_that_is_none_is_not_found(path: str) -> None:
         ("/health/live", "GET, HEAD"),
     ],
 )
-@pytest.mark.parametrize("method", ["PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"])
+@each_row("method", ["PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"])
 async def test_a_method_that_a_path_does_not_have_is_told_which_it_has(path: str, allowed: str, method: str) -> None:
     answer = await ask(furnished(), method, path)
     if method == "get":
@@ -93,11 +94,6 @@ async def test_what_there_is_nobody_for_is_not_there() -> None:
         assert (await client.get("/health/ready")).status_code == 200
         assert (await client.get("/api/2/connections")).status_code == 404
         assert (await client.get("/api/2/erasures")).status_code == 404
-
-
-async def test_a_desk_is_a_management() -> None:
-    """The stand-in of these tests does what the real one does: this line is for the type checker."""
-    application(Monitor(), lambda: (True, {}), management=Desk())
 
 
 @pytest.mark.parametrize(

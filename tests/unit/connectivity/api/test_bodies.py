@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 ALL = "/api/2/connections"
 JSON = {"content-type": "application/json"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [
         *(b"", b" ", b"{", b"nothing", b'{"a": 1} x', b"\xff", b'"\xed\xa0\x80"', b"{'a': 1}", b"[" * 5_000),
@@ -26,7 +27,7 @@ JSON = {"content-type": "application/json"}
         b"[" * 150 + b"]" * 150,
     ],
 )
-@pytest.mark.parametrize(("method", "path"), [("POST", ALL), ("PUT", f"{ALL}/site"), ("POST", f"{ALL}?dry-run=true")])
+@each_row(("method", "path"), [("POST", ALL), ("PUT", f"{ALL}/site"), ("POST", f"{ALL}?dry-run=true")])
 async def test_odd_json_is_refused_as_in_a_connection_file(content: bytes, method: str, path: str) -> None:
     desk = furnished()
     answer = await ask(desk, method, path, content=content, headers=JSON)

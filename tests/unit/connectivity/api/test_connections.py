@@ -12,6 +12,7 @@ from connectivity.errors import OperationRefused
 from connectivity.management import Moment, Sample
 from mappings.errors import Fault
 from tests.support.api.fake_management import DOCUMENT, START, Desk, ask, furnished
+from tests.support.table import each_row
 
 ALL = "/api/2/connections"
 ONE = f"{ALL}/site"
@@ -201,8 +202,8 @@ async def test_what_a_connection_does_is_shown_by_its_id(below: str) -> None:
     assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:connection.notfound")
 
 
-@pytest.mark.parametrize("connection_id", ["ä", "a b", "a" * 101, "a%0a", "%00"])
-@pytest.mark.parametrize(("method", "below"), [("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/status")])
+@each_row("connection_id", ["ä", "a b", "a" * 101, "a%0a", "%00"])
+@each_row(("method", "below"), [("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/status")])
 async def test_an_id_that_none_can_have_is_refused(connection_id: str, method: str, below: str) -> None:
     answer = await sends(Desk(), method, f"{ALL}/{connection_id}{below}", NEW)
     assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:connection.id.invalid")

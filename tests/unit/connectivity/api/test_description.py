@@ -12,6 +12,7 @@ import pytest
 from connectivity.api.faults import CODES
 from connectivity.api.page import description
 from tests.support.api.fake_management import app_of, client_of
+from tests.support.table import each_row
 
 DOCUMENT = description()
 OPERATIONS = [
@@ -39,7 +40,7 @@ def test_it_is_openapi_3_1_and_its_references_lead_somewhere() -> None:
     assert "Connection" in DOCUMENT["components"]["schemas"]
 
 
-@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS)
+@each_row(("path", "method", "operation"), OPERATIONS)
 def test_an_operation_tells_its_answers_with_codes_and_examples(
     path: str, method: str, operation: dict[str, Any]
 ) -> None:
@@ -52,7 +53,7 @@ def test_an_operation_tells_its_answers_with_codes_and_examples(
     assert path.startswith("/health") or "401" in operation["responses"]
 
 
-@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS)
+@each_row(("path", "method", "operation"), OPERATIONS)
 def test_the_examples_of_an_operation_fit_its_schemas(path: str, method: str, operation: dict[str, Any]) -> None:
     places = [operation.get("requestBody", {}), *operation["responses"].values()]
     for kind, content in (pair for place in places for pair in place.get("content", {}).items()):

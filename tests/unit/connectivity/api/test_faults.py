@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from connectivity.api.faults import CODES, fault, refused, shown
 from connectivity.errors import Problem
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize("code", sorted(CODES))
+@each_row("code", sorted(CODES))
 def test_a_code_has_a_status_of_an_error_and_says_when(code: str) -> None:
     assert re.fullmatch(r"(api|connectivity|thing-search):[a-z]+(\.[a-z]+)*|[a-z]+(\.[a-z]+)*", code)
     assert 300 < CODES[code].status < 600

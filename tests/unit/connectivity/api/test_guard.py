@@ -16,6 +16,7 @@ from connectivity.settings import ApiSettings
 from connectivity.tokens import Role
 from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished, shared_app
 from tests.support.clock import Clock
+from tests.support.table import each_row
 from tests.support.wait import wait_until
 
 TOKENS = [
@@ -119,7 +120,7 @@ def _paths() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("needed", "method", "path", "more"), OPERATIONS)
+@each_row(("needed", "method", "path", "more"), OPERATIONS)
 async def test_an_operation_takes_its_role(needed: Role, method: str, path: str, more: dict[str, Any]) -> None:
     for role, token in zip(Role, (READER, WRITER, ADMIN), strict=True):
         desk = furnished()
@@ -133,7 +134,7 @@ async def test_an_operation_takes_its_role(needed: Role, method: str, path: str,
             assert desk.asked == []
 
 
-@pytest.mark.parametrize(("method", "path", "more"), [it[1:] for it in OPERATIONS])
+@each_row(("method", "path", "more"), [it[1:] for it in OPERATIONS])
 async def test_without_a_token_nothing_is_done(method: str, path: str, more: dict[str, Any]) -> None:
     desk = furnished()
     answer = await ask(desk, method, path, guarded(), **more)
@@ -162,14 +163,14 @@ def test_a_token_knows_its_bearer() -> None:
 # --- tokens in the query ---
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         *("token", "TOKEN", "access_token", "access-token", "accessToken", "api_key", "apikey", "api-key", "x-api-key"),
         *("key", "auth_token", "authorization", "bearer", "password", "secret", "id_token", "%74oken", "+token"),
     ],
 )
-@pytest.mark.parametrize("path", ["/api/2/connections", "/metrics", "/health/live", "/nowhere"])
+@each_row("path", ["/api/2/connections", "/metrics", "/health/live", "/nowhere"])
 async def test_a_token_in_the_query_is_refused_wherever_it_stands(name: str, path: str) -> None:
     answer = await ask(None, "GET", f"{path}?a=b&{name}={'a' * 16}", guarded(), headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]) == (400, "api:token.misplaced")
@@ -286,7 +287,7 @@ async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
     assert sleeper.asked == [0.1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("client", "address"),
     [
         (("192.0.2.7", 1), "192.0.2.7"),

@@ -6,10 +6,11 @@ import pytest
 
 from connectivity.brokers.kafka import Address, split_address
 from connectivity.kafka.connecting import share_of
+from tests.support.table import each_row
 from tests.support.vectors.connections import Case, load_cases
 
 
-@pytest.mark.parametrize("case", load_cases("kafka"), ids=str)
+@each_row("case", load_cases("kafka"), ids=str)
 def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
     case.check()
 

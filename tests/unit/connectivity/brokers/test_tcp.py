@@ -28,6 +28,7 @@ from tests.contract.link import Publishing, Taker, signs_of
 from tests.support.brokers import free_port
 from tests.support.in_process.tcp_service import Caller, document
 from tests.support.in_process.websocket_listener import PATIENCE, key_of, let_pass, own, peer_of, trusting
+from tests.support.table import each_row
 from tests.support.wait import wait_until
 
 
@@ -422,7 +423,7 @@ async def test_a_door_that_is_closed_lets_go_of_everybody_and_can_be_opened_agai
         await link.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "promise",
     [
         test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are,

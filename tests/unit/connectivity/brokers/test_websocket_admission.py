@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from connectivity.websocket.admission import Admitted, Asked, Refused, Rules, admit
 from connectivity.websocket.options import Options, read_origins, read_tokens
+from tests.support.table import each_row
 
 TOKENS = {sha256(b"s3cret-of-tablet").hexdigest(): "tablet-7"}
 OPEN = Rules(frozenset({"/twins", "/Höfe"}), {}, frozenset(), max_peers=2)
@@ -110,7 +111,7 @@ def test_whoever_shows_a_token_has_its_name(target: str, sent: list[tuple[str, s
     assert "s3cret" not in str(found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "sent"),
     [
         ("/twins", []),
@@ -147,7 +148,7 @@ def test_there_are_no_more_peers_than_there_may_be() -> None:
     assert (status(peers=1), status(peers=2)) == (101, 503)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("origins", "origin", "expected"),
     [
         ("", None, 101),
@@ -210,7 +211,7 @@ def test_tokens_are_read_as_names_with_hashes() -> None:
     assert read_tokens("") == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("option", "value", "expected"),
     [
         ("tokens", "tablet=secret", "name=<SHA-256"),

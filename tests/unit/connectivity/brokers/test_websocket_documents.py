@@ -10,6 +10,7 @@ import trustme
 from connectivity.hosts import HostRules, in_force
 from connectivity.spec import lint
 from tests.support.in_process.websocket_listener import key_of
+from tests.support.table import each_row
 
 OWN = trustme.CA().issue_cert("door.acme.example")
 CERTIFICATE = {"type": "client-cert", "cert": OWN.cert_chain_pems[0].bytes().decode(), "key": key_of(OWN)}
@@ -37,7 +38,7 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
     assert lint(GOOD | more) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "path", "said"),
     [
         ({"uri": "http://0.0.0.0:8765"}, "uri", "one of the schemes ws, wss"),

@@ -37,6 +37,7 @@ from tests.support.in_process.websocket_listener import (
     token_entry,
     trusting,
 )
+from tests.support.table import each_row
 from tests.support.wait import wait_until
 
 
@@ -252,13 +253,15 @@ async def test_many_small_messages_at_once_are_taken_bit_by_bit() -> None:
 async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MOST_HELD", 10)
     async with opened() as way:
+        late, peer = await way.met()
         clients = [await way.client() for _ in range(4)]
         for client in clients:
             for _ in range(10):
                 await client.send("x")
         held = await way.take(10)
-        late = await way.client()
         await late.send("late")
+        assert await way.say(peer, b"there") == [None]
+        assert await late.recv() == "there"
         assert way.taker.deliveries == []
         for delivery in held[:5]:
             delivery.settle()
@@ -525,7 +528,7 @@ async def test_a_door_can_be_opened_again_at_once_at_the_same_port() -> None:
             await link.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "promise",
     [
         test_who_takes_nothing_of_what_waits_is_cut_off,

@@ -23,6 +23,7 @@ from connectivity.cli.asking import (
 )
 from tests.support.api.canned_server import HTML, SLOW, Canned, Says, canned, fault
 from tests.support.brokers import free_port
+from tests.support.table import each_row
 
 LIST = "GET /api/2/connections"
 TOKEN = "t0ken-nobody-else-has"
@@ -69,7 +70,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(("says", "reason"), ODD.values(), ids=ODD)
+@each_row(("says", "reason"), ODD.values(), ids=ODD)
 def test_what_is_no_answer_of_this_service_is_said_so(says: Says, reason: str) -> None:
     with canned({LIST: says}) as server, pytest.raises(NotReached) as found:
         service(server).get("connections")
@@ -183,7 +184,7 @@ def test_an_address_is_read(url: str, shown: str) -> None:
     assert place_of(url).shown == shown
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "",

@@ -11,34 +11,71 @@ from typing import Any
 import pytest
 
 from connectivity.cli import completion
+from connectivity.cli.console import main
 from tests.support.api.canned_server import HTML, SLOW, Says, canned, fault
 
 IDS = "GET /api/2/connections?ids-only=true"
 
 
-def completed(words: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """What bash is told to offer for the last of these words."""
-    given = {
+def asked(words: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which bash asks what to offer for the last of these words."""
+    return {
         "_CONNECTIVITY_COMPLETE": "complete_bash",
         "COMP_WORDS": f"connectivity {words}",
         "COMP_CWORD": str(len(words.split(" "))),
         **variables,
     }
-    # The name under which it runs is part of the variable's.
-    script = "import sys; sys.argv[0] = 'connectivity'; from connectivity.cli.console import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, **given}, capture_output=True, text=True, check=False
-    )
 
 
-def test_ids_are_completed_by_how_they_begin() -> None:
+class Shell:
+    """Asks for completions within this process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
+        self._patch, self._captured = patch, captured
+
+    def ask(self, words: str, variables: Mapping[str, str]) -> tuple[str, str]:
+        """What is written to stdout and stderr."""
+        self._captured.readouterr()
+        with self._patch.context() as patch:
+            # The name under which it runs is part of the variable's.
+            patch.setattr(sys, "argv", ["connectivity"])
+            for name, value in asked(words, variables).items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit):
+                main()
+        stdout, stderr = self._captured.readouterr()
+        return stdout, stderr
+
+    def offers(self, words: str, variables: Mapping[str, str]) -> list[str]:
+        return self.ask(words, variables)[0].split()
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+def test_ids_are_completed_by_how_they_begin(shell: Shell) -> None:
     with canned({IDS: Says(["depot-7", "depot-8", "site", 7])}) as server:
         here = {"CONNECTIVITY_URL": server.url}
-        assert completed("connections open dep", here).stdout.split() == ["depot-7", "depot-8"]
-        assert completed("connections open depot-7 dep", here).stdout.split() == ["depot-8"], "not the same again"
+        assert shell.offers("connections open dep", here) == ["depot-7", "depot-8"]
+        assert shell.offers("connections open depot-7 dep", here) == ["depot-8"], "not the same again"
         elsewhere = {"CONNECTIVITY_URL": "http://127.0.0.1:9"}
-        assert completed(f"connections show --url {server.url} s", elsewhere).stdout.split() == ["site"]
-    assert completed("connections sh", {}).stdout.split() == ["show"]
+        assert shell.offers(f"connections show --url {server.url} s", elsewhere) == ["site"]
+    assert shell.offers("connections sh", {}) == ["show"]
+
+
+def test_a_process_of_its_own_completes_ids() -> None:
+    script = "import sys; sys.argv[0] = 'connectivity'; from connectivity.cli.console import main; main()"
+    with canned({IDS: Says(["depot-7", "site"])}) as server:
+        ended = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, **asked("connections open dep", {"CONNECTIVITY_URL": server.url})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (ended.stdout.split(), ended.stderr) == (["depot-7"], "")
 
 
 SILENT: dict[str, Any] = {
@@ -72,12 +109,12 @@ def test_what_cannot_be_asked_completes_nothing(
     ],
     ids=str,
 )
-def test_a_shell_never_hears_a_complaint(variables: dict[str, str]) -> None:
-    ended = completed("connections open ", variables)
-    assert (ended.stdout.strip(), ended.stderr) == ("", "")
+def test_a_shell_never_hears_a_complaint(variables: dict[str, str], shell: Shell) -> None:
+    stdout, stderr = shell.ask("connections open ", variables)
+    assert (stdout.strip(), stderr) == ("", "")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_there_is_a_script_for_each_shell(shell: str) -> None:
-    ended = completed("", {"_CONNECTIVITY_COMPLETE": f"source_{shell}"})
-    assert "_CONNECTIVITY_COMPLETE=complete_" in ended.stdout
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_there_is_a_script_for_each_shell(name: str, shell: Shell) -> None:
+    stdout, _ = shell.ask("", {"_CONNECTIVITY_COMPLETE": f"source_{name}"})
+    assert "_CONNECTIVITY_COMPLETE=complete_" in stdout

@@ -12,6 +12,7 @@ from connectivity.cli.asking import NotAllowed, Refused, Service, place_of
 from connectivity.cli.logs import GRACE_SECONDS, Seen, follow
 from tests.support.api.canned_server import HTML, Canned, Says, canned, fault
 from tests.support.clock import Clock
+from tests.support.table import each_row
 
 LOGS = "GET /api/2/connections/depot/logs"
 
@@ -37,7 +38,7 @@ ANSWERS: dict[str, tuple[list[Any], list[list[int]]]] = {
 }
 
 
-@pytest.mark.parametrize(("answers", "expected"), ANSWERS.values(), ids=ANSWERS)
+@each_row(("answers", "expected"), ANSWERS.values(), ids=ANSWERS)
 def test_an_entry_is_new_once(answers: list[Any], expected: list[list[int]]) -> None:
     seen = Seen()
     found = [[int(new["message"][1:]) for new in seen.new(answer)] for answer in answers]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-import pytest
 import typer.main
 from typer.testing import CliRunner
 
 from connectivity.cli.console import app
 from connectivity.cli.reference import cli_page
+from tests.support.table import each_row
 
 PAGE = cli_page()
 SECTIONS = {found[0].splitlines()[0]: found[0] for found in re.finditer(r"^(?:##+ )(.+?)(?=^##|\Z)", PAGE, re.M | re.S)}
@@ -33,11 +33,13 @@ def test_every_command_has_its_heading() -> None:
     assert sorted(headings) == sorted(commands())
 
 
-@pytest.mark.parametrize("command", commands())
+@each_row("command", commands())
 def test_every_option_that_the_help_names_stands_on_the_page(command: str) -> None:
     text = CliRunner().invoke(app, [*commands()[command], "--help"], env={"COLUMNS": "200"}).output
     section = next(found for name, found in SECTIONS.items() if name.endswith(f"connectivity {command}"))
-    for option in set(re.findall(r"(?<=[ │])--[a-z][a-z-]+", text)) - {"--help"}:
+    named = set(re.findall(r"(?<=[ │])--[a-z][a-z-]+", text))
+    assert "--help" in named
+    for option in named - {"--help"}:
         assert f"`{option}`" in section or option in section, option
 
 
@@ -50,5 +52,7 @@ def test_the_exit_codes_that_people_rely_on_are_told() -> None:
 
 
 def test_cells_do_not_break_the_table() -> None:
-    for row in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE):
+    rows = re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)
+    assert len(rows) > len(commands())
+    for row in rows:
         assert len(re.findall(r"(?<!\\)\|", row)) == 4, row

@@ -9,6 +9,7 @@ import yaml
 
 from connectivity.cli import tables
 from tests.support.api.metrics_page import METRICS, STATUS
+from tests.support.table import each_row
 
 ODD: list[Any] = [
     None,
@@ -100,7 +101,7 @@ def test_a_document_as_yaml_is_the_same_document() -> None:
     assert list(yaml.safe_load(text)) == list(document)
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@each_row("odd", ODD, ids=repr)
 def test_an_answer_of_another_shape_shows_nothing_and_breaks_nothing(odd: Any) -> None:
     assert all(set(row.values()) == {None} for row in tables.connections(odd))
     assert set(tables.live(odd).values()) == {None}

@@ -16,6 +16,7 @@ from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, subsc
 from tests.support.in_process.service import LAMP, command, turn, until
 from tests.support.in_process.streamr import Tank
 from tests.support.in_process.two_protocols import quay_beside
+from tests.support.table import each_row
 
 EVENTS = f"things/{LAMP}/events"
 
@@ -30,7 +31,7 @@ def elements(frames: list[Frame], stream: int) -> list[bytes]:
     return [frame.element for frame in frames if isinstance(frame, OnNext) and frame.subscriber == stream]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "octets"),
     [
         (b"0", "00"),

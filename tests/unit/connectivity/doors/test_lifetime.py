@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from connectivity.doors.lifetime import CLOSING, OPENING, Bounds, Times, Verdict, judge
+from tests.support.table import each_row
 
 BOUNDS = Bounds(ping=20, pong=10, output=30, idle=0)
 OPEN = Times(made=0, heard=100, spoke=50, is_open=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("times", "now", "expected"),
     [
         (Times(0, 0, 0), OPENING, Verdict.FINE),

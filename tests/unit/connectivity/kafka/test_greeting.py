@@ -26,14 +26,20 @@ def handshake(code: int, *mechanisms: str) -> bytes:
 
 
 @asynccontextmanager
-async def server(*answers: bytes | None) -> AsyncIterator[tuple[str, int]]:
-    """The place of a server that answers so to one request after the other: with None it hangs up; then it waits."""
+async def server(*answers: bytes | None, requests: list[bytes] | None = None) -> AsyncIterator[tuple[str, int]]:
+    """The place of a server that answers so to one request after the other: with None it hangs up; then it waits.
+
+    It appends to `requests` what it was sent.
+    """
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         for answer in answers:
-            if not await reader.read(4096) or answer is None:
+            request = await reader.read(4096)
+            if requests is not None:
+                requests.append(request)
+            if not request or answer is None:
                 writer.close()
                 return
             writer.write(answer)
@@ -88,8 +94,10 @@ def test_an_answer_that_is_cut_off_says_nothing_about_logging_in(body: bytes) ->
     ],
 )
 async def test_whoever_speaks_kafka_is_left_to_the_library(uri: str, last: bytes | None) -> None:
-    async with server(KAFKA, last) as place:
+    requests: list[bytes] = []
+    async with server(KAFKA, last, requests=requests) as place:
         await greet(connection(uri), [place], "PLAIN", 5.0)
+    assert [len(request) > 8 for request in requests] == [True, True], "it was asked for its versions and for a login"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +139,10 @@ async def test_silence_is_a_timeout() -> None:
 
 
 async def test_of_several_brokers_one_is_enough() -> None:
-    async with server(KAFKA, handshake(34)) as place, server() as silent:
+    requests: list[bytes] = []
+    async with server(KAFKA, handshake(34), requests=requests) as place, server() as silent:
         await greet(connection(), [("127.0.0.1", free_port()), silent, place], "PLAIN", 30.0)
+    assert len(requests) == 2
 
 
 async def test_of_several_reasons_the_most_telling_is_told() -> None:

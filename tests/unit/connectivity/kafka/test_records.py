@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from connectivity.kafka.records import is_expired, received
 from mappings.envelope import Envelope
+from tests.support.table import each_row
 
 
 class Record:
@@ -70,7 +71,7 @@ def test_texts_that_are_no_utf_8_are_replaced() -> None:
     assert "b" not in envelope.headers
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("created", "ttl", "expected"),
     [
         ("1000", "500", True),

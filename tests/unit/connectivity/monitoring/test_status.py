@@ -16,6 +16,7 @@ from connectivity.monitoring.status import (
     report,
     status_of,
 )
+from tests.support.table import each_row
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 LETTERS = {
@@ -35,7 +36,7 @@ def standings(letters: str) -> list[Standing]:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("letters", "expected"),
     [
         ("", "o"),
@@ -66,7 +67,7 @@ def test_status_7_3_of_a_list_is_the_first_rule_that_applies(letters: str, expec
     assert status_of(standings(letters)) is LETTERS[expected]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lists", "expected"),
     [
         ("O o o", "o"),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from connectivity.mqtt.options import Options, read_duration
+from tests.support.acceptance import accepted, accepts
+from tests.support.dice import examples
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "seconds"),
     [
         ("30s", 30),
@@ -34,16 +36,27 @@ def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
     assert read_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1 fortnight", "1s2", "1,5s", "inf", "1e9s", "999999999999999d"])
+@each_row("text", ["", "s", "-1s", "1 fortnight", "1s2", "1,5s", "inf", "1e9s", "999999999999999d"])
 def test_anything_else_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         read_duration(text)
 
 
-@given(st.text())
+NUMBERS = st.integers(-9, 10**9).map(str) | st.decimals(0, 10**6, places=2).map(str)
+WRITTEN = st.builds(str.__add__, NUMBERS, st.sampled_from(["", "s", " ms", " millis", " seconds", "micros", "x"]))
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(250), deadline=None)
+@given(st.text() | WRITTEN)
 def test_no_text_is_more_than_a_wrong_duration(text: str) -> None:
-    with suppress(ValueError):
-        assert isinstance(read_duration(text), timedelta)
+    try:
+        found = read_duration(text)
+    except ValueError:
+        return
+    accepted()
+    assert isinstance(found, timedelta)
+    assert found >= timedelta(0)
 
 
 def test_a_bare_number_as_keep_alive_is_milliseconds_and_so_no_keep_alive() -> None:
@@ -70,7 +83,7 @@ def test_a_yes_in_each_spelling(text: str) -> None:
     assert Options.model_validate({"cleanSession": text}).clean_session
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [
         ("cleanSession", "perhaps"),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from connectivity.mqtt import properties as packed
 from connectivity.mqtt.texts import text_fault
+from tests.support.acceptance import accepted, accepts
+from tests.support.dice import examples
+from tests.support.table import each_row
 
 TEXTS = st.text(max_size=50).filter(lambda text: text_fault(text) is None)
 
@@ -51,16 +53,25 @@ def test_we_read_what_the_library_packs() -> None:
     assert (found.subscriptions, found.users) == ((1, 200, 20_000), (("a", "b"), ("a", "c")))
 
 
-@pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455])
+@each_row("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455])
 def test_variable_byte_integers_go_there_and_back(value: int) -> None:
     content = packed.pack_varint(value)
     assert packed.unpack_varint(b"\xff" + content, 1) == (value, 1 + len(content))
 
 
-@given(st.binary(max_size=60))
+USERS = st.builds(packed.pack_user, TEXTS, TEXTS)
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
+@given(st.binary(max_size=60) | st.builds(bytes.__add__, USERS, USERS | st.binary(max_size=3)))
 def test_no_bytes_do_worse_than_be_malformed(content: bytes) -> None:
-    with suppress(packed.Malformed):
-        assert isinstance(packed.unpack(content), packed.Received)
+    try:
+        found = packed.unpack(content)
+    except packed.Malformed:
+        return
+    accepted()
+    assert isinstance(found, packed.Received)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from connectivity.mqtt.topics import Sources, filter_fault, matches, topic_fault
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("topic_filter", "topic"),
     [
         ("sport/tennis/player1/#", "sport/tennis/player1"),
@@ -27,7 +28,7 @@ def test_a_filter_matches(topic_filter: str, topic: str) -> None:
     assert matches(topic_filter, topic)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("topic_filter", "topic"),
     [
         ("sport/tennis/+", "sport/tennis/player1/ranking"),
@@ -44,19 +45,19 @@ def test_a_filter_does_not_match(topic_filter: str, topic: str) -> None:
     assert not matches(topic_filter, topic)
 
 
-@pytest.mark.parametrize("text", ["a", "/", "#", "+", "a/+/b/#", "+/+", "$share/g/a/#", "ä/ö", "a b"])
+@each_row("text", ["a", "/", "#", "+", "a/+/b/#", "+/+", "$share/g/a/#", "ä/ö", "a b"])
 def test_a_filter_that_can_be_subscribed_to(text: str) -> None:
     assert filter_fault(text) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["", "a/#/b", "a#", "a/b+", "+a", "##", "$share/g", "$share//a", "$share/+/a", "a\x00", "a\n", "\ud800"]
 )
 def test_a_filter_that_cannot(text: str) -> None:
     assert filter_fault(text) is not None
 
 
-@pytest.mark.parametrize("text", ["", "a/+", "#", "a\x00b", "x" * 65536, "ä" * 32768, "a\x7f", "\uffff"])
+@each_row("text", ["", "a/+", "#", "a\x00b", "x" * 65536, "ä" * 32768, "a\x7f", "\uffff"])
 def test_a_topic_that_cannot_be_published_to(text: str) -> None:
     assert topic_fault(text) is not None
 

@@ -11,9 +11,10 @@ import pytest
 from connectivity.scripts.checking import script_problem
 from connectivity.scripts.protocol import Direction
 from connectivity.spec import lint
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "direction", "problem"),
     [
         ("function mapToDittoProtocolMsg() {}", "incoming", None),

@@ -20,6 +20,7 @@ from connectivity.scripts.protocol import Limits
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError, EncodeError
 from mappings.scripted import Scripts
+from tests.support.table import Table
 
 LIMITS = Limits(seconds=0.15, memory=16 << 20, output=256 << 10)
 ENDS = 30.0
@@ -70,6 +71,10 @@ HOSTILE = {
         "for (;;) try { const a = []; for (;;) a.push([1, 2, 3]) } catch (e) {}",
         f"{TOO_LONG}|{NO_MEMORY}",
     ),
+}
+"""Scripts that take time, stack or memory: each has a process of its own, whose memory is looked at."""
+
+ODD = {
     # output
     "huge output": ("return {topic: 'x'.repeat(1 << 20)}", "more than 262144 bytes"),
     "many outputs": ("return Array.from({length: 1e5}, () => ({}))", "produced 100000 messages"),
@@ -134,6 +139,18 @@ async def mapped(scripts: HostedScripts, envelope: Envelope = GOOD) -> list[byte
 async def test_a_hostile_script_ends_as_a_typed_error_and_the_next_message_is_mapped(
     host: ScriptHost, body: str, reason: str
 ) -> None:
+    await fails(host, body, reason)
+
+
+async def test_an_odd_result_or_error_is_a_typed_error_and_the_next_message_is_mapped(host: ScriptHost) -> None:
+    """One process for all of them: none costs it anything."""
+    with Table() as table:
+        for name, (body, reason) in ODD.items():
+            with table.row(name):
+                await fails(host, body, reason)
+
+
+async def fails(host: ScriptHost, body: str, reason: str) -> None:
     scripts = HostedScripts(script(body), host)
     with pytest.raises(DecodeError, match=f"could not be mapped: .*({reason})") as caught:
         await mapped(scripts, BAD)

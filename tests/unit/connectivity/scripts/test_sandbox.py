@@ -13,6 +13,7 @@ import pytest
 
 from connectivity.scripts.protocol import Limits
 from connectivity.scripts.sandbox import Sandbox, ScriptError
+from tests.support.table import each_row
 
 EVENT = {
     "topic": "org.acme/pump-7/things/twin/events/modified",
@@ -168,7 +169,7 @@ def test_the_byte_buffer_helper_says_what_it_needs() -> None:
 BUFFER = "Ditto.asByteBuffer(Ditto.stringToArrayBuffer('\\x08\\xbd\\0\\x01ab'))"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "value"),
     [
         (f"{BUFFER}.toHex()", "08bd00016162"),
@@ -200,7 +201,7 @@ def test_reading_beyond_the_end_of_a_byte_buffer_is_an_error() -> None:
         evaluated(f"{BUFFER}.readDouble()", "bytebuffer")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "value"),
     [
         ("dcodeIO.Long.fromString('9223372036854775807').add(1).toString()", "-9223372036854775808"),

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.support.paths import ROOT
+from tests.support.table import each_row
 
 FILES = (
     *(ROOT / "tests" / "unit" / "connectivity" / "twins").glob("test_*.py"),
@@ -57,7 +56,7 @@ def test_every_case_is_a_test() -> None:
     assert numbered() & set(range(1, 119)) | ELSEWHERE.keys() == set(range(1, 119))
 
 
-@pytest.mark.parametrize("number", ELSEWHERE)
+@each_row("number", ELSEWHERE)
 def test_what_stands_elsewhere_is_there(number: int) -> None:
     file, name = ELSEWHERE[number]
     assert name in names_in(ROOT / "tests" / file)

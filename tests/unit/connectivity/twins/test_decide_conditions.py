@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.table import each_row
 from tests.support.twin_world import (
     POLICY,
     VIEWER,
@@ -172,7 +173,7 @@ def test_answers_name_the_tag_of_the_new_state() -> None:
 GUARDED = {"RULES": entry([VIEWER], {"thing:/attributes/seen": granting("READ")})}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "refusal"),
     [
         pytest.param(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.table import each_row
 from tests.support.twin_world import (
     OWNER,
     POLICY,
@@ -52,7 +53,7 @@ def test_case_72_writes_are_not_masked() -> None:
     assert world.refused("modify", "/", {}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "name"),
     [
         ("/policyId", "policyId"),

@@ -12,6 +12,7 @@ from connectivity.twins.live import may_receive, may_send
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Live, LiveCommand, LiveEvent, Message
 from spark_store.records import Snapshot
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 AT = "2030-01-15T07:30:00.000000Z"
@@ -44,7 +45,7 @@ def grant(*permissions: str, revoke: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"grant": list(permissions), "revoke": list(revoke)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signal", "resources", "error"),
     [
         (BLINK, {"message:/": grant("WRITE")}, None),
@@ -85,7 +86,7 @@ def test_a_deleted_thing_is_sent_nothing(world: OneLamp) -> None:
     assert (fault.status, fault.error) == (404, "things:thing.notfound")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("signal", "resources", "may"),
     [
         (BLINK, {"message:/": grant("READ")}, True),

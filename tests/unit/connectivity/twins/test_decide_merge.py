@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.table import each_row
 from tests.support.twin_world import (
     MERGE_PATCH,
     OWNER,
@@ -55,7 +56,7 @@ def test_case_44_a_merge_into_a_missing_thing_creates_it_without_nulls() -> None
     assert TwinWorld().refused("merge", "/attributes", {"a": 1}) == (404, "things:thing.notfound")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "patch", "code"),
     [
         ("/", {}, "things:merge.invalid"),
@@ -141,7 +142,7 @@ def a_world_with_parts() -> TwinWorld:
     return world
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "patch", "is_allowed"),
     [
         ("/attributes", {"serial": "Z"}, True),

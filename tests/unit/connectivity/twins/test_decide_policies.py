@@ -9,6 +9,7 @@ import pytest
 
 from connectivity.twins.decide import Limits
 from connectivity.twins.faults import refusal
+from tests.support.table import each_row
 from tests.support.twin_world import (
     ALL,
     OWNER,
@@ -116,7 +117,7 @@ ODD_ANNOUNCEMENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "code"),
     [
         ([*PERMISSIONS, "revoke"], ..., "json.field.missing"),

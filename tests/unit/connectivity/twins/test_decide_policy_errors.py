@@ -10,6 +10,7 @@ from connectivity.errors import TwinError
 from connectivity.twins import faults
 from connectivity.twins.decide import past_wanted
 from mappings.signals import Command
+from tests.support.table import each_row
 from tests.support.twin_world import (
     ALL,
     OWNER,
@@ -117,7 +118,7 @@ def test_every_code_of_policies_is_told_by_some_command() -> None:
     assert not known & set(UNREACHABLE)
 
 
-@pytest.mark.parametrize("code", [code for code, *_ in REFUSED])
+@each_row("code", [code for code, *_ in REFUSED])
 def test_a_code_is_told_among_policies_whatever_the_command_was_about(code: str) -> None:
     fault = faults.refusal(f"policies:{code}", P)
     assert fault.group == "policies"

@@ -9,6 +9,7 @@ import pytest
 
 from connectivity.twins.decide import Limits
 from mappings.pointer import get
+from tests.support.table import each_row
 from tests.support.twin_world import (
     ALL,
     OWNER,
@@ -65,7 +66,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "status", "action"), WRITES)
+@each_row(("path", "value", "status", "action"), WRITES)
 def test_a_part_is_written(path: str, value: Any, status: int, action: str) -> None:
     """201 with the value where something new is there, else 204; the event tells the same path and value."""
     world = a_policy_world()
@@ -126,7 +127,7 @@ def test_the_parts_of_an_import_are_written() -> None:
     assert world.get("/imports", to=P) == {SHARED: {"entries": ["OPS"], "transitiveImports": ["acme.root:base"]}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("action", "path", "code"),
     [
         ("create", "/entries/A", "protocoladapter:unknown.topicpath"),
@@ -150,7 +151,7 @@ def test_what_no_policy_offers(action: str, path: str, code: str) -> None:
     assert a_policy_world().refused(action, path, {}, to=P) == (400, code)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "code"),
     [
         ("/entries", [], "json.format.invalid"),
@@ -285,7 +286,7 @@ def test_case_69_a_thousand_entries_are_too_large_and_the_largest_policy_fits() 
 # --- who may, and what he sees -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "name"),
     [
         ("/entries", {}, "policy"),

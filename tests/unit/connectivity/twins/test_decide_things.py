@@ -9,6 +9,7 @@ import pytest
 
 from connectivity.twins.decide import Limits
 from mappings.ids import EntityId, EntityType
+from tests.support.table import each_row
 from tests.support.twin_world import (
     OWNER,
     POLICY,
@@ -126,7 +127,7 @@ def test_case_15_a_thing_may_have_an_empty_namespace() -> None:
     assert TwinWorld().status("create", "/", {}, to=EntityId(EntityType.THING, "", "n")) == 201
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "code"),
     [
         ({"attributes": []}, "json.invalid"),
@@ -221,7 +222,7 @@ def test_fields_may_ask_for_the_policy() -> None:
     assert chosen["_policy"]["policyId"] == POLICY
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("action", "path", "code"),
     [
         ("modify", "/features/f/properties/a//b", "json.pointer.invalid"),
@@ -300,8 +301,8 @@ def test_case_31_a_feature_may_be_null() -> None:
     assert world.get("/features/f") == {"properties": None}
 
 
-@pytest.mark.parametrize("part", ["properties/p", "definition", "properties", "desiredProperties"])
-@pytest.mark.parametrize("action", ["modify", "retrieve", "delete"])
+@each_row("part", ["properties/p", "definition", "properties", "desiredProperties"])
+@each_row("action", ["modify", "retrieve", "delete"])
 def test_case_32_below_a_missing_feature_nothing_is(part: str, action: str) -> None:
     value = None if action == "modify" else ...
     assert a_world().refused(action, f"/features/f/{part}", value) == (404, "things:feature.notfound")

@@ -17,6 +17,7 @@ from spark_store.rql.options import read_options
 from spark_store.rql.order import place_of
 from spark_store.rql.parser import parse
 from spark_store.rql.search import holds
+from tests.support.table import each_row
 
 READER = "acme:reader"
 GRANT, REVOKE = {"grant": ["READ"], "revoke": []}, {"grant": [], "revoke": ["READ"]}
@@ -60,7 +61,7 @@ NO_LAMP = {"": GRANT, "features__lamp": REVOKE}
 NO_ATTRIBUTES_BUT_A = {"": GRANT, "attributes": REVOKE, "attributes__a": GRANT}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resources", "filter", "found"),
     [
         (ROOT, "eq(attributes/a,1)", True),
@@ -107,7 +108,7 @@ NOT_WORN = {
 ONE_ROOM = {"attributes__rooms__1": GRANT}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resources", "filter", "found"),
     [
         (ROOT, "eq(attributes/parts/0/worn,1)", True),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from connectivity.twins.streams import Judged, Permit, concerning, judge, may_follow, may_read_events, may_use_stream
 from mappings.errors import Fault
 from mappings.streamr import faults
@@ -13,6 +11,7 @@ from mappings.streamr.access import fingerprint
 from mappings.streamr.names import Own, Policy, Thing
 from mappings.streamr.options import StreamrOptions, read_streamr
 from mappings.streamr.requests import All, Publish, Resend, Subscribe
+from tests.support.table import each_row
 from tests.support.twin_world import (
     OWNER,
     POLICY,
@@ -54,7 +53,7 @@ def test_read_and_write_are_two_permissions_of_a_stream() -> None:
     assert not may(world, "READ", "tank-9")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stream", "is_readable"),
     [
         ("site-4", True),

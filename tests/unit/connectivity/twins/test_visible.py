@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import pytest
 
 from connectivity.happening import TWIN_EVENTS
 from connectivity.interest import Interest, Kept
@@ -20,13 +19,14 @@ from tests.support.dice import dice, examples
 from tests.support.in_process.interest_world import CLOCK
 from tests.support.oracles.permissions import Policy, nearest
 from tests.support.small_policies import A, B, C, a_policy
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 HIDDEN = a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/attributes/x", [], ["READ"]))
 PART = a_policy(([A], "thing:/attributes/x", ["READ"], []))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "path", "value", "seen"),
     [
         (HIDDEN, "/attributes", {"x": 1, "y": 2}, {"y": 2}),
@@ -54,7 +54,7 @@ def test_5_6_what_is_left_of_a_value(policy: Policy, path: str, value: Any, seen
     assert found is DROP if seen is DROP else found == seen
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "path", "much"),
     [
         (HIDDEN, "/features", Sight.WHOLE),

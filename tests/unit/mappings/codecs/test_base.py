@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mappings.codecs import codec_names, load_codec
 from mappings.codecs.base import PayloadMapper
 from mappings.envelope import Envelope
 from mappings.errors import DecodeError
 from mappings.signals import Spoken
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize("name", codec_names())
+@each_row("name", codec_names())
 def test_every_codec_decodes_encodes_and_opens_sessions(name: str) -> None:
     codec = load_codec(name)
     assert isinstance(codec.terminal_needs_request, bool)
     assert callable(codec.encode)
+    refused: DecodeError | None = None
     try:
         signals = codec.decode(Envelope(b"\xff\x00 not a message of any protocol"), codec.session())
-    except DecodeError:
+    except DecodeError as error:
+        refused = error
+    if refused is not None:
+        assert 400 <= refused.fault.status < 500
         return
     if not all(isinstance(signal, Spoken) for signal in signals):
         raise AssertionError(f"found {signals}, expected what only the protocol's desk can read")

@@ -42,7 +42,9 @@ from mappings.signals import (
 )
 from mappings.topic import topic_of
 from tests.contract.codec import CodecBehaviours
+from tests.support.acceptance import accepts
 from tests.support.dice import examples
+from tests.support.table import each_row
 from tests.support.vectors import ditto as vectors
 
 CODEC = load_codec("Ditto")
@@ -68,12 +70,12 @@ def modify(value: str) -> bytes:
 # --- reading ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", READ, ids=vectors.about)
+@each_row("row", READ, ids=vectors.about)
 def test_a_message_is_read(row: dict[str, Any]) -> None:
     assert list(CODEC.decode(vectors.envelope(row), None)) == [vectors.signal(row["signal"])]
 
 
-@pytest.mark.parametrize("row", vectors.load("live"), ids=vectors.about)
+@each_row("row", vectors.load("live"), ids=vectors.about)
 def test_what_is_live_is_read(row: dict[str, Any]) -> None:
     assert list(CODEC.decode(vectors.envelope(row), None)) == [vectors.signal(signal) for signal in row["signals"]]
 
@@ -88,7 +90,7 @@ def test_the_value_of_a_message_is_bounded(size: int) -> None:
         assert (refused(payload).fault.status, refused(payload).fault.error) == (413, "messages:payload.toolarge")
 
 
-@pytest.mark.parametrize("row", vectors.load("refused"), ids=vectors.about)
+@each_row("row", vectors.load("refused"), ids=vectors.about)
 def test_a_message_is_refused(row: dict[str, Any]) -> None:
     error = refused(vectors.payload(row))
     expected = row["refused"]
@@ -188,13 +190,13 @@ def test_a_message_never_grows_its_answer() -> None:
 # --- writing ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", vectors.load("said"), ids=vectors.about)
+@each_row("row", vectors.load("said"), ids=vectors.about)
 def test_a_signal_is_said(row: dict[str, Any]) -> None:
     envelopes = CODEC.encode(vectors.signal(row["signal"]), None)
     assert [json.loads(envelope.payload) for envelope in envelopes] == row["messages"]
 
 
-@pytest.mark.parametrize("row", vectors.load("said"), ids=vectors.about)
+@each_row("row", vectors.load("said"), ids=vectors.about)
 def test_members_are_written_in_the_usual_order(row: dict[str, Any]) -> None:
     order = ["topic", "headers", "path", "value", "extra", "status", "revision", "timestamp", "fields"]
     for envelope in CODEC.encode(vectors.signal(row["signal"]), None):
@@ -203,7 +205,7 @@ def test_members_are_written_in_the_usual_order(row: dict[str, Any]) -> None:
             assert list(written) == [name for name in order if name in written]
 
 
-@pytest.mark.parametrize("row", vectors.load("said"), ids=vectors.about)
+@each_row("row", vectors.load("said"), ids=vectors.about)
 def test_the_transport_is_told_content_type_and_correlation_id_and_nothing_else(row: dict[str, Any]) -> None:
     signal = vectors.signal(row["signal"])
     expected = {"content-type": "application/vnd.eclipse.ditto+json"}
@@ -383,7 +385,8 @@ class TestBehaviours(CodecBehaviours):
         max_leaves=8,
     )
 
-    @settings(max_examples=examples(150), deadline=None)
+    @accepts(at_least=1)
+    @settings(max_examples=examples(300), deadline=None)
     @given(
         row=st.sampled_from(READ),
         member=st.sampled_from(["topic", "path", "headers", "value", "fields", "status", "payload"]),
@@ -401,13 +404,20 @@ class TestBehaviours(CodecBehaviours):
     def test_any_json_is_a_command_or_a_decode_error(self, value: Any) -> None:
         self.decode_something(json.dumps(value).encode("utf-8", "surrogatepass"))
 
-    @settings(max_examples=examples(80), deadline=None)
+    @accepts(at_least=1)
+    @settings(max_examples=examples(500), deadline=None)
     @given(
-        text=st.text("acme/._-:;{}0", max_size=20),
-        rest=st.sampled_from(
-            ["", "/things/twin/commands/modify", "/policies/streaming/request", "/things/live/acks/x"]
-        ),
-        path=st.text("/~01abentriesubjctp.:", max_size=30),
+        asked=st.tuples(
+            st.text("acme/._-:;{}0", max_size=20),
+            st.sampled_from(["", "/things/twin/commands/modify", "/policies/streaming/request", "/things/live/acks/x"]),
+            st.text("/~01abentriesubjctp.:", max_size=30),
+        )
+        | st.tuples(
+            st.sampled_from(["acme/a", "a.b/c:d"]),
+            st.sampled_from(["/things/twin/commands/retrieve", "/things/twin/commands/delete"]),
+            st.sampled_from(["/", "/attributes/a", "/a"]),
+        )
     )
-    def test_any_topic_and_path_is_a_command_or_a_decode_error(self, text: str, rest: str, path: str) -> None:
+    def test_any_topic_and_path_is_a_command_or_a_decode_error(self, asked: tuple[str, str, str]) -> None:
+        text, rest, path = asked
         self.decode_something(json.dumps({"topic": text + rest, "path": path}).encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -110,5 +109,7 @@ def test_what_a_session_is_sent_is_not_for_the_codec_to_write() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_a_refusal(payload: bytes) -> None:
-    with contextlib.suppress(DecodeError):
+    """Bytes at random are no request."""
+    with pytest.raises(DecodeError) as caught:
         CODEC.decode(Envelope(payload), None)
+    assert 400 <= caught.value.fault.status < 500

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mappings.ditto import faults
 from mappings.errors import Fault
+from tests.support.table import each_row
 
 LONG = "x" * 10_000
 
@@ -26,7 +25,7 @@ def test_json_that_cannot_be_kept_is_told_what_could_be() -> None:
     assert "200 deep" in (fault.description or "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fault",
     [
         faults.wrong_type("path", [LONG], "String"),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.ditto.instants import parse_instant
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "nanoseconds"),
     [
         ("1970-01-01T00:00:00Z", 0),
@@ -29,7 +29,7 @@ def test_an_instant_is_nanoseconds_since_1970(text: str, nanoseconds: int) -> No
     assert parse_instant(text) == nanoseconds
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",

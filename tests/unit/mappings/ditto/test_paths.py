@@ -7,6 +7,7 @@ import pytest
 from mappings.ditto.paths import resource
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityType
+from tests.support.table import each_row
 
 ALL = "modify merge retrieve delete"
 
@@ -47,17 +48,17 @@ POLICY_PATHS = {
 }
 
 
-@pytest.mark.parametrize(("path", "actions"), THING_PATHS.items())
+@each_row(("path", "actions"), THING_PATHS.items())
 def test_a_path_of_a_thing_takes_its_actions(path: str, actions: str) -> None:
     assert resource(EntityType.THING, path) == (path, frozenset(actions.split()))
 
 
-@pytest.mark.parametrize(("path", "actions"), POLICY_PATHS.items())
+@each_row(("path", "actions"), POLICY_PATHS.items())
 def test_a_path_of_a_policy_takes_its_actions(path: str, actions: str) -> None:
     assert resource(EntityType.POLICY, path) == (path, frozenset(actions.split()))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("type", "written", "path"),
     [
         (EntityType.THING, "", "/"),
@@ -76,7 +77,7 @@ def test_a_path_has_one_normal_form(type: EntityType, written: str, path: str) -
     assert resource(type, path).path == path
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("type", "path"),
     [
         (EntityType.THING, "/colour"),

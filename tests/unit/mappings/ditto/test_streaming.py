@@ -12,6 +12,7 @@ from mappings.ditto.streaming import COMMANDS, cancel, request, subscribe
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityId, EntityType
 from mappings.signals import Cancel, HistoryQuery, Kind, Request, Subscribe
+from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
@@ -52,13 +53,20 @@ VALUES: st.SearchStrategy[Any] = (
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
-@given(st.sampled_from(sorted(COMMANDS)), st.dictionaries(MEMBERS, VALUES) | VALUES)
+NEARLY = st.builds(
+    dict.__or__, st.just({"subscriptionId": "k", "demand": 3}), st.dictionaries(MEMBERS, VALUES, max_size=1)
+)
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
+@given(st.sampled_from(sorted(COMMANDS)), st.dictionaries(MEMBERS, VALUES) | VALUES | NEARLY)
 def test_any_value_is_a_command_or_a_decode_error(action: str, value: Any) -> None:
     try:
         COMMANDS[action](LAMP, "/", value, {})
     except DecodeError as error:
         refused = error
     else:
+        accepted()
         return
     assert refused.fault.error in ("json.invalid", "json.format.invalid", "json.field.missing")

@@ -7,9 +7,10 @@ import pytest
 from mappings.ditto.topics import entity_of, read_topic
 from mappings.errors import DecodeError, UnknownTopic
 from mappings.ids import EntityId, EntityType
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "entity"),
     [
         ("a.b/lamp/things/twin/commands/modify", EntityId(EntityType.THING, "a.b", "lamp")),

@@ -24,6 +24,7 @@ from mappings.signals import (
     Outbound,
     Response,
 )
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
@@ -34,7 +35,7 @@ ENDINGS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "prefix", "reason"), ENDINGS)
+@each_row(("kind", "prefix", "reason"), ENDINGS)
 def test_every_ending_has_its_words(kind: Kind, prefix: str, reason: Ending) -> None:
     (envelope,) = write(Failed(kind, "key-{1}", LAMP, {}, reason))
     error = json.loads(envelope.payload)["value"]["error"]

@@ -25,6 +25,7 @@ from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.octets import varint
 from tests.support.cpu_budget import at_most
 from tests.support.reactive_streams_io.examples import EXAMPLES, Example, decoder, frames, octets
+from tests.support.table import each_row
 
 SIZE = 4
 
@@ -37,12 +38,12 @@ def sizes_for(example: Example) -> dict[int, int]:
     return {subscriber_of(example.frame): example.element_size}
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+@each_row("example", EXAMPLES, ids=str)
 def test_a_frame_is_read_from_its_worked_example(example: Example) -> None:
     assert list(decoder(sizes_for(example)).feed(octets(example.octets))) == [example.frame]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+@each_row("example", EXAMPLES, ids=str)
 def test_a_frame_is_read_octet_by_octet(example: Example) -> None:
     reader = decoder(sizes_for(example))
     found = [list(reader.feed(bytes([octet]))) for octet in octets(example.octets)]
@@ -122,7 +123,7 @@ FATAL = [
 ]
 
 
-@pytest.mark.parametrize(("case", "text", "said"), FATAL, ids=[case for case, *_ in FATAL])
+@each_row(("case", "text", "said"), FATAL, ids=[case for case, *_ in FATAL])
 def test_malformed_octets_are_noticed_as_soon_as_they_are_there(case: str, text: str, said: str) -> None:
     """No octet too late: the same without the last one is only not whole yet. The case is that of the conformance suite."""
     wrong = octets(text)

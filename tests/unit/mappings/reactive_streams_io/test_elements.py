@@ -6,12 +6,11 @@ import json
 import struct
 from typing import Any
 
-import pytest
-
 from mappings.ids import EntityId, EntityType
 from mappings.reactive_streams_io.elements import EventWriter, packer
 from mappings.reactive_streams_io.names import Projection
 from mappings.signals import Event
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamps")
@@ -41,7 +40,7 @@ def test_a_policys_event_has_a_topic_without_a_channel() -> None:
     assert json.loads(EventWriter(POLICY)(event))["topic"] == "acme.site/lamps/policies/events/created"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pack", "number", "expected"),
     [
         ("i32", -2, struct.pack(">i", -2)),

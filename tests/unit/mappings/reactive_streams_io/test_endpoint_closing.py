@@ -217,9 +217,9 @@ def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
     ids=["pings", "subscribed and cancelled", "requests"],
 )
 def test_small_frames_that_are_not_read_are_bounded_amid_a_message(said: bytes) -> None:
-    """A message of 256 KiB holds 130,000 frames whose answers are few octets, and each of them is an object."""
+    """A message of 128 KiB holds 65,000 frames whose answers are few octets, and each of them is an object."""
     endpoint = greeted(has_messages=True).endpoint
-    message = said * ((1 << 18) // len(said))
+    message = said * ((1 << 17) // len(said))
     tracemalloc.start()
     events = endpoint.receive(message, 0)
     _, peak = tracemalloc.get_traced_memory()

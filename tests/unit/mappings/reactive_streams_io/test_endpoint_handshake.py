@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.events import Closed, Failed, Interrupted, Opened
 from mappings.reactive_streams_io.reasons import LATE_HELLO
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import octets
+from tests.support.table import each_row
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
 NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
@@ -81,7 +80,7 @@ def test_case_h08_octets_may_come_one_by_one() -> None:
     assert said == octets(f"{HELLO} 81 01 00 82 01 01 31 86 01")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("case", "role", "heard"),
     [
         ("h09", Role.SERVER, "12 05 0a"),

@@ -8,9 +8,10 @@ import pytest
 
 from mappings.reactive_streams_io.frames import CODES, LAYOUTS, TRACKED, Frame, OnNext, OnNextPacked, Request, encode
 from tests.support.reactive_streams_io.examples import EXAMPLES, Example
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+@each_row("example", EXAMPLES, ids=str)
 def test_a_frame_is_written_as_its_worked_example(example: Example) -> None:
     assert encode(example.frame, example.element_size).hex(" ") == example.octets
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import pytest
-
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.events import Closed, Failed
 from mappings.reactive_streams_io.frames import (
@@ -23,6 +21,7 @@ from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.mistakes import Consequence, Mistake, broken, unsupported
 from tests.support.reactive_streams_io.conversation import Party, is_goodbye
 from tests.support.reactive_streams_io.examples import octets
+from tests.support.table import each_row
 
 NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
 
@@ -102,7 +101,7 @@ def test_what_holds_no_octets_ends_the_connection_like_octets_that_are_wrong() -
     assert party.endpoint.reject(Mistake.TEXT) == []
 
 
-@pytest.mark.parametrize("mistake", ROWS, ids=lambda mistake: mistake.name.lower())
+@each_row("mistake", ROWS, ids=lambda mistake: mistake.name.lower())
 def test_a_mistake_has_its_consequence(mistake: Mistake) -> None:
     row = ROWS[mistake]
     options = dict(row.options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.errors import DecodeError
@@ -24,6 +24,9 @@ from mappings.reactive_streams_io.names import (
     parse,
     write,
 )
+from tests.support.acceptance import accepted, accepts
+from tests.support.dice import examples
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "org.acme", "lamp-1")
 POLICY = EntityId(EntityType.POLICY, "org.acme", "rooms")
@@ -90,7 +93,7 @@ VECTORS: list[tuple[str, str, Name]] = [
 ]
 
 
-@pytest.mark.parametrize(("case", "text", "name"), VECTORS, ids=[case for case, *_ in VECTORS])
+@each_row(("case", "text", "name"), VECTORS, ids=[case for case, *_ in VECTORS])
 def test_a_name_is_read_and_written(case: str, text: str, name: Name) -> None:
     assert parse(text, with_trials=True) == name
     assert write(name) == text
@@ -137,7 +140,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "text", "status", "said"), REFUSED, ids=[case for case, *_ in REFUSED])
+@each_row(("case", "text", "status", "said"), REFUSED, ids=[case for case, *_ in REFUSED])
 def test_a_name_that_is_none_is_refused(case: str, text: str, status: int, said: str) -> None:
     with pytest.raises(DecodeError) as error:
         parse(text, with_trials=True)
@@ -197,7 +200,13 @@ def test_what_is_written_is_read_again(name: Name) -> None:
     assert parse(written) == name
 
 
-@given(st.text(max_size=60) | st.text("/?&=%+abc0", max_size=60).map(lambda text: f"things/search?{text}"))
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    st.text(max_size=60)
+    | st.text("/?&=%+abc0", max_size=60).map(lambda text: f"things/search?{text}")
+    | st.builds(str.__add__, st.sampled_from([text for _, text, _ in VECTORS]), st.sampled_from(["", "0", "&a=1", "%"]))
+)
 def test_any_text_is_a_name_or_refused(text: str) -> None:
     refused = None
     try:
@@ -205,6 +214,7 @@ def test_any_text_is_a_name_or_refused(text: str) -> None:
     except DecodeError as error:
         refused = error.fault
     if refused is None:
+        accepted()
         assert parse(write(name), with_trials=True) == name
     else:
         assert refused.status in (400, 404)

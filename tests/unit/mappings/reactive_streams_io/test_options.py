@@ -10,6 +10,7 @@ from mappings.options import OptionsRefused
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.limits import Limits
 from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
+from tests.support.table import each_row
 
 
 def test_nothing_written_is_what_the_protocol_has() -> None:
@@ -31,7 +32,7 @@ def test_everything_may_be_written() -> None:
     assert found.ingest_reply.text == "answers/{{ header:device }}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "steps"),
     [
         ({"tck": 1}, ("tck",)),

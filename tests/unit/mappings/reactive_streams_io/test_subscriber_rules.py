@@ -15,6 +15,7 @@ from mappings.reactive_streams_io.events import Accepted, Arrived, Completed, Fa
 from mappings.reactive_streams_io.limits import UNBOUNDED
 from tests.support.reactive_streams_io.conversation import Party, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import octets
+from tests.support.table import each_row
 
 RULES = {
     "2.01": "elements come upon requests alone",
@@ -191,7 +192,7 @@ def test_spec_2_12_a_beginning_is_told_once_for_each_subscribe() -> None:
     assert party.told(Accepted) == [Accepted(first, 0), Accepted(second, 0)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         "82 01 00",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-import pytest
-
 from mappings.reactive_streams_io.names import Trial
 from mappings.reactive_streams_io.trials import FAILURE, element_size, elements, ending, numbers
+from tests.support.table import each_row
 
 
 def test_range_and_fail_count_in_decimal_digits() -> None:
@@ -24,8 +23,8 @@ def test_fixed_counts_in_whole_numbers_of_its_size() -> None:
     assert list(numbers(1, 1, 20)) == [bytes(19) + b"\x01"]
 
 
-@pytest.mark.parametrize("size", [3, 16, 64, 65, 200])
-@pytest.mark.parametrize(("first", "count"), [(1, 255), (1, 256), (255, 2), (256, 1), (300, 1000), (512, 512)])
+@each_row("size", [3, 16, 64, 65, 200])
+@each_row(("first", "count"), [(1, 255), (1, 256), (255, 2), (256, 1), (300, 1000), (512, 512)])
 def test_runs_of_whole_numbers_are_the_same_wherever_they_begin(first: int, count: int, size: int) -> None:
     expected = [number.to_bytes(size, "big") for number in range(first, first + count)]
     assert list(numbers(first, count, size)) == expected

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mappings.errors import Fault
 from mappings.streamr import faults
+from tests.support.table import each_row
 
 TEXTS = {
     "E-JSON": (faults.not_an_object(), 400, "Request is not a JSON object"),
@@ -59,7 +58,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@each_row("name", TEXTS)
 def test_every_cause_has_its_text_and_status(name: str) -> None:
     fault, status, text = TEXTS[name]
     assert (fault.status, fault.message) == (status, text)

@@ -20,6 +20,7 @@ from mappings.streamr.messages import (
     write_message,
 )
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 MESSAGE = StreamMessage("tank", 0, 1_700_000_000_000, 0, 10, 7, content_of('{"v":1}'))
 ARRAY: list[Any] = [28, "tank", 0, 1_700_000_000_000, 0, 10, 7, 27, '{"v":1}']
@@ -40,7 +41,7 @@ def test_version_29_is_the_same_and_unsigned() -> None:
     assert read_message([29, *ARRAY[1:], 1, "0xf00", "0xba5"]) == MESSAGE
 
 
-@pytest.mark.parametrize("version", [27, 30, 31, 32, 33, 0, -1, 28.5, "28", None, True, [28], {}])
+@each_row("version", [27, 30, 31, 32, 33, 0, -1, 28.5, "28", None, True, [28], {}])
 def test_another_version_is_told_and_the_known_ones_are_named(version: Any) -> None:
     with pytest.raises(UnknownVersion, match="expected 28 or 29") as refused:
         read_message([version, *ARRAY[1:]])
@@ -55,7 +56,7 @@ def test_an_array_of_another_length_is_refused(length: int) -> None:
         read_message([*ARRAY, 0, None, None][:length])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("index", "value"),
     [
         (1, 5),

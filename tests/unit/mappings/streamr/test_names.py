@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,12 +19,13 @@ from mappings.streamr.names import (
     stream_of,
 )
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp-7")
 LAMPS = EntityId(EntityType.POLICY, "acme", "lamps")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stream", "place"),
     [
         ("tank", Own("tank")),
@@ -52,9 +52,7 @@ def test_the_name_of_a_partition_is_read_back(stream: str, partition: int) -> No
     assert read_partition_name(partition_of(stream, partition).id) == (stream, partition)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "tank", "/0", "tank/", "tank/x", "tank/256", "tank/00", "tank/-1", "tank/٣", "t/9999"]
-)
+@each_row("name", ["", "tank", "/0", "tank/", "tank/x", "tank/256", "tank/00", "tank/-1", "tank/٣", "t/9999"])
 def test_what_names_no_partition_is_none(name: str) -> None:
     assert read_partition_name(name) is None
 

@@ -14,6 +14,7 @@ from mappings.streamr.addresses import AddressPattern
 from mappings.streamr.frames import ErrorPayload, Style
 from mappings.streamr.options import OPTIONS, StreamOptions, StreamrOptions, read_streamr
 from mappings.streamr.partitions import KeyHash
+from tests.support.table import each_row
 
 TANKS = EntityId(EntityType.POLICY, "acme.site", "tanks")
 
@@ -50,7 +51,7 @@ def test_every_option_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@each_row("option", OPTIONS, ids=lambda option: option.name)
 def test_an_option_tells_about_itself_with_an_example_that_works(option: Any) -> None:
     assert option.description.endswith(".")
     assert read_streamr({option.name: option.example})
@@ -69,7 +70,7 @@ def wrong(name: str, *values: Any) -> Iterator[tuple[dict[str, Any], tuple[str, 
     return (({name: value}, (name,)) for value in values)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "place"),
     [
         ({"stream": {}}, ("stream",)),

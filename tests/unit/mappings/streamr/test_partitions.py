@@ -6,6 +6,7 @@ import pytest
 
 from mappings.streamr.partitions import KeyHash, number_of, partition_of
 from tests.support.dice import dice
+from tests.support.table import each_row
 
 NUMBERS = {
     "sensor-a": (354581781, -254279108),
@@ -20,7 +21,7 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("key", NUMBERS)
+@each_row("key", NUMBERS)
 def test_a_key_hashes_to_its_number(key: str) -> None:
     murmur, md5 = NUMBERS[key]
     assert number_of(key, KeyHash.MURMUR3_SWAPPED) == murmur

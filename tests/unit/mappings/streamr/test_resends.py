@@ -17,6 +17,7 @@ from mappings.streamr.resends import MOST_REMEMBERED, Conversation, ResendLimits
 from tests.support.clock import Clock
 from tests.support.dice import examples
 from tests.support.oracles.streamr_resend import chosen
+from tests.support.table import each_row
 
 STORED = {7: None, 10: 7, 13: 10, 16: 13}
 
@@ -41,7 +42,7 @@ def resent(options: dict[str, Any], messages: list[StreamMessage] | None = None,
 PLACE = {"stream": "tank", "partition": 0, "sub": "a"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("case", "options", "offsets"),
     [
         ("R01", {"resend_all": True}, [7, 10, 13, 16]),

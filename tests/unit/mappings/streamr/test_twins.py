@@ -18,6 +18,7 @@ from mappings.streamr.messages import StreamMessage, content_of, text_of
 from mappings.streamr.requests import Publish
 from mappings.streamr.twins import command_of, event_of, message_of
 from tests.support.dice import examples
+from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp-7")
 LAMPS = EntityId(EntityType.POLICY, "acme", "lamps")
@@ -85,7 +86,7 @@ def _item(**changes: Any) -> str:
     return json.dumps({**content(message_of(EVENT, previous=None)), **changes})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stream", "text"),
     [
         ("tank", _item()),
@@ -124,7 +125,7 @@ def test_a_command_on_the_twin_is_carried_out() -> None:
     assert found == Command(LAMP, "modify", "/attributes/on", b"true", {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "{}",

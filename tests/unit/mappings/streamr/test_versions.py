@@ -6,9 +6,10 @@ import pytest
 
 from mappings.streamr.faults import UnknownVersion
 from mappings.streamr.versions import message_version, version_in
+from tests.support.table import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "version"),
     [
         ("", 28),
@@ -26,7 +27,7 @@ def test_a_peer_gets_what_it_asks_for(query: str, version: int) -> None:
     assert message_version(query) == version
 
 
-@pytest.mark.parametrize(
+@each_row(
     "query",
     [
         *(

@@ -10,6 +10,7 @@ from spark_store.follower import Entry
 from spark_store.pipeline.maintenance import Done, Due, Upkeep, due, resumed
 from spark_store.pipeline.retention import Retention, Rule
 from spark_store.watermark import Forgetting, Watermark
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 FRESH = Done(NOW, NOW, NOW, 0, 0)
@@ -17,7 +18,7 @@ LONG_AGO = NOW - timedelta(days=1)
 DAY = timedelta(days=1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("done", "expected"),
     [
         (FRESH, Due(optimize=False, vacuum=False, forget=False)),
@@ -40,7 +41,7 @@ def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:
     assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entity", "age", "newest", "expected"),
     [
         ("a:lamp", 2, 5, True),

@@ -6,13 +6,14 @@ import pytest
 
 from spark_store.errors import LakeUnfit
 from spark_store.pipeline.progress import Found, Plan, plan
+from tests.support.table import each_row
 
 
 def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, watermark: int = 0) -> Found:
     return Found(oldest, newest, appended, merged, watermark)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("it", "expected"),
     [
         (found(None, 0), Plan(1, 0)),

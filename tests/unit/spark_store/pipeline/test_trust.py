@@ -11,6 +11,7 @@ import pytest
 
 from spark_store.pipeline import trust
 from spark_store.pipeline.trust import Look, Uptime, look
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,7 +48,7 @@ class Machine:
         return self.last.believed - self.now
 
 
-@pytest.mark.parametrize(
+@each_row(
     "steps",
     [
         [*STEADILY, *STEADILY],

@@ -69,6 +69,7 @@ def test_every_case_of_the_filter_language_is_compiled_to_what_it_evaluates_to()
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_value_compares_with_every_literal_as_it_is_evaluated(operator: str) -> None:
     """Where the field is, where it is missing, and where something else stands in its way."""
+    compared = 0
     for literal in LITERALS:
         try:
             predicate = parse(f"{operator}(attributes/a/b,{literal})")
@@ -83,6 +84,8 @@ def test_every_value_compares_with_every_literal_as_it_is_evaluated(operator: st
             )
             for thing in (*things, {"attributes": {}}, {}):
                 assert test(thing) is evaluate(predicate, thing), (operator, literal, thing)
+                compared += 1
+    assert compared >= 5 * 4 * len(VALUES), "texts, at least, compare with everything"
 
 
 def test_parts_are_joined_as_they_are_evaluated() -> None:

@@ -29,6 +29,7 @@ from spark_store.rql.ast import (
 )
 from tests.support.cpu_budget import at_most
 from tests.support.paths import VECTORS
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 IDS = {"thingId": "acme.site:lamp-7", "policyId": "acme.site:pol-7"}
@@ -44,7 +45,7 @@ def answer(text: str, thing: dict[str, Any]) -> bool | str:
     return evaluate(predicate, {**IDS, **thing})
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES])
+@each_row("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES])
 def test_case(case: dict[str, Any]) -> None:
     """Each case of the filter language says what a history filter makes of one thing."""
     assert answer(case["filter"], case["thing"]) == case["history"]
@@ -57,16 +58,16 @@ def test_the_cases_are_complete_and_in_order() -> None:
 # -- rules that a single case does not show
 
 
-@pytest.mark.parametrize("value", [None, 0, 1, "a", "", True, [], [1], [None], {}, {"k": 1}, [{"k": 1}, 2], [[1], [2]]])
-@pytest.mark.parametrize("literal", ["1", "1.0", "'a'", "true", "null", "time:nothing"])
+@each_row("value", [None, 0, 1, "a", "", True, [], [1], [None], {}, {"k": 1}, [{"k": 1}, 2], [[1], [2]]])
+@each_row("literal", ["1", "1.0", "'a'", "true", "null", "time:nothing"])
 def test_ne_is_the_exact_opposite_of_eq(value: Any, literal: str) -> None:
     thing = {"attributes": {"x": value}}
     for path in ("attributes/x", "attributes/x/k", "attributes/y"):
         assert answer(f"ne({path},{literal})", thing) is not answer(f"eq({path},{literal})", thing)
 
 
-@pytest.mark.parametrize("value", [0, "", "a", True, None, [None], {}])
-@pytest.mark.parametrize("operator", ["gt", "ge", "lt", "le"])
+@each_row("value", [0, "", "a", True, None, [None], {}])
+@each_row("operator", ["gt", "ge", "lt", "le"])
 def test_nothing_is_ordered_against_null(value: Any, operator: str) -> None:
     assert answer(f"{operator}(attributes/x,null)", {"attributes": {"x": value}}) is False
 
@@ -77,7 +78,7 @@ def test_null_equals_nothing_but_an_explicit_null(value: Any) -> None:
     assert answer("in(attributes/x,null)", {"attributes": {"x": value}}) is False
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "filter", "matches"),
     [
         (2**63 - 1, "gt(attributes/x,9223372036854775806)", True),
@@ -122,7 +123,7 @@ def test_a_field_beside_the_document_does_not_exist(name: str) -> None:
     assert answer(f"empty({name})", thing) is True
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("filter", "matches"),
     [
         ("eq(_modified,'2030-01-15T08:30:00.25+01:00')", True),
@@ -156,10 +157,14 @@ def test_the_value_of_a_path_through_an_array_is_an_array() -> None:
     assert answer("empty(attributes/l/k)", {"attributes": {"l": [{"k": ""}]}}) is False
 
 
-@pytest.mark.parametrize("text", ["9" * 500_000 + "x", "9" * 500_000, "." * 500_000, "1e" + "9" * 500_000])
-def test_no_text_that_begins_as_a_number_takes_long(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "is_greater"),
+    [("9" * 500_000 + "x", True), ("9" * 500_000, True), ("." * 500_000, False), ("1e" + "9" * 500_000, True)],
+    ids=["digits and a letter", "digits", "dots", "exponent"],
+)
+def test_no_text_that_begins_as_a_number_takes_long(text: str, is_greater: bool) -> None:
     with at_most(0.5):
-        evaluate(parse("gt(attributes/x,5)"), {"attributes": {"x": text}})
+        assert evaluate(parse("gt(attributes/x,5)"), {"attributes": {"x": text}}) is is_greater
 
 
 # -- any predicate over any document
@@ -257,7 +262,7 @@ def test_many_values_are_compared_as_each_of_them_alone(
             assert evaluate(compare, document) is holds(compare)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "literal", "equal"),
     [
         ("1.0", "'1'", False),

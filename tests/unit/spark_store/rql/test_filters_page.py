@@ -15,6 +15,7 @@ from spark_store.errors import RqlSyntaxError
 from spark_store.partial import partial_thing
 from spark_store.rql import evaluate, parse, resolve_times
 from tests.support.paths import ROOT
+from tests.support.table import each_row
 
 PAGE = (ROOT / "docs" / "filters.md").read_text("utf-8").partition("## Filters of targets")[0]
 BLOCKS = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
@@ -39,7 +40,7 @@ def found(filter: str) -> list[int]:
     return [event.revision for event in HISTORY if evaluate(predicate, partial_thing(event))]
 
 
-@pytest.mark.parametrize(("filter", "revisions"), MATCHES, ids=[filter for filter, _ in MATCHES])
+@each_row(("filter", "revisions"), MATCHES, ids=[filter for filter, _ in MATCHES])
 def test_a_filter_finds_the_revisions_that_the_page_names(filter: str, revisions: str) -> None:
     assert found(filter) == [int(revision) for revision in re.findall(r"\d+", revisions)]
 

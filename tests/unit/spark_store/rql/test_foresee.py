@@ -10,6 +10,7 @@ import pytest
 from spark_store.rql import evaluate, fields, foresee, names_times, parse
 from spark_store.rql.ast import Field
 from tests.support.dice import dice
+from tests.support.table import each_row
 
 DOCUMENT = {"attributes": {"a": 1}}
 
@@ -18,7 +19,7 @@ def is_open(field: Field) -> bool:
     return field.path[1].startswith("open")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("filter", "certain"),
     [
         ("eq(attributes/a,1)", True),

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_store.asking import Sorting
 from spark_store.errors import InvalidOption
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import BY_ID, MAX_SORTED, Options, read_options
+from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
+from tests.support.table import each_row
 
 A = Sorting(Field(FieldKind.DOCUMENT, ("attributes", "a")))
 MODIFIED = Sorting(Field(FieldKind.INSTANT, ("_modified",)), is_descending=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "options"),
     [
         (None, Options(25, (BY_ID,))),
@@ -40,7 +43,7 @@ def test_a_text_asks_for_a_size_and_an_order(text: str | None, options: Options)
     assert read_options(text) == options
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "policyId",
@@ -59,7 +62,7 @@ def test_what_has_a_value_orders(name: str) -> None:
     assert last == BY_ID
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "foo",
@@ -93,7 +96,7 @@ def test_a_size_out_of_its_range_is_refused(number: str) -> None:
     assert caught.value.fault.description == "size(n) -- n must be between 1 and 200"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "position"),
     [
         ("size=3", 4),
@@ -159,8 +162,11 @@ def test_the_message_about_a_long_text_is_short(text: str) -> None:
     assert len(caught.value.fault.message) < 500
 
 
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
 @given(
-    st.text()
+    st.lists(st.sampled_from(["size(1)", "size(200)", "sort(+thingId)", "size(0)"]), max_size=3).map(",".join)
+    | st.text()
     | st.lists(st.sampled_from(["size(", "sort(", "+", "-", "thingId", ",", ")", "1", "\\", '"'])).map("".join)
 )
 def test_any_text_is_read_or_refused(text: str) -> None:
@@ -168,5 +174,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         options = read_options(text)
     except InvalidOption:
         return
+    accepted()
     assert 1 <= options.size <= 200
     assert options.order[-1].field == BY_ID.field

@@ -18,6 +18,7 @@ from spark_store.rql.order import NOTHING, compare, key_of, place_of, value_of
 from spark_store.rql.search import holds, read
 from tests.support import random_searches as searches
 from tests.support.paths import VECTORS
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 SETS: list[dict[str, Any]] = json.loads((VECTORS / "rql_sets.json").read_text("utf-8"))
@@ -35,7 +36,7 @@ def found(things: Sequence[dict[str, Any]], text: str | None, options: str | Non
     return [int(thing["thingId"][-3:]) for thing in ordered]
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=f"set_{case['set']:02}_{case['data']}") for case in SETS])
+@each_row("case", [pytest.param(case, id=f"set_{case['set']:02}_{case['data']}") for case in SETS])
 def test_set(case: dict[str, Any]) -> None:
     """Each set of things gives the matching ones in the order that was asked for."""
     assert found(case["things"], case["filter"], case["options"]) == case["matches"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_store.errors import QueryError, RqlSyntaxError, UnknownProperty
@@ -25,14 +25,17 @@ from spark_store.rql.ast import (
     Or,
     Predicate,
 )
+from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
+from tests.support.table import each_row
 
 N = Field(FieldKind.DOCUMENT, ("attributes", "n"))
 ONE = Literal(LiteralKind.WHOLE, 1)
 N_IS_ONE = Compare(Operator.EQ, N, ONE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "tree"),
     [
         ("eq(attributes/n,1)", N_IS_ONE),
@@ -49,7 +52,7 @@ def test_a_text_gives_its_tree(text: str, tree: Predicate) -> None:
     assert parse(text) == tree
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kind", "value"),
     [
         ("0", LiteralKind.WHOLE, 0),
@@ -85,7 +88,7 @@ def test_literals_that_python_takes_for_equal_give_different_trees() -> None:
     assert all(left != right for left in trees for right in trees if left is not right)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "position"),
     [
         ("", 0),
@@ -168,7 +171,9 @@ def test_a_hundred_levels_are_a_filter_and_one_more_is_not() -> None:
 
 
 def test_levels_are_depth_and_not_number() -> None:
-    parse(f"and({','.join([nested(99)] * 5)})")
+    found = parse(f"and({','.join([nested(99)] * 5)})")
+    assert isinstance(found, And)
+    assert len(found.parts) == 5
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_levels_are_depth_and_not_number() -> None:
 def test_a_text_may_have_500_operators_and_literals_and_not_one_more(text: str, position: int | None) -> None:
     """Each is work for every event that is held against it."""
     if position is None:
-        parse(text)
+        assert isinstance(parse(text), Predicate)
         return
     with pytest.raises(RqlSyntaxError) as caught:
         parse(text)
@@ -251,13 +256,26 @@ def outcome(text: str) -> Predicate | QueryError:
         return error
 
 
-@given(st.text(max_size=30) | st.lists(PIECES, max_size=15).map("".join))
+COMPARISONS = st.builds(
+    "{}({},{})".format,
+    st.sampled_from(["eq", "ne", "gt", "le", "like", "in", "exists"]),
+    st.sampled_from(["attributes/n", "thingId", "features/*/properties/x", "topic:action"]),
+    st.sampled_from(["1", "1.5", "null", "true", "'a'", '"a*"', "time:now", "1.", "''"]),
+)
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    st.text(max_size=30) | st.lists(PIECES, max_size=15).map("".join) | COMPARISONS | COMPARISONS.map("not({})".format)
+)
 def test_any_text_is_a_predicate_or_a_query_error(text: str) -> None:
     found = outcome(text)
     if isinstance(found, RqlSyntaxError):
         assert 0 <= found.position <= len(text)
-    else:
-        assert isinstance(found, Predicate | UnknownProperty)
+    elif not isinstance(found, UnknownProperty):
+        accepted()
+        assert isinstance(found, Predicate)
 
 
 KEYS = st.text(st.sampled_from("ab _~.*ä💡"), min_size=1, max_size=3)

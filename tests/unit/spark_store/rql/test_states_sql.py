@@ -7,13 +7,28 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from spark_store.rql.ast import Predicate
+from spark_store.rql.ast import (
+    And,
+    Compare,
+    Field,
+    FieldKind,
+    Literal,
+    LiteralKind,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+)
 from spark_store.rql.search import holds, read
 from spark_store.rql.states_sql import Condition, certain, possible
 from tests.support import random_searches as searches
+from tests.support.acceptance import accepted, accepts
+from tests.support.dice import examples
 from tests.support.oracles.search import Shelf
+from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
@@ -33,18 +48,37 @@ def meets(shelf: Shelf, thing: dict[str, Any], condition: Condition) -> bool:
     return bool(met)
 
 
-@given(searches.filters(), searches.things())
+# Revisions are plain: there is a condition for each of these.
+OF_REVISIONS = st.builds(
+    Compare,
+    st.sampled_from([Operator.GT, Operator.GE, Operator.LT, Operator.LE, Operator.EQ]),
+    st.just(Field(FieldKind.HIDDEN, ("_revision",))),
+    st.integers(0, 4).map(lambda number: Literal(LiteralKind.WHOLE, number)),
+)
+PREDICATES = (
+    searches.filters()
+    | OF_REVISIONS.map(Not)
+    | st.builds(lambda one, other: And((one, other)), OF_REVISIONS, searches.filters(2))
+    | st.builds(lambda one, other: Or((one, other)), OF_REVISIONS, searches.filters(2))
+)
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
+@given(PREDICATES, searches.things())
 def test_what_matches_is_possible_and_what_is_certain_matches(
     shelf: Shelf, predicate: Predicate, thing: dict[str, Any]
 ) -> None:
     matched = holds(predicate, thing)
     if (condition := possible(predicate)) is not None and matched:
+        accepted()
         assert meets(shelf, thing, condition)
     if (condition := certain(predicate)) is not None and not matched:
+        accepted()
         assert not meets(shelf, thing, condition)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "met"),
     [
         ("not(exists(attributes/a))", False),

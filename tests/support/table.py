@@ -1,0 +1,120 @@
+"""A test over a table: one test checks every row, and its failure names each row that fails.
+
+    @each_row(("text", "expected"), [("1", 1), ("x", None)])
+    def test_a_number_is_read(text: str, expected: int | None) -> None: ...
+
+For large tables of quick rows, each of which would cost more as a test of its own than what it checks. It takes what
+`pytest.mark.parametrize` takes. Fixtures are made once for all rows: rows that need their own stay tests of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import pytest
+
+LONGEST_NAME = 100
+
+
+class Table:
+    """The rows of one test. Leaving it raises an `ExceptionGroup` of all failures."""
+
+    def __init__(self) -> None:
+        self._checked = 0
+        self._failures: dict[str, Exception] = {}
+
+    @contextmanager
+    def row(self, name: str) -> Iterator[None]:
+        self._checked += 1
+        try:
+            yield
+        except (Exception, pytest.fail.Exception) as error:
+            failure = (
+                error
+                if isinstance(error, Exception)
+                else AssertionError(str(error)).with_traceback(error.__traceback__)
+            )
+            failure.add_note(f"row: {name}")
+            self._failures[f"{self._checked}: {name}"] = failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            return
+        assert self._checked, "the table has no rows"
+        if self._failures:
+            names = "\n  ".join(self._failures)
+            raise ExceptionGroup(
+                f"{len(self._failures)} of {self._checked} rows failed:\n  {names}\n", [*self._failures.values()]
+            )
+
+
+def each_row(
+    names: str | Sequence[str],
+    rows: Iterable[Any],
+    *,
+    ids: Callable[[Any], object] | Iterable[object] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Call the test with each row within one test."""
+    keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    table = list(_named(keys, list(rows), ids))
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(test):
+
+            @functools.wraps(test)
+            async def run_all_async(*instance: Any, **fixtures: Any) -> None:
+                with Table() as checked:
+                    for name, values in table:
+                        with checked.row(name):
+                            await test(*instance, **fixtures, **values)
+
+            return _without(run_all_async, test, keys)
+
+        @functools.wraps(test)
+        def run_all(*instance: Any, **fixtures: Any) -> None:
+            with Table() as checked:
+                for name, values in table:
+                    with checked.row(name):
+                        test(*instance, **fixtures, **values)
+
+        return _without(run_all, test, keys)
+
+    return decorate
+
+
+def _named(
+    keys: Sequence[str], rows: Sequence[Any], ids: Callable[[Any], object] | Iterable[object] | None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    given = None if ids is None or callable(ids) else [*ids]
+    assert given is None or len(given) == len(rows), "as many names as rows"
+    say = ids if callable(ids) else _short
+    for number, row in enumerate(rows):
+        name = None if given is None else given[number]
+        if isinstance(row, type(pytest.param(0))):
+            assert not row.marks, "a row with a mark is a test of its own"
+            name, values = row.id or name, row.values
+        else:
+            values = (row,) if len(keys) == 1 else tuple(row)
+        assert len(values) == len(keys), f"row {number}: {len(values)} values, expected {len(keys)}"
+        yield str(name or "-".join(str(say(value)) for value in values)), dict(zip(keys, values, strict=True))
+
+
+def _short(value: object) -> str:
+    said = str(value) if isinstance(value, str | int | float | type) else repr(value)
+    return said if len(said) <= LONGEST_NAME else f"{said[:LONGEST_NAME]}…"
+
+
+def _without(made: Callable[..., Any], test: Callable[..., Any], keys: Sequence[str]) -> Callable[..., Any]:
+    """pytest fills what the signature still names: the fixtures."""
+    signature = inspect.signature(test)
+    kept = [each for name, each in signature.parameters.items() if name not in keys]
+    assert len(kept) == len(signature.parameters) - len(keys), f"{test.__name__} does not take {', '.join(keys)}"
+    made.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return made

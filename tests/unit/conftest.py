@@ -1,0 +1,42 @@
+"""What all unit tests share: cheap log lines and cheap new journals."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from spark_store import journal
+from spark_store.journal import SqliteJournal
+
+# By default structlog renders each traceback with rich: a third of a second for each exception that is logged.
+_renderer = structlog.get_config()["processors"][-1]
+assert isinstance(_renderer, structlog.dev.ConsoleRenderer)
+_renderer.exception_formatter = structlog.dev.plain_traceback
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each new journal is a copy of one that was made once: ten migrations take six times as long as to open the copy.
+
+    Journals on a connection class of a test are made step by step, so that each step can fail.
+    """
+    template = tmp_path_factory.mktemp("journal") / "journal.db"
+    SqliteJournal.open(template).close()
+    content = template.read_bytes()
+    connect = journal._connect
+
+    def connect_to_copy(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
+        # SQLite says itself what is wrong with a path.
+        if factory is sqlite3.Connection and not Path(path).exists():
+            with contextlib.suppress(OSError, ValueError):
+                Path(path).write_bytes(content)
+        return connect(path, factory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "_connect", connect_to_copy)
+        yield
