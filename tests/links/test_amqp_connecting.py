@@ -232,6 +232,9 @@ async def test_a_given_ca_leaves_the_check_of_the_host_name_on(world: AmqpWorld)
 
 async def test_validate_certificates_false_takes_any(world: AmqpWorld) -> None:
     link = await over_tls(world, validateCertificates=False).connect()
+    publishing = Publishing(link)
+    publishing.give(Outgoing(world.out, Envelope(b"x")))
+    assert await publishing.all_done() == [None]
     await link.close()
 
 

@@ -28,6 +28,9 @@ from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import Onlooker
 from tests.support.wait import wait_until
 
+PATIENCE = 60.0
+"""Seconds for a broker that ends and starts."""
+
 
 class KafkaWorld:
     """A connection through a proxy to Kafka, with topics of its own, and an onlooker who talks to Kafka directly."""
@@ -291,8 +294,10 @@ class TestKafka(BrokerBehaviour):
         await latter.take(1)
         [member] = first._members
         assert member._taken - member.ended == 1, "what was taken away has ended once"
-        assert not former.deliveries
-        assert not latter.deliveries
+        for partition in (0, 1):
+            await world.send_to(topic, [f"r{partition}".encode()], partition=partition)
+        [one], [other] = await former.take(1), await latter.take(1)
+        assert {delivery.envelope.payload for delivery in (one, other)} == {b"r0", b"r1"}
         await first.close()
         await second.close()
 
@@ -366,6 +371,7 @@ class TestKafka(BrokerBehaviour):
         assert not link.lost.done()
         await link.close()
 
+    @pytest.mark.slow(reason="Kafka ends and starts")
     async def test_a_broker_that_was_killed_delivers_what_was_unsettled(
         self, world: KafkaWorld, own_kafka: Kafka
     ) -> None:
@@ -380,7 +386,7 @@ class TestKafka(BrokerBehaviour):
             await asyncio.to_thread(other.send, source, numbered(3))
             await Taker(first).take(3)
             own.kill()
-            error = await lost(first)
+            error = await lost(first, PATIENCE)
             assert (error.retry, error.detail) == (True, Detail.REFUSED)
             await first.close()
             with pytest.raises(NotConnected, match="connection refused"):
@@ -393,7 +399,7 @@ class TestKafka(BrokerBehaviour):
             publishing = Publishing(second)
             publishing.give(Outgoing(out, Envelope(b"back")))
             assert await publishing.all_done() == [None]
-            await wait_until(lambda: other.heard)
+            await wait_until(lambda: other.heard, PATIENCE)
             await second.close()
 
     async def test_a_missing_topic_is_named_and_found_when_it_appears(self, world: KafkaWorld, kafka: Kafka) -> None:
@@ -407,6 +413,7 @@ class TestKafka(BrokerBehaviour):
         assert await Taker(link).payloads(1) == [b"there"]
         await link.close()
 
+    @pytest.mark.slow(reason="the library asks about topics every ten seconds")
     async def test_a_topic_that_is_deleted_is_a_lost_link_that_names_it(
         self, world: KafkaWorld, kafka: Kafka, link: KafkaLink
     ) -> None:
@@ -549,6 +556,7 @@ class TestReaching:
         assert error.detail is Detail.CERTIFICATE
         await self.passes(self.document(kafka, kafka.uri(tls=True), topic, validateCertificates=False), topic)
 
+    @pytest.mark.soak(shard="brokers")
     async def test_8_24_a_ca_leaves_the_host_name_check_on(self, topic: str, tmp_path: Path) -> None:
         certificates = Certificates.make(tmp_path, "elsewhere.test")
         with Kafka.start(tls=certificates) as other:
@@ -561,7 +569,7 @@ class TestReaching:
         begun = asyncio.get_running_loop().time()
         error = await self.refused(self.document(kafka, f"tcp://127.0.0.1:{free_port()}", topic))
         assert (error.retry, error.detail) == (True, Detail.REFUSED)
-        assert asyncio.get_running_loop().time() - begun < 5
+        assert asyncio.get_running_loop().time() - begun < 20
 
     async def test_a_name_that_leads_nowhere_is_an_unknown_host(self, kafka: Kafka, topic: str) -> None:
         error = await self.refused(self.document(kafka, "tcp://broker.invalid:9092", topic))

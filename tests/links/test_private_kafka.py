@@ -16,6 +16,7 @@ from tests.support.wait import wait_until, wait_until_sync
 pytestmark = pytest.mark.broker("kafka")
 
 
+@pytest.mark.soak(shard="brokers")
 @pytest.mark.parametrize("end", [Kafka.stop, Kafka.kill])
 def test_records_outlive_the_broker(own_kafka: Kafka, end: Callable[[Kafka], None]) -> None:
     own, topic = own_kafka, f"kept-through-{end.__name__}"

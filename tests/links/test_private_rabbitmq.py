@@ -14,7 +14,7 @@ from tests.support.clients.bare_amqp import AmqpBystander
 pytestmark = pytest.mark.broker("rabbitmq")
 
 
-@pytest.mark.slow(reason="RabbitMQ is started twice")
+@pytest.mark.soak(shard="brokers")
 async def test_a_broker_that_was_stopped_or_killed_starts_again_at_its_port_with_its_messages(
     own_rabbitmq: RabbitMQ,
 ) -> None:

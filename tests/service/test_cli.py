@@ -60,7 +60,7 @@ def test_an_operator_walks_through_the_commands_and_a_service_that_is_killed_com
             service.start_again()
             wait_until_sync(lambda: "there again" in said.read_text(), 60.0)
             following.send_signal(signal.SIGINT)
-            assert following.wait(30) == 130, said.read_text()
+            assert following.wait(60) == 130, said.read_text()
         finally:
             following.kill()
             following.wait()

@@ -11,23 +11,35 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
 from tests.support.brokers.proxy import ProxyThread
-from tests.support.clients.mqtt import MqttClient
-from tests.support.connection_documents import Reader, client, connection, policy_for, source, topic
+from tests.support.clients.mqtt import PATIENCE, MqttClient
+from tests.support.connection_documents import (
+    Reader,
+    added,
+    client,
+    connection,
+    policy_for,
+    running,
+    source,
+    topic,
+    wait_until_open,
+)
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
 pytestmark = pytest.mark.broker("mosquitto")
 
 OWNER = "acme:owner"
-SHORTEST, LONGEST = 0.1, 0.8
+SHORTEST, LONGEST = 0.05, 0.4
 PAUSES = {"min": f"{SHORTEST}s", "max": f"{LONGEST}s"}
+RARELY = {"min": "5s", "max": "20s"}
+"""Pauses where nothing is to be fixed: connections that try again all the time would keep the machine busy."""
 
 
 # --- what cannot be made ------------------------------------------------------------------------------------------------
@@ -88,7 +100,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
         (folder / "connections").mkdir()
         (folder / "connections" / "cut-off.json").write_text('{"id": "cut-off", "connectionType":', encoding="utf-8")
         (folder / "connections" / "mistaken.yaml").write_text("connectionType: mqtq\nuri: [1]\n", encoding="utf-8")
-        with ServiceProcess.start(folder, documents, reconnect=PAUSES) as service:
+        with ServiceProcess.start(folder, documents, reconnect=RARELY) as service:
             yield service
 
 
@@ -101,7 +113,7 @@ def test_the_service_is_ready_though_connections_fail(broken: ServiceProcess) ->
 
 @pytest.mark.parametrize("name", DETAILS)
 def test_each_failure_has_its_own_words(broken: ServiceProcess, name: str) -> None:
-    wait_until_sync(lambda: broken.status(name)["details"].startswith(DETAILS[name]))
+    wait_until_sync(lambda: broken.status(name)["details"].startswith(DETAILS[name]), PATIENCE)
     found = broken.status(name)
     is_good = DETAILS[name] == "connected"
     assert (found["status"] == "open") is is_good
@@ -123,6 +135,38 @@ def test_files_that_cannot_be_used_are_named_in_the_log(broken: ServiceProcess) 
     assert {line["path"] for line in found if "mistaken" in line["file"]} >= {"connectionType", "uri"}
 
 
+# --- one service for all that comes back --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[Mosquitto]:
+    with Mosquitto.start() as started:
+        yield started
+
+
+@pytest.fixture
+def broker(own_broker: Mosquitto) -> Mosquitto:
+    """A broker that the test may stop and kill."""
+    if not own_broker.is_running():
+        own_broker.start_again()
+    return own_broker
+
+
+@pytest.fixture(scope="module")
+def own_service(own_broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    folder = tmp_path_factory.mktemp("recovering")
+    with ServiceProcess.start(folder, [connection(own_broker, source("c", OWNER))], reconnect=PAUSES) as started:
+        yield started
+
+
+@pytest.fixture
+def service(own_service: ServiceProcess, broker: Mosquitto) -> ServiceProcess:
+    """A service with the connection `site` to the broker; the test may stop it, and adds connections of its own."""
+    started = running(own_service)
+    wait_until_open(started, "site")
+    return started
+
+
 # --- how often it is tried ----------------------------------------------------------------------------------------------
 
 
@@ -130,34 +174,29 @@ def gaps(attempts: list[float]) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(attempts)]
 
 
-def test_pauses_between_tries_double_up_to_the_longest(tmp_path: Path) -> None:
+def test_pauses_between_tries_double_up_to_the_longest(service: ServiceProcess) -> None:
     """No busy loop: each pause is at least half of what it may be, and never more than the longest."""
     with (
         ProxyThread("127.0.0.1", free_port()) as nobody,
-        ServiceProcess.start(tmp_path, [connection(nobody, source("x", OWNER))], reconnect=PAUSES) as service,
+        added(service, connection(nobody, source("x", OWNER), id="nobody"), connected=False),
     ):
-        wait_until_sync(lambda: len(nobody.attempts) >= 6, 15)
+        wait_until_sync(lambda: len(nobody.attempts) >= 6, PATIENCE)
         shortest = [min(LONGEST, SHORTEST * 2**number) / 2 for number in range(5)]
         found = gaps(nobody.attempts)
         assert all(gap >= least for gap, least in zip(found, shortest, strict=False)), found
         assert service.get("/health/ready")[0] == 200
 
 
-def test_a_refusal_is_tried_again_with_the_longest_pause_from_the_start(tmp_path: Path) -> None:
-    with Mosquitto.start(users={"ada": "right"}) as broker, ProxyThread(broker.host, broker.port) as counted:
-        refused = connection(counted, source("x", OWNER), uri=f"tcp://ada:wrong@{counted.host}:{counted.port}")
-        with ServiceProcess.start(tmp_path, [refused], reconnect=PAUSES):
-            wait_until_sync(lambda: len(counted.attempts) >= 3, 15)
+def test_a_refusal_is_tried_again_with_the_longest_pause_from_the_start(service: ServiceProcess) -> None:
+    with Mosquitto.start(users={"ada": "right"}) as guarded, ProxyThread(guarded.host, guarded.port) as counted:
+        uri = f"tcp://ada:wrong@{counted.host}:{counted.port}"
+        refused = connection(counted, source("x", OWNER), id="refused", uri=uri)
+        with added(service, refused, connected=False):
+            wait_until_sync(lambda: len(counted.attempts) >= 3, PATIENCE)
             assert all(gap >= LONGEST / 2 for gap in gaps(counted.attempts)), gaps(counted.attempts)
 
 
 # --- what comes back ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def broker() -> Iterator[Mosquitto]:
-    with Mosquitto.start() as running:
-        yield running
 
 
 def make(party: MqttClient, name: str, changes: int = 0) -> None:
@@ -167,44 +206,38 @@ def make(party: MqttClient, name: str, changes: int = 0) -> None:
     for number in range(changes):
         party.send({"topic": topic(name, "commands/modify"), "path": "/attributes/n", "value": number}, wait=False)
     for _ in range(changes):
-        assert party.next(30)["status"] == 204
+        assert party.next()["status"] == 204
 
 
-def test_a_connection_recovers_when_its_broker_comes_back(broker: Mosquitto, tmp_path: Path) -> None:
-    with ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))], reconnect=PAUSES) as service:
+def test_a_connection_recovers_when_its_broker_comes_back(service: ServiceProcess, broker: Mosquitto) -> None:
+    with client(broker, "c") as party:
+        make(party, "fan-1")
+    for end in (broker.kill, broker.stop):
+        end()
+        wait_until_sync(lambda: service.status("site")["status"] in ("failed", "misconfigured"), PATIENCE)
+        assert service.metric("connectivity_connection_up", connection="site") == 0
+        wait_until_sync(lambda: service.status("site")["details"].startswith("connection refused: "), PATIENCE)
+        assert service.get("/health/ready")[0] == 200
+        broker.start_again()
+        wait_until_sync(lambda: service.status("site") == {"status": "open", "details": "connected"}, PATIENCE)
+        assert service.metric("connectivity_connection_up", connection="site") == 1
         with client(broker, "c") as party:
-            make(party, "fan-1")
-        for end in (broker.kill, broker.stop):
-            end()
-            wait_until_sync(lambda: service.status("site")["status"] in ("failed", "misconfigured"))
-            assert service.metric("connectivity_connection_up", connection="site") == 0
-            wait_until_sync(lambda: service.status("site")["details"].startswith("connection refused: "))
-            assert service.get("/health/ready")[0] == 200
-            broker.start_again()
-            wait_until_sync(lambda: service.status("site") == {"status": "open", "details": "connected"})
-            assert service.metric("connectivity_connection_up", connection="site") == 1
-            with client(broker, "c") as party:
-                assert party.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+            assert party.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
 
 
-def test_a_connection_is_made_when_its_broker_starts_later_than_the_service(broker: Mosquitto, tmp_path: Path) -> None:
-    broker.stop()
-    with ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))], reconnect=PAUSES) as service:
+def test_what_was_sent_while_the_service_was_away_is_served_though_the_broker_starts_later(
+    service: ServiceProcess, broker: Mosquitto
+) -> None:
+    """The broker keeps the session, so a device need not know whether the service runs."""
+    with client(broker, "c", keeps_session=True) as party:
+        make(party, "fan-2")
+        service.stop()
+        sent = [party.command(topic("fan-2", "commands/modify"), "/attributes/n", number) for number in range(20)]
+        broker.stop()
+        service.start_again()
         assert service.status("site")["details"].startswith("connection refused: ")
         broker.start_again()
-        wait_until_sync(lambda: service.status("site")["details"] == "connected")
-
-
-def test_what_was_sent_while_the_service_was_away_is_served(broker: Mosquitto, tmp_path: Path) -> None:
-    """The broker keeps the session, so a device need not know whether the service runs."""
-    with (
-        ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))]) as service,
-        client(broker, "c") as party,
-    ):
-        make(party, "fan-1")
-        service.stop()
-        sent = [party.command(topic("fan-1", "commands/modify"), "/attributes/n", number) for number in range(20)]
-        service.start_again()
+        wait_until_sync(lambda: service.status("site")["details"] == "connected", PATIENCE)
         answers = [party.next() for _ in sent]
         assert [answer["headers"]["correlation-id"] for answer in answers] == sent
         assert [answer["headers"]["entity-revision"] for answer in answers] == list(range(2, 22))
@@ -214,7 +247,7 @@ def restart(broker: Mosquitto, party: MqttClient) -> None:
     """Restart the broker, and wait until the client is there again."""
     links = party.links
     broker.restart()
-    wait_until_sync(lambda: party.links > links)
+    wait_until_sync(lambda: party.links > links, PATIENCE)
 
 
 def once_each(party: MqttClient, events: list[dict[str, Any]]) -> list[int]:
@@ -230,43 +263,40 @@ def once_each(party: MqttClient, events: list[dict[str, Any]]) -> list[int]:
 
 
 def test_a_running_replay_and_its_subscription_outlive_restarts_of_the_broker(
-    broker: Mosquitto, tmp_path: Path
+    service: ServiceProcess, broker: Mosquitto
 ) -> None:
     """Events go on in their order and without a gap; what is repeated is the same."""
-    count = 6000
-    with (
-        ServiceProcess.start(tmp_path, [connection(broker, source("r", OWNER))], reconnect=PAUSES) as service,
-        client(broker, "r", keeps_session=True) as party,
-    ):
-        make(party, "fan-1", count - 1)
+    count = 3000
+    with client(broker, "c", keeps_session=True) as party:
+        make(party, "fan-3", count - 1)
         party.messages.clear()
-        subscription = Reader(party, "fan-1")
+        subscription = Reader(party, "fan-3")
         seen: list[dict[str, Any]] = []
         for last in (count // 3, count // 3 * 2):
             subscription.request(count // 3)
             seen += [party.next() for _ in range(100)]
             restart(broker, party)
             while seen[-1]["value"]["item"]["revision"] != last:
-                seen.append(party.next(20))
+                seen.append(party.next())
         assert service.metric("connectivity_demand", connection="site") == 0
         subscription.request(count)
         seen += party.until("complete")[:-1]
         assert once_each(party, seen) == list(range(1, count + 1))
 
 
-def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(broker: Mosquitto, tmp_path: Path) -> None:
+def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(
+    service: ServiceProcess, broker: Mosquitto
+) -> None:
     """Half-sent packets and lost confirms included: the cuts come whenever so many more bytes have passed."""
-    count = 3000
+    count = 1500
     with (
         ProxyThread(broker.host, broker.port) as proxy,
-        ServiceProcess.start(
-            tmp_path, [connection(proxy, source("r", OWNER))], reconnect={"min": "20ms", "max": "100ms"}
-        ) as service,
-        client(broker, "r") as party,
+        added(service, connection(proxy, source("cut", OWNER), id="cut")),
+        client(broker, "cut") as party,
     ):
-        make(party, "fan-1", count - 1)
+        make(party, "fan-4", count - 1)
         party.messages.clear()
-        subscription = Reader(party, "fan-1")
+        subscription = Reader(party, "fan-4")
         subscription.request(count)
         ended = threading.Event()
 
@@ -275,8 +305,8 @@ def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(broker: 
 
         def cut_often() -> None:
             cuts = 0
-            while not ended.is_set() and cuts < 12:
-                wait_until_sync(ended_or_sent(proxy.sent + 60_000), 20)
+            while not ended.is_set() and cuts < 8:
+                wait_until_sync(ended_or_sent(proxy.sent + 60_000), PATIENCE)
                 proxy.cut()
                 cuts += 1
 
@@ -292,18 +322,15 @@ def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(broker: 
         assert service.get("/health/ready")[0] == 200
 
 
-def test_a_subscription_waits_for_its_broker(broker: Mosquitto, tmp_path: Path) -> None:
+def test_a_subscription_waits_for_its_broker(service: ServiceProcess, broker: Mosquitto) -> None:
     """Created before the broker ends, asked after it is back; one that is new then works beside it."""
-    with (
-        ServiceProcess.start(tmp_path, [connection(broker, source("r", OWNER))], reconnect=PAUSES) as service,
-        client(broker, "r", keeps_session=True) as party,
-    ):
-        make(party, "fan-1", 4)
-        subscription = Reader(party, "fan-1")
+    with client(broker, "c", keeps_session=True) as party:
+        make(party, "fan-5", 4)
+        subscription = Reader(party, "fan-5")
         restart(broker, party)
-        wait_until_sync(lambda: service.status("site")["details"] == "connected")
+        wait_until_sync(lambda: service.status("site")["details"] == "connected", PATIENCE)
         assert [item["revision"] for item in subscription.all()] == [1, 2, 3, 4, 5]
-        assert [item["revision"] for item in Reader(party, "fan-1").all()] == [1, 2, 3, 4, 5]
+        assert [item["revision"] for item in Reader(party, "fan-5").all()] == [1, 2, 3, 4, 5]
 
 
 # --- what a broker will not take ----------------------------------------------------------------------------------------
@@ -312,48 +339,51 @@ PACKET = 20_000
 """The largest packet that the broker takes. One of MQTT 3.1.1 says so by hanging up; with 5 it is known beforehand."""
 
 
-@pytest.fixture(params=["mqtt", "mqtt-5"])
-def narrow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[ServiceProcess, MqttClient]]:
-    """A broker for small packets, and a thing `fan-1` that is larger than those; its seventh event is alone."""
-    with Mosquitto.start() as wide, Mosquitto.start(config_lines=[f"max_packet_size {PACKET}"]) as broker:
-        documents = [
-            connection(wide, source("wide", OWNER), id="wide"),
-            connection(broker, source("narrow", OWNER), connectionType=request.param),
-        ]
-        with (
-            ServiceProcess.start(tmp_path, documents, reconnect={"min": "10ms", "max": "50ms"}) as service,
-            client(wide, "wide") as maker,
-            client(broker, "narrow") as party,
-        ):
-            make(maker, "fan-1", 5)
-            answer = maker.ask_for(topic("fan-1", "commands/modify"), "/attributes/large", "x" * PACKET)
-            assert answer["status"] == 201
-            for number in range(5):
-                maker.ask_for(topic("fan-1", "commands/modify"), "/attributes/n", number)
-            yield service, party
+class Narrow(NamedTuple):
+    """A connection to a broker for small packets, who speaks through it, and a thing that is larger than those."""
+
+    connection: str
+    party: MqttClient
+    thing: str
 
 
-def test_an_answer_that_the_broker_will_not_take_is_given_up(narrow: tuple[ServiceProcess, MqttClient]) -> None:
+@pytest.fixture(scope="module", params=["mqtt", "mqtt-5"])
+def narrow(request: pytest.FixtureRequest, own_service: ServiceProcess, own_broker: Mosquitto) -> Iterator[Narrow]:
+    """The thing's seventh event is the only large one."""
+    name = f"narrow-{request.param}"
+    with (
+        Mosquitto.start(config_lines=[f"max_packet_size {PACKET}"]) as small,
+        added(running(own_service), connection(small, source(name, OWNER), id=name, connectionType=request.param)),
+        client(own_broker, "c") as maker,
+        client(small, name) as party,
+    ):
+        make(maker, name, 5)
+        answer = maker.ask_for(topic(name, "commands/modify"), "/attributes/large", "x" * PACKET)
+        assert answer["status"] == 201
+        for number in range(5):
+            maker.ask_for(topic(name, "commands/modify"), "/attributes/n", number)
+        yield Narrow(name, party, name)
+
+
+def test_an_answer_that_the_broker_will_not_take_is_given_up(service: ServiceProcess, narrow: Narrow) -> None:
     """An error comes in its place; it neither blocks what comes after it nor breaks the connection for ever."""
-    service, party = narrow
-    answer = party.ask_for(topic("fan-1", "commands/retrieve"))
+    answer = narrow.party.ask_for(topic(narrow.thing, "commands/retrieve"))
     assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
-    answer = party.ask_for(topic("fan-1", "commands/retrieve"), "/attributes/n")
+    answer = narrow.party.ask_for(topic(narrow.thing, "commands/retrieve"), "/attributes/n")
     assert answer["value"] == 4
-    failed = {"connection": "site", "direction": "out", "outcome": "failed"}
+    failed = {"connection": narrow.connection, "direction": "out", "outcome": "failed"}
     assert service.metric("connectivity_deliveries_total", **failed) == 1
-    settled = {"connection": "site", "direction": "in", "outcome": "settled"}
-    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) >= 2)
-    assert service.status("site")["details"] == "connected"
+    settled = {"connection": narrow.connection, "direction": "in", "outcome": "settled"}
+    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) >= 2, PATIENCE)
+    assert service.status(narrow.connection)["details"] == "connected"
 
 
-def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: tuple[ServiceProcess, MqttClient]) -> None:
+def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: Narrow) -> None:
     """Better no more than a gap that nobody sees: `failed` is the end, and never `complete`."""
-    _, party = narrow
-    Reader(party, "fan-1").request(100)
-    answers = [party.next()]
+    Reader(narrow.party, narrow.thing).request(100)
+    answers = [narrow.party.next()]
     while answers[-1]["topic"].endswith("/next"):
-        answers.append(party.next())
+        answers.append(narrow.party.next())
     assert answers[-1]["topic"].endswith("/failed")
     assert answers[-1]["value"]["error"]["status"] == 413
     found = [answer["value"]["item"]["revision"] for answer in answers[:-1]]
@@ -364,22 +394,19 @@ def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: tuple[
 # --- files that change --------------------------------------------------------------------------------------------------
 
 
-def test_files_are_followed_while_the_service_runs(broker: Mosquitto, tmp_path: Path) -> None:
+def test_files_are_followed_while_the_service_runs(service: ServiceProcess, broker: Mosquitto) -> None:
     """A new file opens a connection, a broken one leaves it as it was, a removed one closes it; others go on."""
-    with (
-        ServiceProcess.start(tmp_path, [connection(broker, source("c", OWNER))]) as service,
-        client(broker, "c") as party,
-    ):
-        make(party, "fan-1")
-        file = tmp_path / "connections" / "second.json"
+    with client(broker, "c") as party:
+        make(party, "fan-6")
+        file = service.folder / "connections" / "second.json"
         second = connection(broker, source("d", OWNER), id="second")
         file.write_text(json.dumps(second), encoding="utf-8")
-        wait_until_sync(lambda: service.status("second").get("details") == "connected")
+        wait_until_sync(lambda: service.status("second").get("details") == "connected", PATIENCE)
         with client(broker, "d") as other:
-            assert other.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+            assert other.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200
             file.write_text('{"id": "second", ', encoding="utf-8")
-            wait_until_sync(lambda: any("second.json" in str(line.get("file")) for line in service.records()))
-            assert other.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+            wait_until_sync(lambda: any("second.json" in str(line.get("file")) for line in service.records()), PATIENCE)
+            assert other.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200
         file.unlink()
-        wait_until_sync(lambda: not service.status("second"))
-        assert party.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+        wait_until_sync(lambda: not service.status("second"), PATIENCE)
+        assert party.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200

@@ -211,7 +211,8 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
     refusal = pump.next(PATIENCE)
     assert (refusal[1], refusal[3]["code"], refusal[3]["stream"]) == (7, "things:definition.notmodifiable", stream)
     assert heard_of(name, audience)["value"] == "unseen"
-    assert pump.received.empty()
+    nothing = {"type": "unsubscribe", "stream": "nothing", "authKey": KEY}
+    pump.assert_next_answers(nothing, lambda frame: frame[3]["stream"] == "nothing", wait=False)
     refused = watch.subscribe(f"{stream}/history", 1)
     watch.until(lambda: watch.failure(refused) is not None)
     assert len(watch.elements(from_now)) == 2 * CHANGES

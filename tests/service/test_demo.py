@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.support.wait import wait_until_sync
 WIDE = {"COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
 DEADLINE = 420
 """Seconds: Spark starts beside three brokers, on a machine that may be busy with other things."""
+IN_SOAK = pytest.mark.soak(shard="demo")
 
 
 def cells(output: str) -> dict[str, str]:
@@ -51,7 +53,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.soak(shard="demo")
+@IN_SOAK
 @pytest.mark.spark
 @pytest.mark.broker("mosquitto")
 @pytest.mark.broker("rabbitmq")
@@ -115,12 +117,13 @@ def test_the_demo_ends_with_0_and_tells_what_happened() -> None:
     assert all(len(line) <= 130 for line in ended.stdout.splitlines() if " -> " in line or " <- " in line)
 
 
+@pytest.mark.slow(reason="the demo runs for as long as its devices report")
 @pytest.mark.broker("kafka")
 @pytest.mark.broker("embedded")
 @pytest.mark.parametrize(
     "wanted",
     [
-        pytest.param({RABBITMQ}, id="RabbitMQ", marks=pytest.mark.soak(shard="demo")),
+        pytest.param({RABBITMQ}, id="RabbitMQ", marks=IN_SOAK),
         pytest.param({RABBITMQ, KAFKA, MOSQUITTO}, id="all of them"),
     ],
 )
@@ -172,10 +175,26 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-@pytest.fixture
-def started() -> Iterator[subprocess.Popen[str]]:
+WHOLE = ("-m", "examples.demo")
+WITH_MOSQUITTO_ALONE = (
+    "-c",
+    """
+import sys
+from pathlib import Path
+from examples import brokers, demo, lake
+
+brokers.compose_answers = lambda: False
+brokers.WANTED = (brokers.MOSQUITTO,)
+lake.JARS = Path("nowhere")
+sys.exit(demo.main())
+""",
+)
+
+
+@contextmanager
+def started(*program: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-m", "examples.demo"],
+        [sys.executable, *program],
         cwd=ROOT,
         env={**os.environ, **WIDE},
         stdout=subprocess.PIPE,
@@ -185,33 +204,34 @@ def started() -> Iterator[subprocess.Popen[str]]:
         running.kill()
 
 
+@pytest.mark.slow(reason="the demo begins, and ends what it has started")
 @pytest.mark.broker("mosquitto")
 @pytest.mark.parametrize(
-    ("when", "number", "code"),
+    ("program", "when", "number", "code"),
     [
-        pytest.param(
-            "the brokers start", signal.SIGTERM, 143, id="while brokers start", marks=pytest.mark.soak(shard="demo")
-        ),
-        pytest.param("create 201", signal.SIGINT, 130, id="in the conversation"),
+        pytest.param(WHOLE, "the brokers start", signal.SIGTERM, 143, id="while brokers start", marks=IN_SOAK),
+        pytest.param(WHOLE, "create 201", signal.SIGINT, 130, id="in the conversation", marks=IN_SOAK),
+        pytest.param(WITH_MOSQUITTO_ALONE, "create 201", signal.SIGINT, 130, id="with Mosquitto alone"),
     ],
 )
 def test_an_interrupted_demo_leaves_nothing_running(
-    when: str, number: signal.Signals, code: int, started: subprocess.Popen[str]
+    program: tuple[str, ...], when: str, number: signal.Signals, code: int
 ) -> None:
-    assert started.stdout is not None
-    shown = []
-    for line in started.stdout:
-        shown.append(line)
-        if when in line:
-            break
-    assert when in shown[-1], "".join(shown)
-    wait_until_sync(lambda: psutil.Process(started.pid).children(), 30)
-    children = psutil.Process(started.pid).children(recursive=True)
-    started.send_signal(number)
-    rest = started.stdout.read()
-    assert started.wait(DEADLINE) == code, rest
-    assert "Everything that was started is ended." in rest
-    wait_until_sync(lambda: all(is_gone(child) for child in children), 60)
+    with started(*program) as running:
+        assert running.stdout is not None
+        shown = []
+        for line in running.stdout:
+            shown.append(line)
+            if when in line:
+                break
+        assert when in shown[-1], "".join(shown)
+        wait_until_sync(lambda: psutil.Process(running.pid).children(), 60)
+        children = psutil.Process(running.pid).children(recursive=True)
+        running.send_signal(number)
+        rest = running.stdout.read()
+        assert running.wait(DEADLINE) == code, rest
+        assert "Everything that was started is ended." in rest
+        wait_until_sync(lambda: all(is_gone(child) for child in children), 60)
 
 
 BURNER = "/features/burner/properties/celsius"

@@ -27,7 +27,7 @@ from tests.support.in_process.tcp_service import MOST_READ
 from tests.support.in_process.websocket_listener import own, trusting
 from tests.support.service_process import ServiceProcess
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 OPERATOR = "acme:operator"
 DEVICE = "device-9"
 HISTORY = "things/acme.site:lamp/history"

@@ -62,5 +62,5 @@ def kill(folder: Path, trial_broker: TrialBroker, rounds: int) -> None:
 def test_what_is_read_in_frames_comes_once_and_in_order_through_kills_and_cuts(
     killed_broker: Start, kind: type[TrialBroker], tmp_path: Path
 ) -> None:
-    """One kill of each, with both readers, is in `test_streams_killed`."""
+    """One kill of each is in `test_streams_killed`."""
     kill(tmp_path, killed_broker(kind), ROUNDS)

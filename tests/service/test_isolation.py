@@ -24,8 +24,8 @@ from tests.support.wait import wait_until_sync
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
 OWNER = "acme:owner"
-COMMANDS = IN_FLIGHT + 1000
-ROUND_TRIPS = 200
+COMMANDS = IN_FLIGHT + 500
+ROUND_TRIPS = 50
 EVENTS = 500
 PATIENCE = 60.0
 MOST_MEMORY = 64 << 20
@@ -60,6 +60,7 @@ def counter_of(party: Party) -> int:
     return int(answer["value"])
 
 
+@pytest.mark.slow(reason="so many commands are sent that the connection takes no more")
 def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
     stalling: BrokerSetup, mosquitto: Any, tmp_path: Path
 ) -> None:
@@ -99,7 +100,9 @@ def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
         replay = Reader(quick, "quick")
         assert len(replay.all()) == 1 + EVENTS + ROUND_TRIPS
         assert counter_of(quick) <= IN_FLIGHT
-        assert slow.received.empty()
+        # What the broker had for this client would come before what the client sends to itself.
+        itself = {"to": "itself"}
+        slow.assert_next_answers(itself, lambda message: message == itself, to=slow.answers)
         assert psutil.Process(service.pid).memory_info().rss - before < MOST_MEMORY
 
         proxy.flow()

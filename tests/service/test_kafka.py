@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +17,7 @@ from tests.support.wait import wait_until_sync
 pytestmark = pytest.mark.broker("kafka")
 
 OWNER = "acme:fleet"
+PATIENCE = 60.0
 
 
 def site_of(ask: str) -> str:
@@ -44,20 +44,22 @@ def connection(broker: Kafka, ask: str, answers: str, **source: Any) -> dict[str
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def topics(kafka: Kafka) -> tuple[str, str]:
     name = uuid4().hex
     kafka.create(f"{name}.ask", f"{name}.answers")
     return f"{name}.ask", f"{name}.answers"
 
 
-@pytest.fixture
-def service(kafka: Kafka, topics: tuple[str, str], tmp_path: Path) -> Iterator[ServiceProcess]:
-    with ServiceProcess.start(tmp_path, [connection(kafka, *topics)]) as running:
+@pytest.fixture(scope="module")
+def service(
+    kafka: Kafka, topics: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    with ServiceProcess.start(tmp_path_factory.mktemp("kafka"), [connection(kafka, *topics)]) as running:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(kafka: Kafka, topics: tuple[str, str]) -> Iterator[KafkaClient]:
     ask, answers = topics
     with KafkaClient(kafka, ask=ask, answers=answers) as party:
@@ -84,8 +86,18 @@ def test_a_thing_replays_its_past(service: ServiceProcess, client: KafkaClient) 
     assert {each["topic"] for each in first} == {topic("boiler-07", "streaming/next")}
     rest = reader.all()
     assert [item["value"] for item in rest] == list(range(5, 20))
-    assert client.received.empty()
+    client.assert_nothing_came("boiler-07")
     assert {each["ditto-connection-id"] for each in client.headers} == {site_of(client.ask)}
+
+
+def test_8_6_a_tombstone_is_passed_and_the_next_command_is_answered(
+    service: ServiceProcess, client: KafkaClient
+) -> None:
+    make(client, "lamp-8")
+    client._producer.produce(client.ask, None, key="lamp-8", headers={"reply-to": client.answers})
+    client._producer.flush()
+    answer = client.ask_for(topic("lamp-8", "commands/retrieve"))
+    assert answer["status"] == 200
 
 
 def test_commands_are_in_the_history_once_through_a_kill(service: ServiceProcess, client: KafkaClient) -> None:
@@ -99,8 +111,8 @@ def test_commands_are_in_the_history_once_through_a_kill(service: ServiceProcess
     service.start_again()
     wanted = {f"c-{n}" for n in range(1, count + 1)}
     # Earlier commands may be read again too, and are answered again.
-    wait_until_sync(lambda: wanted <= _all_of(client, answered), 30)
-    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", outcome="answered_again") > 0)
+    wait_until_sync(lambda: wanted <= _all_of(client, answered), PATIENCE)
+    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", outcome="answered_again") > 0, PATIENCE)
     client.ask_for(topic("lamp-7", "commands/retrieve"))  # behind it nothing more is answered again
     items = Reader(client, "lamp-7", {"fromHistoricalRevision": 2}).all()
     assert [item["value"] for item in items] == list(range(1, count + 1))
@@ -111,13 +123,3 @@ def _all_of(client: KafkaClient, answered: set[str]) -> set[str]:
     while not client.received.empty():
         answered.add(client.received.get()["headers"]["correlation-id"])
     return answered
-
-
-def test_8_6_a_tombstone_is_passed_and_the_next_command_is_answered(
-    service: ServiceProcess, client: KafkaClient
-) -> None:
-    make(client, "lamp-8")
-    client._producer.produce(client.ask, None, key="lamp-8", headers={"reply-to": client.answers})
-    client._producer.flush()
-    answer = client.ask_for(topic("lamp-8", "commands/retrieve"))
-    assert answer["status"] == 200

@@ -131,6 +131,7 @@ def test_the_checker_catches_an_event_that_the_history_tells_otherwise() -> None
 # ── the checker as a process ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow(reason="a load, the service twice and the checker, each a process")
 @pytest.mark.broker("mosquitto")
 @pytest.mark.parametrize(
     ("statement", "expected"),
@@ -219,6 +220,7 @@ def restart_broker(folder: Path, trial_broker: TrialBroker, restarts: int, most:
 
 
 @pytest.mark.slow(reason="a real broker ends and starts")
+@pytest.mark.usefixtures("own_rabbitmq")
 @pytest.mark.broker("rabbitmq")
 def test_8_5_replays_go_on_and_nothing_is_lost_when_the_broker_is_killed(killed_broker: Start, tmp_path: Path) -> None:
     restart_broker(tmp_path, killed_broker(AmqpTrialBroker), 1, 50)

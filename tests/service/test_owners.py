@@ -6,8 +6,10 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
@@ -47,37 +49,44 @@ def addresses(shown: Any) -> list[str]:
     return found
 
 
-def test_two_owners_of_connections_in_one_service_that_is_killed(tmp_path: Path) -> None:
-    with ServiceProcess.start(tmp_path, [{"id": "yard", **document()}]) as service:
-        assert ask(service, "PUT", "/depot", document())[0] == 201
-        status, told = ask(service, "PUT", "/depot", document("other"))
-        assert (status, told["error"]) == (504, "connectivity:connection.failed")
-        assert told["description"].startswith("connection refused")
-        assert ask(service, "PUT", "/depot", document(), if_match='"rev:1"')[0] == 412
-        status, told = ask(service, "PUT", "/yard", document())
-        assert (status, told["error"]) == (409, "connectivity:connection.conflict")
-        assert str(tmp_path / "connections" / "yard.json") in told["message"]
-        assert ask(service, "POST", "/yard/command", "connectivity.commands:closeConnection")[0] == 200
-        service.kill()
-        service.start_again()
-        status, shown = ask(service, "GET", "/depot")
-        assert (status, addresses(shown), shown["uri"]) == (200, ["other"], "tcp://ada:*****@127.0.0.1:1")
-        status, shown = ask(service, "GET", "/yard/status")
-        assert (status, shown["connectionStatus"], shown["override"]) == (200, "closed", "closed")
-        assert service.stop()[0] == 0
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """The files `yard.json` and `lane.json` own a connection each."""
+    documents = [{"id": name, **document()} for name in ("yard", "lane")]
+    with ServiceProcess.start(tmp_path_factory.mktemp("owners"), documents) as started:
+        yield started
+
+
+def test_a_file_that_is_written_all_the_time_is_applied_seldom_and_its_last_state_wins(service: ServiceProcess) -> None:
+    """Ten times a second, and in place, so that half of it is there at times."""
+    file = service.folder / "connections" / "lane.json"
+    enough = threading.Event()
+    for number in range(30):
+        file.write_text(json.dumps({"id": "lane", **document(f"t{number}")}), encoding="utf-8")
+        enough.wait(0.1)
+    wait_until_sync(lambda: addresses(ask(service, "GET", "/lane")[1]) == ["t29"], PATIENCE)
+    events = [line["event"] for line in service.records()]
+    assert events.count("connection closed, its document changed") <= 5
+    assert "connection closed, its document is gone" not in events
+
+
+def test_two_owners_of_connections_in_one_service_that_is_killed(service: ServiceProcess) -> None:
+    """The last test here, since the service is stopped at its end."""
+    assert ask(service, "PUT", "/depot", document())[0] == 201
+    status, told = ask(service, "PUT", "/depot", document("other"))
+    assert (status, told["error"]) == (504, "connectivity:connection.failed")
+    assert told["description"].startswith("connection refused")
+    assert ask(service, "PUT", "/depot", document(), if_match='"rev:1"')[0] == 412
+    status, told = ask(service, "PUT", "/yard", document())
+    assert (status, told["error"]) == (409, "connectivity:connection.conflict")
+    assert str(service.folder / "connections" / "yard.json") in told["message"]
+    assert ask(service, "POST", "/yard/command", "connectivity.commands:closeConnection")[0] == 200
+    service.kill()
+    service.start_again()
+    status, shown = ask(service, "GET", "/depot")
+    assert (status, addresses(shown), shown["uri"]) == (200, ["other"], "tcp://ada:*****@127.0.0.1:1")
+    status, shown = ask(service, "GET", "/yard/status")
+    assert (status, shown["connectionStatus"], shown["override"]) == (200, "closed", "closed")
+    assert service.stop()[0] == 0
     kept = b"".join(file.read_bytes() for file in service.data.glob("journal.db*"))
     assert b"tulip-37" not in kept + service.log_file.read_bytes()
-
-
-def test_a_file_that_is_written_all_the_time_is_applied_seldom_and_its_last_state_wins(tmp_path: Path) -> None:
-    """Ten times a second, and not as an editor does that means well: half of it is there at times."""
-    with ServiceProcess.start(tmp_path, [{"id": "yard", **document()}]) as service:
-        file = tmp_path / "connections" / "yard.json"
-        enough = threading.Event()
-        for number in range(30):
-            file.write_text(json.dumps({"id": "yard", **document(f"t{number}")}), encoding="utf-8")
-            enough.wait(0.1)
-        wait_until_sync(lambda: addresses(ask(service, "GET", "/yard")[1]) == ["t29"], PATIENCE)
-        events = [line["event"] for line in service.records()]
-        assert events.count("connection closed, its document changed") <= 5
-        assert "connection closed, its document is gone" not in events

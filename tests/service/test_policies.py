@@ -114,4 +114,4 @@ def test_case_55_56_57_60_68_a_policy_in_parts_with_imports_and_a_guest_that_exp
         service.start_again()
         again = ask(owner, "pol-7", "retrieve")
         assert (again["value"], again["headers"]["etag"]) == (present["value"], present["headers"]["etag"])
-        told.expect_nothing_before()
+        told.assert_nothing_came()

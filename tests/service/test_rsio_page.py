@@ -195,4 +195,8 @@ def converse(mosquitto: Mosquitto) -> None:
             else:
                 assert set(arrows) == {"<"}
                 expect(desk, parts(written), tokens)
-        assert [desk.heard for desk in desks.values()] == [b"", b""]
+        # After all goodbyes each may begin again, and hears nothing else before the answer.
+        hello, _, answer = (octets(parts(line.partition(" ")[2]), {}) for line in lines[:3])
+        for desk in desks.values():
+            assert desk.heard == b""
+            desk.client.assert_next_answers(hello, lambda message: message == answer)

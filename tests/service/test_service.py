@@ -8,22 +8,67 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.brokers import is_listening
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
-from tests.support.clients.mqtt import MqttClient
-from tests.support.connection_documents import Reader, client, connection, policy_for, source, topic
-from tests.support.service_process import ServiceProcess
+from tests.support.clients.mqtt import PATIENCE, MqttClient
+from tests.support.connection_documents import (
+    Reader,
+    added,
+    client,
+    connection,
+    policy_for,
+    running,
+    source,
+    topic,
+    wait_until_open,
+)
+from tests.support.service_process import ServiceCommand, ServiceProcess
 from tests.support.wait import wait_until_sync
 
 pytestmark = pytest.mark.broker("mosquitto")
 
 OWNER = "acme:owner"
 DRAINED_WITHIN = 10.0
+PAUSES = {"min": "0.1s", "max": "0.5s"}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Mosquitto]:
+    with Mosquitto.start() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def proxy(broker: Mosquitto) -> Iterator[ProxyThread]:
+    with ProxyThread(broker.host, broker.port) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def own_service(
+    broker: Mosquitto, proxy: ProxyThread, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    """Two connections to one broker, `slow` by way of a proxy."""
+    documents = [
+        connection(proxy, source("slow", OWNER), id="slow", specificConfig={"clientId": "slow"}),
+        connection(broker, source("quick", OWNER), source("beside", OWNER), id="quick"),
+    ]
+    with ServiceProcess.start(tmp_path_factory.mktemp("service"), documents, reconnect=PAUSES) as started:
+        yield started
+
+
+@pytest.fixture
+def service(own_service: ServiceProcess, proxy: ProxyThread) -> ServiceProcess:
+    """The service, which the test may stop."""
+    proxy.flow()
+    started = running(own_service)
+    wait_until_open(started, "slow", "quick")
+    return started
 
 
 def make(party: MqttClient, name: str, changes: int = 0) -> None:
@@ -33,7 +78,7 @@ def make(party: MqttClient, name: str, changes: int = 0) -> None:
     for number in range(changes):
         party.send(modify(name, number), wait=False)
     for _ in range(changes):
-        assert party.next(30)["status"] == 204
+        assert party.next()["status"] == 204
 
 
 def modify(name: str, number: int, **headers: Any) -> dict[str, Any]:
@@ -65,7 +110,7 @@ class Load:
     def wait_for(self, more: int) -> None:
         """Wait until so many further answers have come."""
         enough = len(self.answers) + more
-        wait_until_sync(lambda: len(self.answers) >= enough, 30)
+        wait_until_sync(lambda: len(self.answers) >= enough, PATIENCE)
 
     def _send(self) -> None:
         while not self._stopped.is_set():
@@ -98,145 +143,72 @@ class Load:
         self._listener.join()
 
 
-def test_sigterm_under_load_drains_and_loses_nothing(mosquitto: Mosquitto, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stops", [1, pytest.param(10, marks=pytest.mark.soak(shard="kills-mqtt"))])
+def test_sigterm_under_load_drains_and_loses_nothing(service: ServiceProcess, broker: Mosquitto, stops: int) -> None:
     """Exit code 0 within ten seconds; every answer is in the history, at the revision that it named, and nothing is
-    answered twice in two ways."""
-    with (
-        ServiceProcess.start(tmp_path, [connection(mosquitto, source("stop", OWNER))]) as service,
-        client(mosquitto, "stop") as party,
-    ):
-        make(party, "clock-1")
-        with Load(party, "clock-1") as load:
-            for _ in range(3):
+    answered twice in two ways. Case 33: a subscription does not outlive the service."""
+    name, earlier = f"clock-{stops}", len(service.records())
+    with client(broker, "quick") as party, client(broker, "beside") as beside:
+        make(party, name)
+        subscription = Reader(beside, name)
+        with Load(party, name) as load:
+            for _ in range(stops):
                 load.wait_for(500)
                 code, seconds = service.stop()
                 assert code == 0
                 assert seconds < DRAINED_WITHIN
                 service.start_again()
+        subscription.request(1)
+        assert beside.next()["value"]["error"]["error"] == "streaming.subscription.not.found"
         assert all(len(set(said)) == 1 for said in load.answers.values())
         answered = {said[0][1]: number for number, said in load.answers.items()}
         assert {said[0][0] for said in load.answers.values()} == {204}
-        history = {item["revision"]: item["value"] for item in Reader(party, "clock-1").all()[1:]}
+        history = {item["revision"]: item["value"] for item in Reader(party, name).all()[1:]}
         assert history == answered
-        events = [line["event"] for line in service.records()]
-        assert events.count("stopped") == 3
-        assert not [line for line in service.records() if line["level"] in ("error", "critical")]
-
-
-@pytest.mark.parametrize("name", ["SIGTERM while the broker is away", "SIGTERM while a client takes nothing"])
-def test_sigterm_does_not_wait_for_ever(tmp_path: Path, name: str) -> None:
-    with (
-        Mosquitto.start() as broker,
-        ProxyThread(broker.host, broker.port) as proxy,
-        ServiceProcess.start(tmp_path, [connection(proxy, source("stop", OWNER))]) as service,
-        client(broker, "stop") as party,
-    ):
-        make(party, "clock-1")
-        if "away" in name:
-            proxy.refuse()
-            wait_until_sync(lambda: service.status("site")["status"] == "failed")
-        else:
-            proxy.stall(to_client=False)
-            party.send(modify("clock-1", 1))
-            wait_until_sync(lambda: service.metric("connectivity_journal_commit_seconds_count") >= 2)
-        code, seconds = service.stop()
-        assert code == 0
-        assert seconds < DRAINED_WITHIN
-
-
-def test_ctrl_c_stops_as_sigterm_does(tmp_path: Path) -> None:
-    with ServiceProcess.start(tmp_path, []) as service:
-        assert service.process is not None
-        service.process.send_signal(signal.SIGINT)
-        assert service.process.wait(DRAINED_WITHIN) == 0
-
-
-def test_case_33_a_subscription_does_not_outlive_the_service(mosquitto: Mosquitto, tmp_path: Path) -> None:
-    with (
-        ServiceProcess.start(tmp_path, [connection(mosquitto, source("stop", OWNER))]) as service,
-        client(mosquitto, "stop") as party,
-    ):
-        make(party, "clock-1")
-        subscription = Reader(party, "clock-1")
-        service.stop()
-        service.start_again()
-        subscription.request(1)
-        assert party.next()["value"]["error"]["error"] == "streaming.subscription.not.found"
+        records = service.records()[earlier:]
+        assert [line["event"] for line in records].count("stopped") == stops
+        assert not [line for line in records if line["level"] in ("error", "critical")]
 
 
 # --- starting -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"api": {"host": "0.0.0.0"}}, "api.token"),
-        ({"journl": {}}, "did you mean journal"),
-        ({"spark": {"mode": "sometimes"}}, "spark.mode"),
-        ({"data_dir": "/dev/null/data"}, "data_dir"),
-        ({"api": {"host": "203.0.113.7", "token": "x"}}, "203.0.113.7"),
-    ],
-    ids=["outside without token", "unknown setting", "unknown choice", "no folder", "an address of somebody else"],
-)
-def test_exit_code_2_for_settings_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
-    service = ServiceProcess(tmp_path, settings)
+def test_exit_code_2_for_settings_that_cannot_be_used(tmp_path: Path) -> None:
+    """Each reason has its test in `tests/unit`: `test_settings`, and `test_service` for what shows at the start."""
+    service = ServiceProcess(tmp_path, {"journl": {}})
     service.start_again(ready=False)
     assert service.process is not None
-    assert service.process.wait(20) == 2
-    assert words in service.log()
+    assert service.process.wait(PATIENCE) == 2
+    assert "did you mean journal" in service.log()
     assert "Traceback" not in service.log()
 
 
-def test_exit_code_3_for_a_data_folder_that_another_service_owns(tmp_path: Path) -> None:
-    with ServiceProcess.start(tmp_path, []) as first:
-        second = ServiceProcess(tmp_path / "second", {"data_dir": str(first.data)})
-        second.folder.mkdir()
-        second.start_again(ready=False)
-        assert second.process is not None
-        assert second.process.wait(20) == 3
-        assert f"process {first.pid}" in second.log()
-        assert "Traceback" not in second.log()
-        assert first.get("/health/ready")[0] == 200
-        first.kill()
-        second.start_again()
-        assert second.stop()[0] == 0
+def test_exit_code_3_for_a_data_folder_that_another_service_owns(service: ServiceProcess, tmp_path: Path) -> None:
+    second = ServiceProcess(tmp_path, {"data_dir": str(service.data)})
+    second.start_again(ready=False)
+    assert second.process is not None
+    assert second.process.wait(PATIENCE) == 3
+    assert f"process {service.pid}" in second.log()
+    assert "Traceback" not in second.log()
+    assert service.get("/health/ready")[0] == 200
 
 
-def test_exit_code_4_for_a_port_in_use(tmp_path: Path) -> None:
-    with ServiceProcess.start(tmp_path, []) as first:
-        second = ServiceProcess(tmp_path / "second", {})
-        second.folder.mkdir()
-        second.port = first.port
-        second.start_again(ready=False)
-        assert second.process is not None
-        assert second.process.wait(20) == 4
-        assert str(first.port) in second.log()
-        assert "Traceback" not in second.log()
-
-
-def test_port_0_takes_a_free_one_and_logs_it(tmp_path: Path) -> None:
-    service = ServiceProcess(tmp_path, {})
+def test_port_0_takes_a_free_one_and_logs_it_and_ctrl_c_stops_as_sigterm_does(tmp_path: Path) -> None:
+    service = ServiceCommand(tmp_path, {})
     service.port = 0
     service.start_again(ready=False)
-    try:
+    with service:
 
         def listening() -> list[int]:
             return [line["port"] for line in service.records() if line["event"] == "api listening"]
 
-        wait_until_sync(listening, 20)
+        wait_until_sync(listening, PATIENCE)
         (service.port,) = listening()
         assert is_listening("127.0.0.1", service.port)
         assert service.get("/health/live") == (200, b'{"status":"live"}')
-    finally:
-        assert service.stop()[0] == 0
-
-
-def test_metrics_want_the_token_and_health_does_not(tmp_path: Path) -> None:
-    with ServiceProcess.start(tmp_path, [], api={"token": "let-me-in"}) as service:
-        assert service.get("/health/live")[0] == 200
-        assert service.get("/metrics")[0] == 401
-        assert service.get("/metrics", token="let-me-out")[0] == 401
-        assert service.get("/metrics", token="let-me-in")[0] == 200
+        assert service.process is not None
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(DRAINED_WITHIN) == 0
 
 
 # --- watching -----------------------------------------------------------------------------------------------------------
@@ -251,13 +223,13 @@ METRICS = {
 }
 
 
-def test_metrics_have_the_names_and_labels_that_dashboards_rely_on(mosquitto: Mosquitto, tmp_path: Path) -> None:
+def test_metrics_have_the_names_and_labels_that_dashboards_rely_on(service: ServiceProcess, broker: Mosquitto) -> None:
     with (
-        ServiceProcess.start(tmp_path, [connection(mosquitto, source("count", OWNER))]) as service,
-        client(mosquitto, "count") as party,
+        added(service, connection(broker, source("count", OWNER), id="count")),
+        client(broker, "count") as party,
     ):
-        make(party, "clock-1", 4)
-        subscription = Reader(party, "clock-1")
+        make(party, "counted", 4)
+        subscription = Reader(party, "counted")
         subscription.request(3)
         assert [party.next()["value"]["item"]["revision"] for _ in range(3)] == [1, 2, 3]
         found: dict[str, set[str]] = {}
@@ -268,14 +240,14 @@ def test_metrics_have_the_names_and_labels_that_dashboards_rely_on(mosquitto: Mo
                 name, labels = matched.groups()
                 found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels or ""))
         assert {name: found.get(name) for name in METRICS} == METRICS
-        assert service.metric("connectivity_events_sent_total", connection="site") == 3
-        assert service.metric("connectivity_subscriptions", connection="site") == 1
-        assert service.metric("connectivity_demand", connection="site") == 0
-        assert service.metric("connectivity_connection_up", connection="site") == 1
+        assert service.metric("connectivity_events_sent_total", connection="count") == 3
+        assert service.metric("connectivity_subscriptions", connection="count") == 1
+        assert service.metric("connectivity_demand", connection="count") == 0
+        assert service.metric("connectivity_connection_up", connection="count") == 1
         assert service.metric("connectivity_journal_commit_seconds_count") >= 1
-        settled = {"connection": "site", "direction": "in", "outcome": "settled"}
-        wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) == 7)
-        assert "clock-1" not in service.get("/metrics")[1].decode()
+        settled = {"connection": "count", "direction": "in", "outcome": "settled"}
+        wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) == 7, PATIENCE)
+        assert "counted" not in service.get("/metrics")[1].decode()
 
 
 SECRETS = ("s3cret-password", "s3cret-token", "s3cret-device")
@@ -308,7 +280,7 @@ def test_logs_are_json_lines_without_secrets(tmp_path: Path, monkeypatch: pytest
                 assert party.ask_for(topic("clock-1", "commands/retrieve"))["status"] == 200
             assert service.status("wrong")["details"].startswith("bad credentials")
             broker.restart()
-            wait_until_sync(lambda: service.status("site")["details"] == "connected", 20)
+            wait_until_sync(lambda: service.status("site")["details"] == "connected", PATIENCE)
             shown = service.get("/health/ready")[1].decode() + service.get("/metrics", "s3cret-token")[1].decode()
             assert service.stop()[0] == 0
         text = service.log_file.read_text(encoding="utf-8")
@@ -321,64 +293,81 @@ def test_logs_are_json_lines_without_secrets(tmp_path: Path, monkeypatch: pytest
 # --- those who take nothing ---------------------------------------------------------------------------------------------
 
 
-EVENTS = 1500
-"""Three pages; times twenty replays far more than what fits into the buffers of a link."""
+EVENTS = 1100
+"""Three pages of 500; of several replays far more than what may be unconfirmed on a link."""
+REPLAYS = 6
 
 
-@pytest.fixture
-def stalled(tmp_path: Path) -> Iterator[tuple[ServiceProcess, ProxyThread, MqttClient, MqttClient]]:
-    """Two connections to one broker, one of them by way of a proxy; a thing with a long history."""
-    with (
-        Mosquitto.start() as broker,
-        ProxyThread(broker.host, broker.port) as proxy,
-        ServiceProcess.start(
-            tmp_path,
-            [
-                connection(proxy, source("slow", OWNER), id="slow", specificConfig={"clientId": "slow"}),
-                connection(broker, source("quick", OWNER), id="quick", specificConfig={"clientId": "quick"}),
-            ],
-        ) as service,
-        client(broker, "slow") as slow,
-        client(broker, "quick") as quick,
-    ):
-        make(quick, "clock-1", EVENTS - 1)
-        yield service, proxy, slow, quick
+class Stalling(NamedTuple):
+    """Who speaks through the link that is going to stall, and who beside it; a thing `long` has a long history."""
+
+    slow: MqttClient
+    quick: MqttClient
+
+
+@pytest.fixture(scope="module")
+def stalling(own_service: ServiceProcess, broker: Mosquitto) -> Iterator[Stalling]:
+    running(own_service)
+    with client(broker, "slow") as slow, client(broker, "quick") as quick:
+        make(quick, "long", EVENTS - 1)
+        yield Stalling(slow, quick)
+
+
+@pytest.mark.usefixtures("service")
+def test_a_subscription_without_demand_costs_the_others_nothing(stalling: Stalling) -> None:
+    """It was asked for ten events, and ten it has got, whatever happens beside it."""
+    slow, quick = stalling
+    subscription = Reader(slow, "long")
+    subscription.request(10)
+    assert [slow.next()["value"]["item"]["revision"] for _ in range(10)] == list(range(1, 11))
+    assert len(Reader(quick, "long").all()) == EVENTS
+    slow.assert_nothing_came("long")
 
 
 def test_a_link_that_takes_nothing_delays_no_other_connection(
-    stalled: tuple[ServiceProcess, ProxyThread, MqttClient, MqttClient],
+    service: ServiceProcess, proxy: ProxyThread, stalling: Stalling
 ) -> None:
     """Many replays wait on the one link, each with a page at most; on the other one everything flows."""
-    service, proxy, slow, quick = stalled
-    waiting = [Reader(slow, "clock-1") for _ in range(20)]
+    slow, quick = stalling
+    waiting = [Reader(slow, "long") for _ in range(REPLAYS)]
+    before = service.metric("connectivity_events_sent_total", connection="slow")
     proxy.stall(to_client=False)
     for subscription in waiting:
         subscription.request(1_000_000)
-    slow.send(modify("clock-1", 7))
-    wait_until_sync(lambda: service.metric("connectivity_demand", connection="slow") < 20 * 1_000_000)
-    for _ in range(3):
-        assert len(Reader(quick, "clock-1").all()) >= EVENTS
-        assert quick.ask_for(topic("clock-1", "commands/retrieve"))["status"] == 200
-    assert service.metric("connectivity_events_sent_total", connection="slow") <= 20 * 500
+    slow.send({**modify("long", 7), "path": "/attributes/last"})
+    wait_until_sync(
+        lambda: 0 < service.metric("connectivity_demand", connection="slow") < REPLAYS * 1_000_000, PATIENCE
+    )
+    for _ in range(2):
+        assert len(Reader(quick, "long").all()) >= EVENTS
+        assert quick.ask_for(topic("long", "commands/retrieve"))["status"] == 200
+    assert service.metric("connectivity_events_sent_total", connection="slow") - before <= REPLAYS * 500
     proxy.flow()
     revisions: dict[str, list[int]] = {subscription.id: [] for subscription in waiting}
     ended = 0
     while ended < len(waiting):
-        event = slow.next(30)
+        event = slow.next()
         if event["topic"].endswith("/complete"):
             ended += 1
-        elif "item" in event.get("value", {}):
+        elif event["topic"].endswith("/next"):
             revisions[event["value"]["subscriptionId"]].append(event["value"]["item"]["revision"])
     assert all(found == list(range(1, EVENTS + 1)) for found in revisions.values())
 
 
-def test_a_subscription_without_demand_costs_the_others_nothing(
-    stalled: tuple[ServiceProcess, ProxyThread, MqttClient, MqttClient],
+def test_sigterm_waits_neither_for_a_broker_that_is_away_nor_for_one_that_takes_nothing(
+    service: ServiceProcess, broker: Mosquitto, proxy: ProxyThread, stalling: Stalling
 ) -> None:
-    """It was asked for ten events, and ten it has got, whatever happens beside it."""
-    _, _, slow, quick = stalled
-    subscription = Reader(slow, "clock-1")
-    subscription.request(10)
-    assert [slow.next()["value"]["item"]["revision"] for _ in range(10)] == list(range(1, 11))
-    assert len(Reader(quick, "clock-1").all()) == EVENTS
-    assert slow.received.empty()
+    """The last test here, since a service that has ended keeps the connection that was added."""
+    with (
+        ProxyThread(broker.host, broker.port) as leaving,
+        added(service, connection(leaving, source("away", OWNER), id="away")),
+    ):
+        leaving.refuse()
+        wait_until_sync(lambda: service.status("away")["status"] == "failed", PATIENCE)
+        commits = service.metric("connectivity_journal_commit_seconds_count")
+        proxy.stall(to_client=False)
+        stalling.slow.send({**modify("long", 8), "path": "/attributes/last"})
+        wait_until_sync(lambda: service.metric("connectivity_journal_commit_seconds_count") > commits, PATIENCE)
+        code, seconds = service.stop()
+    assert code == 0
+    assert seconds < DRAINED_WITHIN

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -20,13 +20,21 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.bare_amqp import AmqpBystander
 from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import MqttClient, Party
-from tests.support.connection_documents import connection, policy_for, source, topic
+from tests.support.connection_documents import added, connection, policy_for, source, topic, while_added
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import TimedOut, wait_until, wait_until_sync
 
 OWNER = "acme:owner"
 PATIENCE = 60.0
 NACKS = ["response", "error", "nack"]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service to which each test adds its connection."""
+    reconnect = {"min": "0.1s", "max": "0.5s"}
+    with ServiceProcess.start(tmp_path_factory.mktemp("settlement"), [], reconnect=reconnect) as started:
+        yield started
 
 
 def made(party: Party, name: str) -> None:
@@ -77,7 +85,7 @@ def statuses(answer: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.broker("mosquitto")
-def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, tmp_path: Path) -> None:
+def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, service: ServiceProcess) -> None:
     """The broker keeps what was not acknowledged; `reconnectForRedelivery` fetches it."""
     name = f"settle-{uuid4().hex[:8]}"
     document = connection(
@@ -88,22 +96,22 @@ def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, tmp_p
         specificConfig={"reconnectForRedelivery": "true", "reconnectForRedeliveryDelay": "1s"},
     )
     with (
-        ServiceProcess.start(tmp_path, [document], reconnect={"min": "0.1s", "max": "0.5s"}) as service,
+        added(service, document),
         MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/c/ask", answers=f"{name}/c/answers") as asker,
         MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/a/ask", answers=f"{name}/a/answers") as seer,
     ):
-        made(asker, "lamp-1")
-        asker.send(modify("lamp-1", 1, f"{name}:seen"))
-        first = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 503)
+        made(asker, "lamp-mqtt")
+        asker.send(modify("lamp-mqtt", 1, f"{name}:seen"))
+        first = acknowledged(seer, asker, "lamp-mqtt", f"{name}:seen", 503)
         assert (first["status"], statuses(first)) == (424, {"twin-persisted": 204, f"{name}:seen": 503})
-        second = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 200)
+        second = acknowledged(seer, asker, "lamp-mqtt", f"{name}:seen", 200)
         assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 200})
-        assert revisions(asker, "lamp-1") == 2
-        assert service.metric("connectivity_deliveries_total", outcome="given_back") == 1
+        assert revisions(asker, "lamp-mqtt") == 2
+        assert service.metric("connectivity_deliveries_total", outcome="given_back", connection=name) == 1
 
 
 @pytest.mark.broker("kafka")
-def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, tmp_path: Path) -> None:
+def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, service: ServiceProcess) -> None:
     name = uuid4().hex
     topics = [f"{name}.{part}" for part in ("ask", "acks", "answers", "nobody")]
     kafka.create(*topics)
@@ -121,18 +129,18 @@ def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, tmp
         ],
     }
     with (
-        ServiceProcess.start(tmp_path, [document]) as service,
+        added(service, document),
         KafkaClient(kafka, ask=ask, answers=answers) as asker,
         KafkaClient(kafka, ask=acks, answers=nobody) as seer,
     ):
-        made(asker, "lamp-1")
-        asker.send(modify("lamp-1", 1, f"{name}:seen"))
-        first = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 503)
+        made(asker, "lamp-kafka")
+        asker.send(modify("lamp-kafka", 1, f"{name}:seen"))
+        first = acknowledged(seer, asker, "lamp-kafka", f"{name}:seen", 503)
         assert first["status"] == 424
-        second = acknowledged(seer, asker, "lamp-1", f"{name}:seen", 204)
+        second = acknowledged(seer, asker, "lamp-kafka", f"{name}:seen", 204)
         assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 204})
-        assert revisions(asker, "lamp-1") == 2
-        assert service.metric("connectivity_deliveries_total", outcome="given_back") == 1
+        assert revisions(asker, "lamp-kafka") == 2
+        assert service.metric("connectivity_deliveries_total", outcome="given_back", connection=name) == 1
 
 
 class Queues:
@@ -205,43 +213,43 @@ class Queues:
 
 @pytest.mark.broker("rabbitmq")
 async def test_case_35_amqp_requeues_and_the_command_is_not_carried_out_again(
-    rabbitmq: RabbitMQ, tmp_path: Path
+    rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
     async with AmqpBystander(rabbitmq.uri()) as bystander:
         queues = Queues(rabbitmq, bystander)
         await queues.declare()
-        with await asyncio.to_thread(ServiceProcess.start, tmp_path, [queues.document]) as service:
-            await queues.make("lamp-1")
-            await queues.send(modify("lamp-1", 1, f"{queues.name}:seen"))
-            assert (await queues.acknowledged("lamp-1", 503))["status"] == 424
-            second = await queues.acknowledged("lamp-1", 200)
+        async with while_added(service, queues.document):
+            await queues.make("lamp-amqp")
+            await queues.send(modify("lamp-amqp", 1, f"{queues.name}:seen"))
+            assert (await queues.acknowledged("lamp-amqp", 503))["status"] == 424
+            second = await queues.acknowledged("lamp-amqp", 200)
             assert (second["status"], statuses(second)["twin-persisted"]) == (200, 201)
-            await queues.send({"topic": topic("lamp-1", "commands/retrieve"), "path": "/", "fields": "_revision"})
+            await queues.send({"topic": topic("lamp-amqp", "commands/retrieve"), "path": "/", "fields": "_revision"})
             assert (await queues.next())["value"]["_revision"] == 2
-            given_back = await asyncio.to_thread(service.metric, "connectivity_deliveries_total", outcome="given_back")
+            given_back = await asyncio.to_thread(
+                service.metric, "connectivity_deliveries_total", outcome="given_back", connection=queues.name
+            )
             assert given_back == 1
         assert await queues.dead_letters() == []
 
 
 @pytest.mark.broker("rabbitmq")
 async def test_3_9_amqp_sends_what_is_given_back_for_good_to_the_dead_letters(
-    rabbitmq: RabbitMQ, tmp_path: Path
+    rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
     """A command that is refused, and one whose acknowledgement is negative; neither what cannot be read nor a condition."""
     async with AmqpBystander(rabbitmq.uri()) as bystander:
         queues = Queues(rabbitmq, bystander)
         await queues.declare()
-        with await asyncio.to_thread(ServiceProcess.start, tmp_path, [queues.document]) as service:
-            await queues.make("lamp-1")
-            refused = modify("lamp-2", 1)
-            for document in (b"no json", modify("lamp-1", 1, condition="eq(attributes/n,5)"), refused):
+        async with while_added(service, queues.document):
+            await queues.make("lamp-dead")
+            refused = modify("nothing-dead", 1)
+            for document in (b"no json", modify("lamp-dead", 1, condition="eq(attributes/n,5)"), refused):
                 await queues.send(document)
             assert [(await queues.next())["status"] for _ in range(3)] == [400, 412, 404]
-            nacked = modify("lamp-1", 1, f"{queues.name}:seen")
+            nacked = modify("lamp-dead", 1, f"{queues.name}:seen")
             await queues.send(nacked)
-            assert (await queues.acknowledged("lamp-1", 400))["status"] == 424
-            code, _ = await asyncio.to_thread(service.stop)
-            assert code == 0
+            assert (await queues.acknowledged("lamp-dead", 400))["status"] == 424
         answers = len(bystander.messages)
         await bystander.listen(queues.dead)
         await wait_until(lambda: len(bystander.messages) - answers == len((refused, nacked)), PATIENCE)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
@@ -25,7 +25,7 @@ from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import Party
-from tests.support.connection_documents import Reader, policy_for, topic
+from tests.support.connection_documents import Reader, added, policy_for, topic
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -39,6 +39,13 @@ SETUPS = (
     "rabbitmq",
     pytest.param("kafka", marks=pytest.mark.soak(shard="brokers")),
 )
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service to which each test adds its connection."""
+    with ServiceProcess.start(tmp_path_factory.mktemp("clients"), [], reconnect=PAUSES) as started:
+        yield started
 
 
 @pytest.fixture(params=SETUPS)
@@ -61,7 +68,7 @@ class Work:
 
     def __init__(self, party: Party, things: int) -> None:
         self.party = party
-        self.names = [f"lamp-{number}" for number in range(things)]
+        self.names = [f"lamp-{number}-{uuid4().hex[:8]}" for number in range(things)]
         self.sent = 0
         self.answered: dict[str, list[int]] = defaultdict(list)
         self._open: set[int] = set()
@@ -112,19 +119,24 @@ class Work:
                 return items
 
 
-def connected_clients(service: ServiceProcess) -> set[int]:
-    return {record["client"] for record in service.records() if record["event"] == "connected"}
+def connected_clients(service: ServiceProcess, connection_id: str) -> set[int]:
+    return {record["client"] for record in of_connection(service, connection_id) if record["event"] == "connected"}
+
+
+def of_connection(service: ServiceProcess, connection_id: str) -> list[dict[str, Any]]:
+    """Log records about a connection."""
+    return [record for record in service.records() if record.get("connection") == connection_id]
 
 
 @pytest.mark.parametrize("consumers", [1, 2])
 def test_case_10_order_per_entity_is_kept_by_two_clients_with_so_many_consumers(
-    setup: BrokerSetup, tmp_path: Path, consumers: int
+    setup: BrokerSetup, service: ServiceProcess, consumers: int
 ) -> None:
     with setup.client("line") as party:
         document = setup.connection("site", setup.source("line", OWNER, consumerCount=consumers), clientCount=2)
-        with ServiceProcess.start(tmp_path, [document], reconnect=PAUSES) as service:
+        with added(service, document):
             assert service.status(document["id"]) == {"status": "open", "details": "connected"}
-            assert connected_clients(service) == {0, 1}
+            assert connected_clients(service, document["id"]) == {0, 1}
             wait_until_sync(lambda: consumers_of(setup, document, party) in (None, 2 * consumers), PATIENCE)
             work = Work(party, 8)
             work.send(25)
@@ -142,31 +154,33 @@ def consumers_of(setup: BrokerSetup, document: dict[str, Any], party: Party) -> 
     return None
 
 
-def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(setup: BrokerSetup, tmp_path: Path) -> None:
+def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(
+    setup: BrokerSetup, service: ServiceProcess
+) -> None:
     with ExitStack() as stack:
         cut = cutting(setup, stack)
         party = stack.enter_context(setup.client("line"))
         document = setup.connection("site", setup.source("line", OWNER, consumerCount=2), clientCount=2)
-        service = stack.enter_context(ServiceProcess.start(tmp_path, [document], reconnect=PAUSES))
+        stack.enter_context(added(service, document))
         work = Work(party, 6)
         for _ in range(3):
             wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
-            lost = len(losses(service))
+            lost = len(losses(service, document["id"]))
             work.send(30)
             cut(document["id"])
             work.send(5)
-            wait_until_sync(partial(more_losses, service, lost), PATIENCE)
+            wait_until_sync(partial(more_losses, service, document["id"], lost), PATIENCE)
         work.finish()
         wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
         work.check()
 
 
-def losses(service: ServiceProcess) -> list[dict[str, Any]]:
-    return [record for record in service.records() if record["event"] == "connection lost"]
+def losses(service: ServiceProcess, connection_id: str) -> list[dict[str, Any]]:
+    return [record for record in of_connection(service, connection_id) if record["event"] == "connection lost"]
 
 
-def more_losses(service: ServiceProcess, before: int) -> bool:
-    return len(losses(service)) > before
+def more_losses(service: ServiceProcess, connection_id: str, before: int) -> bool:
+    return len(losses(service, connection_id)) > before
 
 
 def cutting(setup: BrokerSetup, stack: ExitStack) -> Callable[[str], None]:
@@ -194,14 +208,14 @@ def take_the_place(broker: Kafka, connection_id: str) -> None:
 
 @pytest.mark.parametrize("broker", [pytest.param("mosquitto", marks=pytest.mark.soak(shard="brokers")), "rabbitmq"])
 def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
-    broker: str, request: pytest.FixtureRequest, tmp_path: Path
+    broker: str, request: pytest.FixtureRequest, service: ServiceProcess
 ) -> None:
     setup = made(broker, request.getfixturevalue(broker))
     assert isinstance(setup, MqttSetup | AmqpSetup)
     with ProxyThread(setup.broker.host, setup.broker.port) as proxy, setup.client("line") as party:
         setup.proxied = proxy.host, proxy.port
         document = setup.connection("site", setup.source("line", OWNER), clientCount=2)
-        with ServiceProcess.start(tmp_path, [document], reconnect=PAUSES) as service:
+        with added(service, document):
             work = Work(party, 6)
             reader = Reader(party, work.names[0])
             proxy.cut_one(refusing=True)
@@ -224,40 +238,42 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
 
 
 @pytest.fixture
-def four(setup: BrokerSetup, tmp_path: Path) -> Iterator[list[Party]]:
+def four(setup: BrokerSetup, service: ServiceProcess) -> Iterator[list[Party]]:
     """Four parties, each with a source and a reply-target of its own in one connection with several clients."""
     names = ["north", "east", "south", "west"]
     with ExitStack() as stack:
         parties = [stack.enter_context(setup.client(name)) for name in names]
         document = setup.connection("site", *(setup.source(name, OWNER) for name in names), clientCount=2)
-        stack.enter_context(ServiceProcess.start(tmp_path, [document]))
+        stack.enter_context(added(service, document))
         yield parties
 
 
 def test_case_2_each_of_four_sources_answers_at_its_own_reply_target(four: list[Party]) -> None:
-    value = {"_policy": policy_for(OWNER)}
+    lamp, value = f"lamp-{uuid4().hex[:8]}", {"_policy": policy_for(OWNER)}
     for number, party in enumerate(four):
-        assert party.ask_for(topic(f"lamp-{number}", "commands/create"), value=value)["status"] == 201
+        assert party.ask_for(topic(f"{lamp}-{number}", "commands/create"), value=value)["status"] == 201
     asked = [
-        {party.command(topic(f"lamp-{number}", "commands/retrieve"), wait=False) for _ in range(30)}
+        {party.command(topic(f"{lamp}-{number}", "commands/retrieve"), wait=False) for _ in range(30)}
         for number, party in enumerate(four)
     ]
     for correlations, party in zip(asked, four, strict=True):
         answers = [party.next(PATIENCE) for _ in range(30)]
         assert {answer["headers"]["correlation-id"] for answer in answers} == correlations, json.dumps(answers[:1])
-    assert all(party.received.empty() for party in four)
+    for party in four:
+        for number in range(len(four)):
+            party.assert_nothing_came(f"{lamp}-{number}")
 
 
 def test_case_10_one_thing_is_changed_through_four_sources_and_its_history_has_one_order(four: list[Party]) -> None:
     """Each party's answers follow the order of the history, and all of them together are the history."""
-    first = four[0]
+    first, lamp = four[0], f"lamp-{uuid4().hex[:8]}"
     value = {"_policy": policy_for(OWNER), "attributes": {"n": -1}}
-    assert first.ask_for(topic("lamp", "commands/create"), value=value)["status"] == 201
+    assert first.ask_for(topic(lamp, "commands/create"), value=value)["status"] == 201
     for number in range(200):
         headers = {"correlation-id": str(number)}
-        four[number % 4].command(topic("lamp", "commands/modify"), "/attributes/n", number, headers, wait=False)
+        four[number % 4].command(topic(lamp, "commands/modify"), "/attributes/n", number, headers, wait=False)
     answered = [[int(party.next(PATIENCE)["headers"]["correlation-id"]) for _ in range(50)] for party in four]
-    items = Reader(first, "lamp").all()
+    items = Reader(first, lamp).all()
     values = [item["value"] for item in items[1:]]
     assert sorted(values) == list(range(200))
     for number, own in enumerate(answered):

@@ -57,7 +57,7 @@ def writer(parties: dict[str, MqttClient]) -> MqttClient:
 @pytest.fixture
 def reader(parties: dict[str, MqttClient]) -> MqttClient:
     party = parties["reader"]
-    assert party.received.empty(), f"left over: {party.received.get_nowait()}"
+    party.assert_nothing_came()
     return party
 
 

@@ -130,7 +130,10 @@ def converse(mosquitto: Mosquitto) -> None:
                 speakers[name].say(said)
             else:
                 assert timeless(speakers[name].heard.get(timeout=PATIENCE)) == timeless(json.loads(said))
-        assert [name for name, speaker in speakers.items() if not speaker.heard.empty()] == []
+        for name, speaker in speakers.items():
+            speaker.say('{"type": "unsubscribe", "stream": "nothing"}')
+            frame = speaker.heard.get(timeout=PATIENCE)
+            assert frame[3]["stream"] == "nothing", f"{name} heard more than the page says: {frame}"
     finally:
         for speaker in speakers.values():
             speaker.close()

@@ -29,13 +29,13 @@ class Shard(NamedTuple):
 
 
 SHARDS = {
-    "kills-mqtt": Shard(10, "service and Mosquitto killed under load"),
+    "kills-mqtt": Shard(11, "service and Mosquitto killed or stopped under load"),
     "kills-amqp": Shard(10, "service and RabbitMQ killed under load"),
     "kills-kafka": Shard(10, "service and Kafka killed under load"),
-    "kills-streams": Shard(20, "writers and readers of streams through kills and cuts"),
+    "kills-streams": Shard(22, "writers and readers of streams through kills and cuts"),
     "kills-operators": Shard(10, "connections changed, closed and opened under load; trimming and indexing killed"),
-    "brokers": Shard(10, "the whole service's cases on every broker"),
-    "demo": Shard(5, "the demo and the examples in all their forms"),
+    "brokers": Shard(12, "the whole service's cases on every broker, and brokers that stop and start"),
+    "demo": Shard(6, "the demo and the examples in all their forms"),
     "public-clients": Shard(10, "Streamr's public clients"),
     "properties": Shard(
         60,
@@ -44,9 +44,9 @@ SHARDS = {
     ),
     "api": Shard(10, "the HTTP API's description asked at random"),
     "fuzzing": Shard(45, "fuzzing by coverage"),
-    "lake": Shard(20, "the pipeline's cases on a real Spark"),
-    "lake-processes": Shard(15, "pipelines as processes: clusters, backups, replays while the lake is written"),
-    "lake-kills": Shard(90, "driver, Java and service killed at every point of a batch"),
+    "lake": Shard(25, "the pipeline's cases on a real Spark"),
+    "lake-processes": Shard(17, "pipelines as processes: clusters, backups, replays while the lake is written"),
+    "lake-kills": Shard(100, "driver, Java and service killed at every point of a batch"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Fuzzing by coverage: a moment of it always, so that it can be begun at any time, and the long runs as `soak`."""
+"""Fuzzing by coverage: short runs which show that it can be begun and finds something, and long ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.soak(shard="fuzzing")
 
 PLANTED = """
 from tests.fuzzing import __main__, targets
@@ -34,9 +36,7 @@ def fuzzed(folder: Path, *command: str, within: float = 60.0) -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize(
-    ("target", "runs"), [("octets", 300), pytest.param("desk", 10, marks=pytest.mark.soak(shard="fuzzing"))]
-)
+@pytest.mark.parametrize(("target", "runs"), [("octets", 300), ("desk", 10)])
 def test_a_target_can_be_fuzzed(target: str, runs: int, tmp_path: Path) -> None:
     ended = fuzzed(tmp_path, "-m", "tests.fuzzing", target, f"-runs={runs}")
     assert ended.returncode == 0, ended.stderr[-4000:]
@@ -50,7 +50,6 @@ def test_what_breaks_a_promise_is_found_and_kept(tmp_path: Path) -> None:
     assert crash.read_bytes()[:1] == b"t"
 
 
-@pytest.mark.soak(shard="fuzzing")
 @pytest.mark.parametrize("target", ["octets", "names", "talk", "desk"])
 def test_nothing_is_found_in_ten_minutes(target: str, tmp_path: Path) -> None:
     ended = fuzzed(tmp_path, "-m", "tests.fuzzing", target, "-max_total_time=600", within=900.0)

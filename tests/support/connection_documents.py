@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import PATIENCE, MqttClient, Party
+from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
+
+CONNECTIONS = "/api/2/connections"
 
 EVERYTHING = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
@@ -42,6 +49,49 @@ def connection(broker: HostAndPort, *sources: dict[str, Any], **more: Any) -> di
         "sources": list(sources),
         **more,
     }
+
+
+@contextmanager
+def added(service: ServiceProcess, *documents: dict[str, Any], connected: bool = True) -> Iterator[None]:
+    """Add connections to a running service through its API, and delete them at the end.
+
+    Waits until each is open, unless `connected` is false.
+    """
+    try:
+        for document in documents:
+            status, answer = service.ask("PUT", f"{CONNECTIONS}/{document['id']}", document)
+            assert status == 201, answer
+        if connected:
+            wait_until_open(service, *(document["id"] for document in documents))
+        yield
+    finally:
+        for document in documents:
+            service.ask("DELETE", f"{CONNECTIONS}/{document['id']}")
+
+
+@asynccontextmanager
+async def while_added(
+    service: ServiceProcess, *documents: dict[str, Any], connected: bool = True
+) -> AsyncIterator[None]:
+    """`added`, for tests with a loop."""
+    adding = added(service, *documents, connected=connected)
+    await asyncio.to_thread(adding.__enter__)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(adding.__exit__, None, None, None)
+
+
+def wait_until_open(service: ServiceProcess, *connection_ids: str) -> None:
+    """Wait until each of these connections is open."""
+    wait_until_sync(lambda: all(service.status(each).get("status") == "open" for each in connection_ids), PATIENCE)
+
+
+def running(service: ServiceProcess) -> ServiceProcess:
+    """The service of a module, started again if the test before has left it stopped."""
+    if service.process is None or service.process.poll() is not None:
+        service.start_again()
+    return service
 
 
 def client(broker: Mosquitto, name: str, **more: Any) -> MqttClient:

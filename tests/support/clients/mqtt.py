@@ -46,8 +46,8 @@ class Party(ABC):
         """Decodes a payload for `received`."""
 
     @abstractmethod
-    def send(self, document: Any, *, wait: bool = True) -> None:
-        """Publish a JSON document, or bytes as they are; `wait` for the broker's word."""
+    def send(self, document: Any, *, wait: bool = True, to: str | None = None) -> None:
+        """Publish a JSON document, or bytes as they are; `wait` for the broker's word; `to` another place than `ask`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -95,11 +95,26 @@ class Party(ABC):
             answers.append(self.next())
         return answers
 
-    def expect_nothing_before(self, marker: str = "marker/none") -> None:
-        """Nothing is on its way: a bad command's answer is the very next thing that arrives."""
-        self.send({"topic": marker, "path": "/", "headers": {"reply-to": self.answers, "correlation-id": "marker"}})
-        answer = self.next()
-        assert answer["headers"]["correlation-id"] == "marker", answer
+    def assert_nothing_came(self, thing: str = "nothing", **options: Any) -> dict[str, Any]:
+        """Prove that nothing came: retrieve a thing, and the next message is the answer, which is returned.
+
+        Answers about one thing keep their order, so name the `thing` that unwanted messages would be about. `options` are
+        those of `send`.
+        """
+        correlation = secrets.token_hex(4)
+        headers = {"correlation-id": correlation, "reply-to": self.answers}
+        command = {"topic": f"acme.site/{thing}/things/twin/commands/retrieve", "path": "/", "headers": headers}
+        answer: dict[str, Any] = self.assert_next_answers(
+            command, lambda message: message["headers"].get("correlation-id") == correlation, **options
+        )
+        return answer
+
+    def assert_next_answers(self, document: Any, is_answer: Callable[[Any], bool], **options: Any) -> Any:
+        """Send a document, and the next message is its answer: whatever came before it would be found here."""
+        self.send(document, **options)
+        message = self.next()
+        assert is_answer(message), f"came before the answer: {message}"
+        return message
 
     def __enter__(self) -> Self:
         return self
@@ -158,15 +173,15 @@ class MqttClient(Party):
         self.messages.append(message)
         self.received.put(self.read(bytes(message.payload)))
 
-    def send(self, document: Any, *, qos: int = 1, wait: bool = True, **properties: Any) -> None:
-        """Publish a JSON document, or bytes as they are."""
+    def send(self, document: Any, *, qos: int = 1, wait: bool = True, to: str | None = None, **properties: Any) -> None:
+        """Publish a JSON document, or bytes as they are. `properties` are those of MQTT 5."""
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
         extra = None
         if self._version == MQTTv5:
             extra = Properties(PacketTypes.PUBLISH)
             for name, value in properties.items():
                 setattr(extra, name, value)
-        sent = self._client.publish(self.ask, payload, qos, properties=extra)
+        sent = self._client.publish(to or self.ask, payload, qos, properties=extra)
         if wait:
             sent.wait_for_publish(PATIENCE)
 

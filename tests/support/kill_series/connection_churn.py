@@ -1,6 +1,6 @@
 """Operators at work: connections are added, changed, closed, opened and deleted, in files and through the API, by dice.
 
-    churn = Churn(service, trial_brokers, random.Random(7))
+    churn = Churn(service, trial_brokers, dice("churn"), "churn-1")
     churn.step()
 
 Each step is one thing that an operator does, and waits until it is done. The connections are others than those of a load,

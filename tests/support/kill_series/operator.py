@@ -24,6 +24,7 @@ from connectivity.service import Service
 from connectivity.settings import Settings
 from connectivity.store import Store
 from spark_store.journal import SqliteJournal
+from tests.support.dice import dice
 
 OWN = ("annex", "depot", "gate")
 """Connections of the API."""
@@ -71,7 +72,7 @@ def service_in(folder: Path) -> Service:
 
 async def work(folder: Path, seed: int, log: Path) -> None:
     """Until somebody kills this process."""
-    rng = random.Random(seed)
+    rng = dice("operator", seed)
     service = service_in(folder)
     await service.management.load()
     await service.registry.refresh()

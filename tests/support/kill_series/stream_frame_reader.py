@@ -20,7 +20,6 @@ import contextlib
 import itertools
 import json
 import queue
-import random
 import signal
 import socket
 import sys
@@ -33,6 +32,8 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from paho.mqtt.client import MQTTv5
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from mappings.reactive_streams_io.endpoint import Endpoint, Role
 from mappings.reactive_streams_io.events import (
@@ -50,6 +51,7 @@ from mappings.reactive_streams_io.resumption import Ticket
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.dice import dice
 from tests.support.kill_series.log import LogWriter
 from tests.support.kill_series.stream_load import PARTITIONS, STREAM, line_of
 
@@ -60,6 +62,9 @@ PAGE = 16
 
 LIMITS = Limits(hello_wait=5.0, silence_before_ping=1.0, silence_before_loss=6.0)
 """It is sooner than usual to miss a service that has been killed."""
+
+CONFIRMED_WITHIN = 5.0
+"""Seconds after which a message counts as lost. The MQTT library may lose one that is sent while its link is made again."""
 
 LIVES = (0.2, 2.5)
 """For how many seconds a link may live."""
@@ -86,6 +91,19 @@ class Way(ABC):
     def close(self) -> None: ...
 
 
+class ImpatientClient(MqttClient):
+    """An MQTT 5 client that says so when the broker does not confirm a message soon."""
+
+    def send(self, document: Any, *, answers: str = "", **_: Any) -> None:
+        """Publish bytes. Raises TimeoutError."""
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.ResponseTopic = answers
+        sent = self._client.publish(self.ask, document, 1, properties=properties)
+        sent.wait_for_publish(CONFIRMED_WITHIN)
+        if not sent.is_published():
+            raise TimeoutError(f"not confirmed within {CONFIRMED_WITHIN} s")
+
+
 class BrokerWay(Way):
     """A client of the broker with an address for answers that nobody has had before. It outlives its links."""
 
@@ -98,12 +116,14 @@ class BrokerWay(Way):
             self._party: Party = (
                 AmqpClient(uri, ask=ask, answers=answers)
                 if parts.scheme == "amqp"
-                else MqttClient(str(parts.hostname), int(parts.port or 0), ask=ask, answers=answers, version=MQTTv5)
+                else ImpatientClient(
+                    str(parts.hostname), int(parts.port or 0), ask=ask, answers=answers, version=MQTTv5
+                )
             )
         except (OSError, TimeoutError, AssertionError) as error:
             raise Lost(str(error)) from error
         self._party.read = bytes
-        self._says: dict[str, Any] = {} if parts.scheme == "amqp" else {"ResponseTopic": answers}
+        self._says: dict[str, Any] = {} if parts.scheme == "amqp" else {"answers": answers}
 
     def send(self, octets: bytes) -> None:
         # One by one, so that they keep their order over whatever links there are.
@@ -167,6 +187,7 @@ class Ways:
         self._numbers = itertools.count(1)
         self.proxy = ProxyThread(str(self._uri.hostname), int(self._uri.port or 0))
         self._next_cut = 0.0
+        self._dice = dice("lives of links", self._uri.scheme)
 
     def open(self) -> Way:
         """Raises Lost."""
@@ -183,7 +204,7 @@ class Ways:
         if now < self._next_cut:
             return False
         is_first = not self._next_cut
-        self._next_cut = now + random.uniform(*LIVES)
+        self._next_cut = now + self._dice.uniform(*LIVES)
         if not is_first:
             self.proxy.cut()
         return not is_first
