@@ -64,6 +64,17 @@ async def test_two_failures_of_one_delivery_count_once() -> None:
     assert list(deliveries.memory._rejections.values()) == [1]
 
 
+async def test_a_redelivery_while_the_answer_is_on_its_way_is_settled_in_place_of_the_first_copy() -> None:
+    """The link of the first copy is gone: to settle that one would tell the broker nothing."""
+    deliveries = Deliveries()
+    ended = deliveries.memory.until_ended(deliveries.arrival("x"))
+    told: list[Delivery] = []
+    copy = Delivery(Envelope(b"x"), "in", "x", True, lambda delivery, _: told.append(delivery))
+    assert deliveries.memory.is_answered(Arrival(copy, Received(()), deliveries.route))
+    ended(None)
+    assert (told, deliveries.outcomes) == ([copy], [])
+
+
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "_REMEMBERED_REJECTIONS", 10)
     deliveries = Deliveries()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from connectivity.brokers.base import Delivery
+import pytest
+
+from connectivity.brokers.base import Delivery, Outgoing
 from connectivity.brokers.mqtt import Mqtt311
-from connectivity.errors import Detail
+from connectivity.errors import ConnectivityError, Detail
 from connectivity.mqtt.client import LoopClient
 from connectivity.mqtt.dialect import Arrival
 from connectivity.mqtt.limits import Limits
 from connectivity.mqtt.link import IN_FLIGHT, MOST_HELD, MqttLink
+from mappings.envelope import Envelope
 from tests.contract.link import Taker, lost
 from tests.support.wait import wait_until
 
@@ -51,6 +54,21 @@ async def test_more_than_can_be_held_is_left_to_the_next_link_in_order() -> None
     await made.close()
 
 
+async def test_after_a_message_that_is_not_taken_none_is_taken_whatever_qos_0_brings_between() -> None:
+    """Otherwise the next link would deliver the refused message behind a later one."""
+    made, client = link()
+    taker = Taker(made)
+    for number in range(1, MOST_HELD + 2):
+        client.on_arrival(arrival(number))
+    client.on_arrival(arrival(0, qos=0))
+    await settled(taker, 1)
+    client.on_arrival(arrival(MOST_HELD + 2))
+    await settled(taker, MOST_HELD - 1)
+    assert (await lost(made)).detail is Detail.CONNECTING
+    assert not taker.deliveries
+    await made.close()
+
+
 async def test_qos_0_beyond_the_bound_is_lost_and_the_link_stays() -> None:
     made, client = link()
     taker = Taker(made)
@@ -87,4 +105,14 @@ async def test_acknowledgements_go_out_in_the_order_of_arrival() -> None:
     four.reject(redeliver=True)
     await asyncio.sleep(0)
     assert [packet[3] for packet in client.unsent] == [1, 2, 3, 5]
+    await made.close()
+
+
+@pytest.mark.parametrize(("reason", "is_taken"), [(0, True), (16, True), (128, False), (135, False), (151, False)])
+async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: int, is_taken: bool) -> None:
+    made, client = link()
+    outcomes: list[ConnectivityError | None] = []
+    made.publish(Outgoing("lab/out", Envelope(b"", {})), outcomes.append)
+    client.on_confirmed(1, reason)
+    assert [error is None for error in outcomes] == [is_taken]
     await made.close()
