@@ -13,19 +13,22 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from traceback import format_exception
 from typing import Any, Self
 
 import pytest
 
 LONGEST_NAME = 100
+SHOWN = 20
+"""Rows whose tracebacks are shown; all that failed are named."""
 
 
 class Table:
-    """The rows of one test. Leaving it raises an `ExceptionGroup` of all failures."""
+    """The rows of one test. Leaving it fails the test with the name and the traceback of each row that failed."""
 
     def __init__(self) -> None:
         self._checked = 0
-        self._failures: dict[str, Exception] = {}
+        self._failures: list[tuple[str, str]] = []
 
     @contextmanager
     def row(self, name: str) -> Iterator[None]:
@@ -33,26 +36,30 @@ class Table:
         try:
             yield
         except (Exception, pytest.fail.Exception) as error:
-            failure = (
-                error
-                if isinstance(error, Exception)
-                else AssertionError(str(error)).with_traceback(error.__traceback__)
-            )
-            failure.add_note(f"row: {name}")
-            self._failures[f"{self._checked}: {name}"] = failure
+            self._failures.append((name, _said(error)))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        __tracebackhide__ = True
         if kind is not None:
             return
         assert self._checked, "the table has no rows"
         if self._failures:
-            names = "\n  ".join(self._failures)
-            raise ExceptionGroup(
-                f"{len(self._failures)} of {self._checked} rows failed:\n  {names}\n", [*self._failures.values()]
-            )
+            names = "".join(f"\n  {name}" for name, _ in self._failures)
+            shown = "\n\n".join(f"row {name}\n{said}" for name, said in self._failures[:SHOWN])
+            pytest.fail(f"{len(self._failures)} of {self._checked} rows failed:{names}\n\n{shown}", pytrace=False)
+
+
+def _said(error: BaseException) -> str:
+    """The traceback from the test on. Of a table within a row, what it says."""
+    if isinstance(error, pytest.fail.Exception) and not error.pytrace:
+        return str(error)
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return "".join(format_exception(type(error), error, traceback)).rstrip()
 
 
 def each_row(

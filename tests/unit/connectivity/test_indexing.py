@@ -116,6 +116,8 @@ async def test_a_step_that_fails_is_taken_again(site: JournalWithIndexer) -> Non
         site.start()
         await wait_until(lambda: site.indexer.progress().indexed, LONG)
         Fragile.arm(5)
+        # To look at the progress is an operation too, which could be the one that fails.
+        await wait_until(lambda: "the search index waits for the store" in [it["event"] for it in logs], LONG)
         await site.complete()
     assert [it["reason"] for it in logs if it["event"] == "the search index waits for the store"]
     assert found(site.path) == expected(site.path)
