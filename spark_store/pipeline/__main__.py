@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 import re
 import signal
 import sys
@@ -162,6 +163,23 @@ def _status(given: argparse.Namespace) -> int:
     return 0
 
 
+def stop_at_signals(stopping: threading.Event) -> None:
+    """Set `stopping` at SIGTERM and at SIGINT.
+
+    A thread sets it. A handler interrupts the main thread, perhaps while it holds the event's lock in a wait, and would
+    then wait for that lock for ever. `SimpleQueue.put` may be called in a handler.
+    """
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: arrived.put(number))
+
+    def wait() -> None:
+        arrived.get()
+        stopping.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def _run(given: argparse.Namespace) -> int:
     from spark_store.connect import local_address, published
     from spark_store.pipeline.maintenance import Upkeep
@@ -169,8 +187,7 @@ def _run(given: argparse.Namespace) -> int:
     from spark_store.session import Connect, connect_port, java_pid, put_first
 
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stop_at_signals(stopping)
     if given.with_parent:
         _watch_parent(stopping)
     upkeep = Upkeep(

@@ -17,7 +17,7 @@ from connectivity.brokers.base import Delivery, Examination, Link, Outgoing, Sig
 from connectivity.errors import ConnectivityError, Detail, LinkError
 from connectivity.model import Connection, Target
 from mappings.envelope import Envelope
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 MANY = 300
 
@@ -78,7 +78,7 @@ class Taker:
             self.lists.append(len(ready))
             self.deliveries += ready
 
-    async def take(self, count: int, deadline: float = 15.0) -> list[Delivery]:
+    async def take(self, count: int, deadline: float = PATIENCE) -> list[Delivery]:
         """The next `count` deliveries."""
         await wait_until(lambda: len(self.deliveries) >= count, deadline)
         taken, self.deliveries = self.deliveries[:count], self.deliveries[count:]
@@ -125,7 +125,7 @@ class Publishing:
 
         return done
 
-    async def all_done(self, deadline: float = 15.0) -> list[ConnectivityError | None]:
+    async def all_done(self, deadline: float = PATIENCE) -> list[ConnectivityError | None]:
         await wait_until(lambda: not self._waiting and len(self.outcomes) == self.given, deadline)
         return [error for _, error in sorted(self.outcomes, key=lambda outcome: outcome[0])]
 
@@ -147,7 +147,7 @@ async def examined(connection: Connection) -> Examination:
     return await examine(connection, f"{uuid4()}-dry-run")
 
 
-async def lost(link: Link, deadline: float = 10.0) -> LinkError:
+async def lost(link: Link, deadline: float = PATIENCE) -> LinkError:
     return await asyncio.wait_for(asyncio.shield(link.lost), deadline)
 
 
@@ -266,7 +266,7 @@ class BrokerBehaviour:
         one.settle()
         await world.cut()
         await lost(link)
-        await asyncio.wait_for(taker.task, 10)
+        await asyncio.wait_for(taker.task, PATIENCE)
         two.settle()  # too late: nobody hears it
         await link.close()
         second = await world.connect()
@@ -309,7 +309,7 @@ class BrokerBehaviour:
         links = [await world.connect_client(client, 3) for client in range(3)]
         takers = [Taker(link) for link in links]
         await world.send(numbered(MANY))
-        await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) >= MANY, 30)
+        await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) >= MANY)
         deliveries = [delivery for taker in takers for delivery in taker.deliveries]
         assert sorted(delivery.envelope.payload for delivery in deliveries) == sorted(numbered(MANY))
         assert len({delivery.name for delivery in deliveries}) == MANY
@@ -324,13 +324,13 @@ class BrokerBehaviour:
         first, second = [await world.connect_client(client, 2) for client in range(2)]
         leaving, staying = Taker(first), Taker(second)
         await world.send(numbered(40))
-        await wait_until(lambda: len(leaving.deliveries) + len(staying.deliveries) >= 40, 30)
+        await wait_until(lambda: len(leaving.deliveries) + len(staying.deliveries) >= 40)
         left = {delivery.envelope.payload for delivery in leaving.deliveries}
         await staying.payloads(len(staying.deliveries))
         await first.close()
         again = await world.connect_client(0, 2)
         returning = Taker(again)
-        await wait_until(lambda: len(returning.deliveries) + len(staying.deliveries) >= len(left), 30)
+        await wait_until(lambda: len(returning.deliveries) + len(staying.deliveries) >= len(left))
         deliveries = returning.deliveries + staying.deliveries
         assert {delivery.envelope.payload for delivery in deliveries} == left
         assert all(delivery.redelivered for delivery in deliveries)
@@ -442,7 +442,7 @@ class BrokerBehaviour:
         await world.cut()
         error = await lost(link)
         assert isinstance(error, LinkError)
-        await asyncio.wait_for(taker.task, 10)
+        await asyncio.wait_for(taker.task, PATIENCE)
         publishing = Publishing(link)
         publishing.give(Outgoing(world.out, Envelope(b"too late")))
         await link.close()
@@ -453,5 +453,5 @@ class BrokerBehaviour:
         taker = Taker(link)
         await link.close()
         await link.close()
-        await asyncio.wait_for(taker.task, 10)
+        await asyncio.wait_for(taker.task, PATIENCE)
         assert not link.lost.done()

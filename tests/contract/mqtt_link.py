@@ -474,7 +474,7 @@ class MqttBehaviour(BrokerBehaviour):
         link = await world.connect(keepAlive=KEEP_ALIVE)
         received = world.proxy.received
         two_answers = received + 2 * 2
-        await wait_until(lambda: link.lost.done() or world.proxy.received >= two_answers, 30)
+        await wait_until(lambda: link.lost.done() or world.proxy.received >= two_answers)
         assert not link.lost.done()
         await link.close()
 
@@ -486,7 +486,7 @@ class MqttBehaviour(BrokerBehaviour):
         await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
         link._channels[0].pause()
         sent = world.proxy.sent
-        await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 2 * 2, 30)  # two pings
+        await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 2 * 2)  # two pings
         assert not link.lost.done()
         assert len(await self._drain(taker, IN_FLIGHT + 100)) == IN_FLIGHT + 100
         await link.close()

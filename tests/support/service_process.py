@@ -25,8 +25,8 @@ from tests.support.brokers import free_port
 from tests.support.forked_service import ForkedService
 from tests.support.wait import TimedOut, wait_until_sync
 
-READY_WITHIN = 30.0
-STOPPED_WITHIN = 15.0
+READY_WITHIN = 60.0
+STOPPED_WITHIN = 60.0
 
 
 class ServiceProcess:

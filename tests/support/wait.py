@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 
 POLL = 0.01
+PATIENCE = 60.0
+"""Seconds that a test waits for what should come at once: the machine may be busy with other things."""
 
 
 class TimedOut(AssertionError):
@@ -16,7 +18,7 @@ class TimedOut(AssertionError):
         super().__init__(f"{getattr(condition, '__qualname__', condition)} is not true after {deadline} s")
 
 
-async def wait_until(condition: Callable[[], object], deadline: float = 10.0, poll: float = POLL) -> None:
+async def wait_until(condition: Callable[[], object], deadline: float = PATIENCE, poll: float = POLL) -> None:
     """Let the loop run until `condition()` is true, looking every `poll` seconds. Raises TimedOut after `deadline`."""
     end = time.monotonic() + deadline
     while not condition():
@@ -25,7 +27,7 @@ async def wait_until(condition: Callable[[], object], deadline: float = 10.0, po
         await asyncio.sleep(poll)
 
 
-def wait_until_sync(condition: Callable[[], object], deadline: float = 10.0) -> None:
+def wait_until_sync(condition: Callable[[], object], deadline: float = PATIENCE) -> None:
     """Block until `condition()` is true. Raises TimedOut after `deadline` seconds."""
     end = time.monotonic() + deadline
     while not condition():

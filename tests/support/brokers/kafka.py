@@ -49,7 +49,7 @@ JARS = ROOT / ".run" / "kafka"
 CLASSES = JARS.parent / "kafka-classes.jsa"
 CLUSTER = "dGVzdHMtb2Yta2Fma2EtMQ"
 READY_WITHIN = 60.0
-ANSWERS_WITHIN = 20.0
+ANSWERS_WITHIN = 30.0
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 # Started quickly and small, since it never runs for long.

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 CHUNK = 65536
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Proxy:

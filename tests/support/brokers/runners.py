@@ -18,8 +18,8 @@ import psutil
 from tests.support.brokers import BrokerFailed, BrokerSilent
 from tests.support.wait import wait_until_sync
 
-STOPPED_WITHIN = 30.0
-TOLD_WITHIN = 30.0
+STOPPED_WITHIN = 60.0
+TOLD_WITHIN = 60.0
 
 
 class Startable(Protocol):

@@ -11,7 +11,7 @@ from mappings.reactive_streams_io.endpoint import Endpoint, Role
 from mappings.reactive_streams_io.events import Arrived, Event, Failed
 from tests.support.clients.mqtt import Party
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Client:

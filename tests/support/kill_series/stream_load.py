@@ -189,7 +189,9 @@ def write(party: Party, log_path: Path, stopping: threading.Event) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: enough.set())
     log = LogWriter(log_path)
     number = 0
-    while not enough.wait(PACE):
+    while not enough.is_set():
+        # No wait for the event: a signal that comes while its lock is held would set it from within, and wait for ever.
+        time.sleep(PACE)
         number += 1
         log.write({"published": number})
         message = {"type": "publish", "stream": STREAM, "pkey": f"k{number % SPREAD}", "msg": json.dumps({"n": number})}
@@ -202,7 +204,8 @@ def write(party: Party, log_path: Path, stopping: threading.Event) -> None:
             while True:
                 party.received.get_nowait()
     log.close()
-    stopping.wait()
+    while not stopping.is_set():
+        time.sleep(PACE)
 
 
 def writer(uri: str, ask: str, answers: str) -> Party:

@@ -24,7 +24,8 @@ def write_lake(data_dir: Path, last: int | None = None) -> None:
         last = follower.newest() if last is None else last
         entries, states = list(follower.entries(1, last)), list(follower.states(1, last))
     add_events(data_dir, map(event_row, entries), last)
-    write_latest(data_dir, map(latest_row, states))
+    # Without the number a pipeline that starts would merge all states again.
+    _write(data_dir, LATEST, map(latest_row, states), "overwrite", last)
     Lake(data_dir).pipeline.mkdir(parents=True, exist_ok=True)
     publish_watermark(Lake(data_dir).watermark, Watermark(last))
 

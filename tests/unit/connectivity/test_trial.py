@@ -244,6 +244,6 @@ async def test_7_6_whatever_listens_there_and_says_nothing_is_given_up_and_left(
         # Its greeting blocks in a thread, which looks at the clock every ten seconds: here the other side hangs up.
         for link in links:
             link.close()
-    await wait_until(lambda: not links, 30)
+    await wait_until(lambda: not links)
     server.close()
     await server.wait_closed()
