@@ -511,6 +511,7 @@ class TestFaultsOfTheBroker:
             one.settle()
             kept = f"{world.inbox}.kept"
             await world.bystander.queue(kept)
+            await asyncio.to_thread(broker.write_tables)
             publishing = Publishing(first)
             publishing.give(*outgoing(f"/{kept}", *numbered(20)))
             assert await publishing.all_done() == [None] * 20

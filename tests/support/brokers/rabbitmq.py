@@ -154,6 +154,14 @@ class RabbitMQ:
         """Have `rabbitmqctl` tell the broker something, and what it answers. Takes a second."""
         return self._runner.run("rabbitmqctl", "--quiet", *words)
 
+    def write_tables(self) -> None:
+        """Have every queue that is declared by now survive a kill.
+
+        A killed RabbitMQ 3.10 forgot the queue that was declared last, with all its confirmed messages, in 2 of 83 kills
+        that came in the first second.
+        """
+        self.tell("eval", "mnesia:sync_log().")
+
     def raise_alarm(self) -> None:
         """Make the broker run out of memory, as it sees it: it takes no messages until `clear_alarm`."""
         self.tell("set_vm_memory_high_watermark", "absolute", "1")

@@ -29,6 +29,7 @@ from spark_store.watermark import Watermark, publish_watermark
 from spark_store.wide import Cancellation, Limits, Query, WideQueries
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, document, policy, searching, source, until
+from tests.support.open_files import open_files
 
 PAST = "2030-01-01T00:00:00Z"
 CLOCK = NOW + timedelta(hours=1)
@@ -116,15 +117,10 @@ class Past:
             return ("complete",)
         return searcher.failure(key)["status"], searcher.failure(key)["error"]
 
-    def open_files(self) -> int:
-        """How many spools are open."""
-        return sum(
-            "(deleted)" in str(it.readlink()) and str(self.lake.folder) in str(it.readlink()) for it in _descriptors()
-        )
-
-
-def _descriptors() -> list[Path]:
-    return [it for it in Path("/proc/self/fd").iterdir() if it.is_symlink()]
+    async def wait_for_open_files(self, count: int) -> None:
+        """Wait until so many spools are open. A spool is closed in a thread, maybe after the answer has gone out."""
+        spools = f"{self.lake.folder}/"
+        await until(lambda: sum(spools in it and it.endswith(" (deleted)") for it in open_files()) == count)
 
 
 @pytest.fixture
@@ -156,7 +152,7 @@ async def test_things_come_as_they_were_page_by_page_and_spark_is_asked_once(mak
     assert [[thing["attributes"]["a"] for thing in page] for page in pages] == [[4, 3], [2, 1], [0]]
     assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
     assert (past.spark.asked, past.spark.closed.is_set()) == (1, True)
-    assert past.open_files() == 0, "the last page was the end of it"
+    await past.wait_for_open_files(0)  # the last page was the end of it
 
 
 async def test_todays_policy_decides_when_the_answer_is_gathered_and_for_every_page(
@@ -254,7 +250,7 @@ async def test_what_spark_cannot_answer_is_told_at_the_first_request(
     past = make_past()
     past.spark.error = error
     assert await past.ends() == expected
-    assert past.open_files() == 0
+    await past.wait_for_open_files(0)
 
 
 async def test_what_a_search_finds_is_bounded(make_past: Callable[..., Past]) -> None:
@@ -263,7 +259,7 @@ async def test_what_a_search_finds_is_bounded(make_past: Callable[..., Past]) ->
         await has_thing(past.site, name)
         past.spark.has(name)
     assert await past.ends() == (503, "thing-search:budget.exceeded")
-    assert past.open_files() == 0
+    await past.wait_for_open_files(0)
 
 
 async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing(
@@ -284,7 +280,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
         past.spark.has(name)
     searcher, key = await past.subscribe(options="size(1)")
     assert len(await searcher.request(key)) == 1
-    assert past.open_files() == 1
+    await past.wait_for_open_files(1)
 
     def has_idled() -> bool:
         # As long as its page is on its way, it is not idle.
@@ -293,7 +289,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
         return searcher.end(key) == "failed"
 
     await until(has_idled)
-    assert past.open_files() == 0
+    await past.wait_for_open_files(0)
 
 
 async def test_a_page_ends_where_its_bytes_do(make_past: Callable[..., Past]) -> None:
@@ -310,4 +306,4 @@ async def test_a_page_ends_where_its_bytes_do(make_past: Callable[..., Past]) ->
         lengths += [len(msgspec.json.decode(it)) for it in page.elements]
     assert (lengths, then) == ([2, 2, 1], Then.END)
     feed.close()
-    assert past.open_files() == 0
+    await past.wait_for_open_files(0)
