@@ -12,6 +12,7 @@ import structlog
 
 from spark_store import journal
 from spark_store.journal import SqliteJournal
+from tests.support.failing_sqlite import Fragile
 
 # By default structlog renders each traceback with rich: a third of a second for each exception that is logged.
 _renderer = structlog.get_config()["processors"][-1]
@@ -40,3 +41,10 @@ def copied_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "_connect", connect_to_copy)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_fault_stays() -> Iterator[None]:
+    """A fault of SQLite that a test has ordered, and that has not come, does not come in the next test."""
+    yield
+    Fragile.arm(0)

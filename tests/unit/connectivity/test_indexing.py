@@ -27,7 +27,6 @@ class JournalWithIndexer:
     """A journal of things without an index, the store on it, and who makes the index."""
 
     def __init__(self, folder: Path) -> None:
-        Fragile.arm(0)
         self.path = folder / "journal.db"
         self.journal = SqliteJournal.open(self.path, factory=Fragile)
         self.journal.append([change(EntityId(EntityType.THING, "acme", str(number)), 1) for number in range(THINGS)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,6 @@ from tests.support.wait import wait_until
 async def bench(make: Callable[[], Any]) -> Bench:
     bench: Bench = await make()
     return bench
-
-
-@pytest.fixture(autouse=True)
-def _disk() -> Iterator[None]:
-    yield
-    Fragile.arm(0)
 
 
 @pytest.fixture

@@ -89,7 +89,6 @@ async def store(gate: Gate) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def fragile(tmp_path: Path) -> Iterator[SqliteJournal]:
-    Fragile.arm(0)
     yield SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
     Fragile.arm(0)
 

@@ -28,7 +28,6 @@ THINGS = 20
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
-    Fragile.arm(0)
     opened = SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
     yield opened
     Fragile.arm(0)

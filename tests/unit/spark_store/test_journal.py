@@ -46,7 +46,6 @@ class TestSqliteJournal(JournalBehaviour):
 
 @pytest.fixture
 def fragile(tmp_path: Path) -> Iterator[SqliteJournal]:
-    Fragile.arm(0)
     journal = SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
     yield journal
     Fragile.arm(0)
