@@ -127,6 +127,8 @@ class LoopClient(Client):
         if kind == _PUBLISH:
             self._publish_came(head, data, body, stop)
         elif kind == _PUBACK:
+            if length < 2:
+                raise Malformed("a PUBACK without a packet identifier")
             self.on_confirmed(data[body] << 8 | data[body + 1], data[body + 2] if length > 2 else 0)
         else:
             self._in_packet["command"], self._in_packet["packet"] = head, bytearray(data[body:stop])

@@ -100,6 +100,7 @@ def test_the_service_fills_the_lake_whoever_is_killed(tmp_path: Path, monkeypatc
     assert len(DeltaTable(site.lake.path(EVENTS)).to_pyarrow_table()) == 40
 
 
+@pytest.mark.slow(reason="the pipeline of a service has a low priority, and other tests run beside it")
 def test_a_machine_without_java_keeps_everything_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

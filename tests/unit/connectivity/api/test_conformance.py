@@ -65,6 +65,7 @@ usual = settings(max_examples=6, deadline=None, suppress_health_check=list(Healt
 long = settings(usual, max_examples=400)
 
 
+@pytest.mark.slow(reason="an eighth of 2,000 boundary cases of a connection is sent, each through the whole API")
 @loaded.parametrize()
 @usual
 def test_an_operation_keeps_to_its_description(case: schemathesis.Case[Any]) -> None:

@@ -116,14 +116,15 @@ def test_no_bytes_do_worse_than_end_the_link(content: bytes, protocol: MQTTProto
         b"\x32\x04\x00\x09ab",  # a topic longer than the packet
         b"\x30\x04\x00\x02\xff\xfe",  # a topic that is no UTF-8
         b"\x40\x00",  # an acknowledgement of nothing
+        b"\x40\x00\x00\x05",  # the same, with bytes behind it
         b"\xf0\x00",  # a packet that MQTT 3.1.1 does not know
     ],
 )
 def test_what_breaks_the_protocol_ends_the_link(content: bytes) -> None:
-    receiver, arrived, _ = client()
+    receiver, arrived, confirmed = client()
     receiver.feed(content)
     receiver.feed(packets(Publication(b"a", b"", 0, False, b"")))
-    assert (receiver.socket(), arrived) == (None, [])
+    assert (receiver.socket(), arrived, confirmed) == (None, [], [])
 
 
 def test_qos_2_is_confirmed_by_the_last_of_its_packets() -> None:
