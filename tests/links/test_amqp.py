@@ -26,10 +26,7 @@ from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, number
 from tests.support.amqp_link import AmqpWorld
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.bare_amqp import AmqpBystander
-from tests.support.wait import wait_until
-
-PATIENCE = 60.0
-"""Seconds for a broker that ends and starts."""
+from tests.support.wait import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -521,9 +518,7 @@ class TestFaultsOfTheBroker:
             await asyncio.to_thread(broker.start_again)
             second = await world.connect()
             taker = Taker(second)
-            await wait_until(
-                lambda: taker.deliveries and taker.deliveries[-1].envelope.payload == b"message 2", PATIENCE
-            )
+            await wait_until(lambda: taker.deliveries and taker.deliveries[-1].envelope.payload == b"message 2")
             # Whether the broker had kept the settlement of the first one is nobody's promise.
             payloads = [delivery.envelope.payload for delivery in taker.deliveries]
             assert payloads[-2:] == numbered(2, 1)
@@ -556,7 +551,7 @@ class TestFaultsOfTheBroker:
             with capture_logs() as logs:
                 # The broker tells only those who try.
                 publishing.give(*outgoing(world.out, b"first"))
-                await wait_until(lambda: link.condition, PATIENCE)
+                await wait_until(lambda: link.condition)
                 assert "blocked" in repr(link)
                 [said] = logs
                 assert (said["event"], said["log_level"]) == ("the broker takes no messages now", "warning")
@@ -569,7 +564,7 @@ class TestFaultsOfTheBroker:
                 assert logs[1]["event"] == "the broker takes messages again"
                 assert logs[1]["held"] == WINDOW - 1
             assert world.proxy.sent > sent
-            await wait_until(lambda: len(world.heard()) == WINDOW + 51, PATIENCE)
+            await wait_until(lambda: len(world.heard()) == WINDOW + 51)
             assert [envelope.payload for envelope in world.heard()] == [b"first", *numbered(WINDOW + 50)]
             await link.close()
 
@@ -579,7 +574,7 @@ class TestFaultsOfTheBroker:
             await asyncio.to_thread(broker.raise_alarm)
             publishing = Publishing(link)
             publishing.give(*outgoing(world.out, b"first"))
-            await wait_until(lambda: link.condition, PATIENCE)
+            await wait_until(lambda: link.condition)
             async with asyncio.timeout(30):
                 await link.close()
             await asyncio.to_thread(broker.clear_alarm)

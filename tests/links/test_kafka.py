@@ -26,10 +26,7 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Certificates
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import Onlooker
-from tests.support.wait import wait_until
-
-PATIENCE = 60.0
-"""Seconds for a broker that ends and starts."""
+from tests.support.wait import PATIENCE, wait_until
 
 
 class KafkaWorld:
@@ -399,7 +396,7 @@ class TestKafka(BrokerBehaviour):
             publishing = Publishing(second)
             publishing.give(Outgoing(out, Envelope(b"back")))
             assert await publishing.all_done() == [None]
-            await wait_until(lambda: other.heard, PATIENCE)
+            await wait_until(lambda: other.heard)
             await second.close()
 
     async def test_a_missing_topic_is_named_and_found_when_it_appears(self, world: KafkaWorld, kafka: Kafka) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.bare_amqp import AmqpBystander
-from tests.support.clients.mqtt import PATIENCE
 from tests.support.connection_documents import policy_for, running, topic, while_added
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until, wait_until_sync
@@ -81,7 +80,7 @@ class Party:
 
     async def next(self) -> dict[str, Any]:
         """The next answer, with the AMQP correlation id beside the one inside."""
-        await wait_until(lambda: len(self._bystander.messages) > self._read, PATIENCE)
+        await wait_until(lambda: len(self._bystander.messages) > self._read)
         message = self._bystander.messages[self._read]
         self._read += 1
         answer: dict[str, Any] = json.loads(message.body)
@@ -158,7 +157,7 @@ async def test_a_redelivered_command_is_in_the_history_once(rabbitmq: RabbitMQ, 
 
 def ended_first_try(service: ServiceProcess, connection_id: str) -> dict[str, str]:
     """The status of a connection that cannot be opened, as soon as that is known."""
-    wait_until_sync(lambda: service.status(connection_id).get("status") == "misconfigured", PATIENCE)
+    wait_until_sync(lambda: service.status(connection_id).get("status") == "misconfigured")
     return service.status(connection_id)
 
 

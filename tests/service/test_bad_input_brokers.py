@@ -37,11 +37,10 @@ from tests.support.four_sources import (
 )
 from tests.support.odd_messages import BAD, about
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
-PATIENCE = 60.0
 CALLED_OFTEN = 100
 MOST_BYTES = 200_000
 """The service's limit for payloads here: below that of Kafka's topics, so that it is the service that refuses."""
@@ -136,7 +135,7 @@ def test_bad_payloads_are_answered_in_order_and_settled(
     answers = {name: told(party.next(PATIENCE)) for name in (*PAYLOADS, "as large as may be")}
     expected = {name: (status, error) for name, (_, status, error) in PAYLOADS.items()}
     assert answers == {**expected, "as large as may be": (200, None)}
-    wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(answers), PATIENCE)
+    wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(answers))
     party.assert_nothing_came("vase-1")
 
 
@@ -274,7 +273,7 @@ def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
     party.send(RETRIEVE)
     assert told(party.next(PATIENCE)) == (200, None)
-    wait_until_sync(lambda: sent(service, all_four[kind], "settled") >= settled + 2, PATIENCE)
+    wait_until_sync(lambda: sent(service, all_four[kind], "settled") >= settled + 2)
 
 
 def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_headers(
@@ -371,11 +370,11 @@ def test_nothing_is_published_to_a_reply_address_that_is_unsafe_or_none(
         for what, document in (("good", topic("vase-1", "commands/retrieve")), ("bad", f"nonsense/{SECRET}")):
             ids.append(f"{four.name}-{what}-{number}")
             party.send(about(document, headers={"reply-to": reply_to, "correlation-id": ids[-1]}))
-    wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(ids), PATIENCE)
+    wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(ids))
     assert party.assert_nothing_came("vase-1")["status"] == 200
     # The onlooker hears of messages in their order: behind this answer there is nothing left of what came before.
     reachable = four.reply_address(party.answers)
-    wait_until_sync(lambda: reachable in four.published(), PATIENCE)
+    wait_until_sync(lambda: reachable in four.published())
     # RabbitMQ is told of a queue that is not there, and gives the message back: nobody has it.
     vain = {four.reply_address("nobody-is-here")}
     assert four.published() - vain == {reachable}
@@ -400,7 +399,7 @@ def test_a_reply_address_around_a_message_is_judged_too(
         party.send(RETRIEVE, **four.carried(reply_to=party.answers))
         assert told(party.next(PATIENCE)) == (200, None)
         reachable = four.reply_address(party.answers)
-        wait_until_sync(partial(has_published, four, reachable), PATIENCE)
+        wait_until_sync(partial(has_published, four, reachable))
         assert four.published() == {reachable}
 
 
@@ -415,7 +414,7 @@ def test_an_answer_to_the_source_itself_comes_to_rest(
         lines = service.records()
         return sum(line["event"] == "a delivery was refused" and line["correlation_id"] == asked for line in lines)
 
-    wait_until_sync(refusals, PATIENCE)
+    wait_until_sync(refusals)
     # The error about the answer lies before these in the queue: had it been answered too, that would have been refused.
     for _ in range(2):
         answer = party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.answers})
@@ -471,5 +470,5 @@ def test_what_was_odd_is_not_delivered_again(
         party = parties(four, "fixed")
         party.send(RETRIEVE)
         assert told(party.next(PATIENCE)) == (200, None)
-        wait_until_sync(partial(has_settled, service, four, 1), PATIENCE)
+        wait_until_sync(partial(has_settled, service, four, 1))
         assert sent(service, four, "malformed") == 0

@@ -23,12 +23,11 @@ import pytest
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import TimedOut, wait_until_sync
+from tests.support.wait import PATIENCE, TimedOut, wait_until_sync
 
 CANARY = "Kanarien%Vogel/8+"
 """Part of every secret here; written differently wherever something is encoded."""
 
-WITHIN = 60.0
 
 _MISTAKES = """
 import sys, threading
@@ -134,7 +133,7 @@ def asked(service: ServiceProcess, token: str, method: str, path: str, body: Any
         method=method,
     )
     try:
-        with urllib.request.urlopen(request, timeout=WITHIN) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -197,12 +196,12 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
     settings = {"log": {"format": "json", "level": "debug"}, "secrets": {"key": key}, "api": {"token": token}}
     with Mistaken.start(tmp_path, wanted, **settings) as service:
         with contextlib.suppress(TimedOut):
-            wait_until_sync(lambda: statuses(service) == EXPECTED, WITHIN)
+            wait_until_sync(lambda: statuses(service) == EXPECTED)
         assert statuses(service) == EXPECTED
-        wait_until_sync(lambda: "no use for" in service.log_file.read_text(encoding="utf-8"), WITHIN)
-        wait_until_sync(lambda: "a thread has ended" in service.log_file.read_text(encoding="utf-8"), WITHIN)
+        wait_until_sync(lambda: "no use for" in service.log_file.read_text(encoding="utf-8"))
+        wait_until_sync(lambda: "a thread has ended" in service.log_file.read_text(encoding="utf-8"))
         answers = through_the_api(service, broker, token)
-        wait_until_sync(lambda: service.status("by-api").get("status") == "open", WITHIN)
+        wait_until_sync(lambda: service.status("by-api").get("status") == "open")
         answers += [
             service.get(path, given)[1]
             for path in (
@@ -217,7 +216,7 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
         ]
         assert service.process is not None
         service.process.send_signal(signal.SIGABRT)
-        assert service.process.wait(WITHIN) == -signal.SIGABRT
+        assert service.process.wait(PATIENCE) == -signal.SIGABRT
     logged = service.log_file.read_bytes()
     for said in (b"Fatal Python error: Aborted", b"bad credentials", b"certificate", b"connection file has a problem"):
         assert said in logged

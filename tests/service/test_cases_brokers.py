@@ -29,11 +29,10 @@ from tests.support.four_sources import (
     MqttFourSources,
 )
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
-PATIENCE = 60.0
 ENFORCED = "connectivity:connection.id.enforcement.failed"
 MERGE_PATCH = "application/merge-patch+json"
 SMALL = 20_000
@@ -248,7 +247,7 @@ def test_case_50_what_cannot_be_read_and_has_no_address_is_settled_and_counted(
         count("address_unresolved", "out"),
     )
     party.send(b"no JSON", **four.carried())
-    wait_until_sync(lambda: count("settled", "in") >= settled + 1, PATIENCE)
+    wait_until_sync(lambda: count("settled", "in") >= settled + 1)
     assert count("malformed", "in") == malformed + 1
     assert count("address_unresolved", "out") == unresolved + 1
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
 from tests.support.brokers.proxy import ProxyThread
-from tests.support.clients.mqtt import PATIENCE, MqttClient
+from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import (
     Reader,
     added,
@@ -113,7 +113,7 @@ def test_the_service_is_ready_though_connections_fail(broken: ServiceProcess) ->
 
 @pytest.mark.parametrize("name", DETAILS)
 def test_each_failure_has_its_own_words(broken: ServiceProcess, name: str) -> None:
-    wait_until_sync(lambda: broken.status(name)["details"].startswith(DETAILS[name]), PATIENCE)
+    wait_until_sync(lambda: broken.status(name)["details"].startswith(DETAILS[name]))
     found = broken.status(name)
     is_good = DETAILS[name] == "connected"
     assert (found["status"] == "open") is is_good
@@ -180,7 +180,7 @@ def test_pauses_between_tries_double_up_to_the_longest(service: ServiceProcess) 
         ProxyThread("127.0.0.1", free_port()) as nobody,
         added(service, connection(nobody, source("x", OWNER), id="nobody"), connected=False),
     ):
-        wait_until_sync(lambda: len(nobody.attempts) >= 6, PATIENCE)
+        wait_until_sync(lambda: len(nobody.attempts) >= 6)
         shortest = [min(LONGEST, SHORTEST * 2**number) / 2 for number in range(5)]
         found = gaps(nobody.attempts)
         assert all(gap >= least for gap, least in zip(found, shortest, strict=False)), found
@@ -192,7 +192,7 @@ def test_a_refusal_is_tried_again_with_the_longest_pause_from_the_start(service:
         uri = f"tcp://ada:wrong@{counted.host}:{counted.port}"
         refused = connection(counted, source("x", OWNER), id="refused", uri=uri)
         with added(service, refused, connected=False):
-            wait_until_sync(lambda: len(counted.attempts) >= 3, PATIENCE)
+            wait_until_sync(lambda: len(counted.attempts) >= 3)
             assert all(gap >= LONGEST / 2 for gap in gaps(counted.attempts)), gaps(counted.attempts)
 
 
@@ -214,12 +214,12 @@ def test_a_connection_recovers_when_its_broker_comes_back(service: ServiceProces
         make(party, "fan-1")
     for end in (broker.kill, broker.stop):
         end()
-        wait_until_sync(lambda: service.status("site")["status"] in ("failed", "misconfigured"), PATIENCE)
+        wait_until_sync(lambda: service.status("site")["status"] in ("failed", "misconfigured"))
         assert service.metric("connectivity_connection_up", connection="site") == 0
-        wait_until_sync(lambda: service.status("site")["details"].startswith("connection refused: "), PATIENCE)
+        wait_until_sync(lambda: service.status("site")["details"].startswith("connection refused: "))
         assert service.get("/health/ready")[0] == 200
         broker.start_again()
-        wait_until_sync(lambda: service.status("site") == {"status": "open", "details": "connected"}, PATIENCE)
+        wait_until_sync(lambda: service.status("site") == {"status": "open", "details": "connected"})
         assert service.metric("connectivity_connection_up", connection="site") == 1
         with client(broker, "c") as party:
             assert party.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
@@ -237,7 +237,7 @@ def test_what_was_sent_while_the_service_was_away_is_served_though_the_broker_st
         service.start_again()
         assert service.status("site")["details"].startswith("connection refused: ")
         broker.start_again()
-        wait_until_sync(lambda: service.status("site")["details"] == "connected", PATIENCE)
+        wait_until_sync(lambda: service.status("site")["details"] == "connected")
         answers = [party.next() for _ in sent]
         assert [answer["headers"]["correlation-id"] for answer in answers] == sent
         assert [answer["headers"]["entity-revision"] for answer in answers] == list(range(2, 22))
@@ -247,7 +247,7 @@ def restart(broker: Mosquitto, party: MqttClient) -> None:
     """Restart the broker, and wait until the client is there again."""
     links = party.links
     broker.restart()
-    wait_until_sync(lambda: party.links > links, PATIENCE)
+    wait_until_sync(lambda: party.links > links)
 
 
 def once_each(party: MqttClient, events: list[dict[str, Any]]) -> list[int]:
@@ -306,7 +306,7 @@ def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(
         def cut_often() -> None:
             cuts = 0
             while not ended.is_set() and cuts < 8:
-                wait_until_sync(ended_or_sent(proxy.sent + 60_000), PATIENCE)
+                wait_until_sync(ended_or_sent(proxy.sent + 60_000))
                 proxy.cut()
                 cuts += 1
 
@@ -328,7 +328,7 @@ def test_a_subscription_waits_for_its_broker(service: ServiceProcess, broker: Mo
         make(party, "fan-5", 4)
         subscription = Reader(party, "fan-5")
         restart(broker, party)
-        wait_until_sync(lambda: service.status("site")["details"] == "connected", PATIENCE)
+        wait_until_sync(lambda: service.status("site")["details"] == "connected")
         assert [item["revision"] for item in subscription.all()] == [1, 2, 3, 4, 5]
         assert [item["revision"] for item in Reader(party, "fan-5").all()] == [1, 2, 3, 4, 5]
 
@@ -374,7 +374,7 @@ def test_an_answer_that_the_broker_will_not_take_is_given_up(service: ServicePro
     failed = {"connection": narrow.connection, "direction": "out", "outcome": "failed"}
     assert service.metric("connectivity_deliveries_total", **failed) == 1
     settled = {"connection": narrow.connection, "direction": "in", "outcome": "settled"}
-    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) >= 2, PATIENCE)
+    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) >= 2)
     assert service.status(narrow.connection)["details"] == "connected"
 
 
@@ -401,12 +401,12 @@ def test_files_are_followed_while_the_service_runs(service: ServiceProcess, brok
         file = service.folder / "connections" / "second.json"
         second = connection(broker, source("d", OWNER), id="second")
         file.write_text(json.dumps(second), encoding="utf-8")
-        wait_until_sync(lambda: service.status("second").get("details") == "connected", PATIENCE)
+        wait_until_sync(lambda: service.status("second").get("details") == "connected")
         with client(broker, "d") as other:
             assert other.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200
             file.write_text('{"id": "second", ', encoding="utf-8")
-            wait_until_sync(lambda: any("second.json" in str(line.get("file")) for line in service.records()), PATIENCE)
+            wait_until_sync(lambda: any("second.json" in str(line.get("file")) for line in service.records()))
             assert other.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200
         file.unlink()
-        wait_until_sync(lambda: not service.status("second"), PATIENCE)
+        wait_until_sync(lambda: not service.status("second"))
         assert party.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200

@@ -21,12 +21,12 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import Reader, policy_for, topic
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
 OWNER = "acme:owner"
 CHANGES = 299
-PATIENCE = 60.0
 THING = "boiler-07"
 
 

@@ -24,6 +24,7 @@ from tests.support.connection_documents import EVERYTHING, READ, Reader, policy_
 from tests.support.in_process.streamr import KEY, definition, policy
 from tests.support.places import OPERATOR, Place
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = [
     *(pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")),
@@ -32,7 +33,6 @@ pytestmark = [
 
 KINDS = ("mqtt", "amqp-091", "kafka")
 READER, GATEWAY = "acme:reader", "acme:gateway"
-PATIENCE = 60.0
 CHANGES = 20
 MESSAGES = 12
 MONTH = 30 * 86_400

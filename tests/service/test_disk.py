@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.clients.mqtt import PATIENCE, MqttClient
+from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import (
     Reader,
     client,
@@ -107,7 +107,7 @@ def fill_and_notice(service: ServiceProcess, writer: MqttClient, lamp: str) -> l
             return True
         return False
 
-    wait_until_sync(has_noticed, PATIENCE)
+    wait_until_sync(has_noticed)
     return sent
 
 
@@ -159,7 +159,7 @@ def test_room_that_comes_a_little_at_a_time(service: ServiceProcess, writer: Mqt
     for _ in range(5):
         size = max(file.stat().st_size for file in service.data.iterdir())
         _limit(service, size + 300_000)
-        wait_until_sync(lambda: not writer.received.empty() or not is_full(service), PATIENCE)
+        wait_until_sync(lambda: not writer.received.empty() or not is_full(service))
         while not writer.received.empty():
             answers.append(writer.next())
     make_room(service)

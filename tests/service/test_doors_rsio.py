@@ -26,8 +26,8 @@ from tests.support.in_process.service import policy
 from tests.support.in_process.tcp_service import MOST_READ
 from tests.support.in_process.websocket_listener import own, trusting
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
-PATIENCE = 60.0
 OPERATOR = "acme:operator"
 DEVICE = "device-9"
 HISTORY = "things/acme.site:lamp/history"

@@ -17,6 +17,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import READ, policy_for
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.broker("mosquitto")
 
@@ -27,7 +28,6 @@ TOKENS = [
     {"name": "bert", "token": BERT, "role": "read", "subjects": [GUEST]},
 ]
 LAMPS = 30
-PATIENCE = 60.0
 BY_ROOM = {"groupBy": {"room": "attributes/room"}, "measures": {"all": {"sum": "attributes/n"}}}
 
 

@@ -19,7 +19,7 @@ from tests.support.brokers.proxy import ProxyThread
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import Reader, policy_for, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
@@ -27,7 +27,6 @@ OWNER = "acme:owner"
 COMMANDS = IN_FLIGHT + 500
 ROUND_TRIPS = 50
 EVENTS = 500
-PATIENCE = 60.0
 MOST_MEMORY = 64 << 20
 PADDING = "x" * 1000
 
@@ -109,7 +108,7 @@ def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
         answers, revisions = in_order_of_first_arrival(slow)
         assert answers == list(range(1, COMMANDS + 1))
         assert revisions == list(range(1, EVENTS + 2))
-        wait_until_sync(lambda: service.status(documents[0]["id"])["status"] == "open", PATIENCE)
+        wait_until_sync(lambda: service.status(documents[0]["id"])["status"] == "open")
         assert counter_of(quick) == COMMANDS
 
 

@@ -17,7 +17,6 @@ from tests.support.wait import wait_until_sync
 pytestmark = pytest.mark.broker("kafka")
 
 OWNER = "acme:fleet"
-PATIENCE = 60.0
 
 
 def site_of(ask: str) -> str:
@@ -111,8 +110,8 @@ def test_commands_are_in_the_history_once_through_a_kill(service: ServiceProcess
     service.start_again()
     wanted = {f"c-{n}" for n in range(1, count + 1)}
     # Earlier commands may be read again too, and are answered again.
-    wait_until_sync(lambda: wanted <= _all_of(client, answered), PATIENCE)
-    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", outcome="answered_again") > 0, PATIENCE)
+    wait_until_sync(lambda: wanted <= _all_of(client, answered))
+    wait_until_sync(lambda: service.metric("connectivity_deliveries_total", outcome="answered_again") > 0)
     client.ask_for(topic("lamp-7", "commands/retrieve"))  # behind it nothing more is answered again
     items = Reader(client, "lamp-7", {"fromHistoricalRevision": 2}).all()
     assert [item["value"] for item in items] == list(range(1, count + 1))

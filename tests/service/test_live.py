@@ -20,7 +20,7 @@ from tests.support.clients.bare_amqp import AmqpBystander
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import connection, policy_for, source, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.broker("mosquitto"),
@@ -29,7 +29,6 @@ pytestmark = [
 ]
 
 OWNER, STRANGER = "acme:owner", "acme:stranger"
-PATIENCE = 60.0
 LIVE = "things/live"
 
 
@@ -108,7 +107,7 @@ class Field:
     async def heard(self) -> dict[str, Any]:
         """The next thing that the device hears, or whoever takes what is diverted."""
         messages = self.bystander.messages
-        await wait_until(lambda: len(messages) > self._read, PATIENCE)
+        await wait_until(lambda: len(messages) > self._read)
         self._read += 1
         found: dict[str, Any] = json.loads(messages[self._read - 1].body)
         return found
@@ -265,7 +264,7 @@ async def test_case_21_and_56_a_connection_announces_that_it_opens_and_that_it_c
     """The last test here: it ends the service. The announcements are mapped like any signal."""
     await asyncio.to_thread(field.service.stop)
     heard = field.keeper.messages
-    await wait_until(lambda: len(heard) == 2, PATIENCE)
+    await wait_until(lambda: len(heard) == 2)
     announced = f"_/{field.device}/connections/announcements"
     notices = [(message.headers.get("subject"), json.loads(message.body)["topic"]) for message in heard]
     assert notices == [(name, f"{announced}/{name}") for name in ("opened", "closed")]

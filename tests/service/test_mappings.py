@@ -28,7 +28,6 @@ OWNER = "demo:onboarding"
 MESSAGE = "application/vnd.eclipse.ditto+json"
 STRUCTURED = "application/cloudevents+json"
 EMPTY = "application/vnd.eclipse-hono-empty-notification"
-PATIENCE = 60.0
 
 DEFINITIONS = {
     "alarms": {
@@ -71,7 +70,7 @@ class Device:
         self._bystander.send(self._address, [payload], headers)
 
     def next(self) -> Envelope:
-        wait_until_sync(lambda: len(self._bystander.heard) > self._read, PATIENCE)
+        wait_until_sync(lambda: len(self._bystander.heard) > self._read)
         self._read += 1
         return self._bystander.heard[self._read - 1]
 

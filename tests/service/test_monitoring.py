@@ -19,12 +19,11 @@ from connectivity.settings import Settings
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, policy_for, source, topic
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker("mosquitto")
 
 OWNER = "acme:owner"
-PATIENCE = 60.0
 STEPS = ("dispatched", "filtered", "mapped", "published")
 
 CONNECTIONS: dict[str, dict[str, Any]] = {
@@ -76,9 +75,7 @@ class Operator:
         return await asyncio.to_thread(client, self.broker, name)
 
     async def is_open(self, *connection_ids: str) -> None:
-        await wait_until(
-            lambda: all(self.management.status(each)["liveStatus"] == "open" for each in connection_ids), PATIENCE
-        )
+        await wait_until(lambda: all(self.management.status(each)["liveStatus"] == "open" for each in connection_ids))
 
 
 @pytest.fixture
@@ -116,12 +113,12 @@ async def test_case_49_the_log_follows_a_message_from_its_source_to_the_target(o
     with await operator.party("in") as party:
         asked = party.command(topic("lamp", "commands/modify"), "/attributes/on", True)
         await asyncio.to_thread(party.next, PATIENCE)
-    await wait_until(lambda: ("source", "acknowledged", "success") in operator.entries("inward", asked), PATIENCE)
+    await wait_until(lambda: ("source", "acknowledged", "success") in operator.entries("inward", asked))
     assert operator.entries("inward", asked) == {
         *(("source", step, "success") for step in ("consumed", "mapped", "acknowledged")),
         *(("response", step, "success") for step in ("dispatched", "mapped", "published")),
     }
-    await wait_until(lambda: ("target", "published", "success") in operator.entries("outward", asked), PATIENCE)
+    await wait_until(lambda: ("target", "published", "success") in operator.entries("outward", asked))
     assert operator.entries("outward", asked) == {("target", step, "success") for step in STEPS}
     assert operator.counted("outward", "target", "watch/events") == dict.fromkeys(STEPS, 2), "created and modified"
     before = len(operator.logs("inward"))
@@ -135,7 +132,7 @@ async def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_an
     await operator.management.reset_logs("outward", "ada")
     with await operator.party("mute") as party:
         party.send(b"no JSON")
-        await wait_until(lambda: ("source", "acknowledged", "success") in operator.entries("outward"), PATIENCE)
+        await wait_until(lambda: ("source", "acknowledged", "success") in operator.entries("outward"))
     assert operator.entries("outward") == {
         ("source", "consumed", "success"),
         ("source", "mapped", "failure"),
@@ -155,7 +152,7 @@ async def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_an
 async def test_a_message_counts_under_the_filter_that_it_came_by(operator: Operator) -> None:
     with await operator.party("wild/7") as party:
         party.command(topic("lamp", "commands/retrieve"))
-        await wait_until(lambda: operator.counted("inward", "source", "wild/+/ask").get("acknowledged"), PATIENCE)
+        await wait_until(lambda: operator.counted("inward", "source", "wild/+/ask").get("acknowledged"))
     assert operator.counted("inward", "source", "wild/+/ask") == {"consumed": 1, "mapped": 1, "acknowledged": 1}
 
 
@@ -178,10 +175,10 @@ async def test_status_7_8_a_broker_that_goes_away_is_told_and_comes_back(operato
         document = {**connection(other, source("in", OWNER)), "id": "passing"}
         await operator.management.create(document, "ada")
         await operator.is_open("passing")
-    await wait_until(lambda: operator.management.status("passing")["liveStatus"] == "failed", PATIENCE)
+    await wait_until(lambda: operator.management.status("passing")["liveStatus"] == "failed")
     status = operator.management.status("passing")
     assert (status["connectionStatus"], status["recoveryStatus"]) == ("open", "ongoing")
-    await wait_until(lambda: ("connection", "other", "failure") in operator.entries("passing"), PATIENCE)
+    await wait_until(lambda: ("connection", "other", "failure") in operator.entries("passing"))
     words = [entry["message"] for entry in operator.logs("passing") if entry["level"] == "failure"][-1]
     assert words.startswith("Connection failed due to: ")
     assert "Will reconnect after PT" in words

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 API = "/api/2/connections"
-PATIENCE = 60.0
 
 
 def document(topic: str = "in", **more: Any) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def test_a_file_that_is_written_all_the_time_is_applied_seldom_and_its_last_stat
     for number in range(30):
         file.write_text(json.dumps({"id": "lane", **document(f"t{number}")}), encoding="utf-8")
         enough.wait(0.1)
-    wait_until_sync(lambda: addresses(ask(service, "GET", "/lane")[1]) == ["t29"], PATIENCE)
+    wait_until_sync(lambda: addresses(ask(service, "GET", "/lane")[1]) == ["t29"])
     events = [line["event"] for line in service.records()]
     assert events.count("connection closed, its document changed") <= 5
     assert "connection closed, its document is gone" not in events

@@ -19,11 +19,12 @@ from mappings.reactive_streams_io.events import Accepted, Closed, Completed, Fai
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.reactive_streams_io import PATIENCE, Client
+from tests.support.clients.reactive_streams_io import Client
 from tests.support.connection_documents import topic
 from tests.support.in_process.service import policy
 from tests.support.places import KINDS, OPERATOR, Place, prepared
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 

@@ -20,12 +20,12 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.in_process.service import policy
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.broker("rabbitmq")
 
 OPERATOR = "acme:operator"
 WINDOW = 256
-PATIENCE = 60.0
 KILLS_IN_SOAK = 20
 
 

@@ -22,11 +22,10 @@ from tests.support.connection_documents import READ, client, connection, policy_
 from tests.support.in_process.reactive_streams_io import revisions as revisions_of
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until, wait_until_sync
+from tests.support.wait import PATIENCE, wait_until, wait_until_sync
 
 pytestmark = pytest.mark.broker("mosquitto")
 
-PATIENCE = 60.0
 OWNER = "demo:clients"
 HISTORY = "things/acme.site:lamp/history"
 
@@ -139,7 +138,7 @@ def test_all_that_the_program_brings_is_carried_out_though_it_leaves_at_once(
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
-    wait_until_sync(lambda: newest(broker) == before + 400, PATIENCE)
+    wait_until_sync(lambda: newest(broker) == before + 400)
 
 
 async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_killed_amid_them(
@@ -187,16 +186,16 @@ async def test_who_follows_misses_nothing_while_broker_and_service_are_away(
     async with Client(connector(at), Limits(silence_before_ping=2.0)) as reader:
         following = asyncio.create_task(follow(reader))
         await asyncio.to_thread(switch, broker, 1, 2)
-        await wait_until(lambda: heard == [first, first + 1], PATIENCE)
+        await wait_until(lambda: heard == [first, first + 1])
         broker.kill()
-        await wait_until(lambda: statuses(service).isdisjoint({"open"}), PATIENCE)
+        await wait_until(lambda: statuses(service).isdisjoint({"open"}))
         await asyncio.to_thread(broker.start_again)
-        await wait_until(lambda: statuses(service) == {"open"}, PATIENCE)
+        await wait_until(lambda: statuses(service) == {"open"})
         await asyncio.to_thread(switch, broker, *range(10))
-        await wait_until(lambda: heard == list(range(first, first + 12)), PATIENCE)
+        await wait_until(lambda: heard == list(range(first, first + 12)))
         await asyncio.to_thread(service.kill)
         await asyncio.to_thread(service.start_again)
         await asyncio.to_thread(switch, broker, *range(10))
-        await wait_until(lambda: heard == list(range(first, first + 22)), PATIENCE)
+        await wait_until(lambda: heard == list(range(first, first + 22)))
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

@@ -20,12 +20,11 @@ from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = pytest.mark.broker("mosquitto")
 
 PUMP = ROOT / "examples" / "pump.jsonl"
-PATIENCE = 60.0
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
@@ -149,7 +148,7 @@ def run_programs(mosquitto: Mosquitto, door: str) -> None:
         if "--publish" in command:
             revision += len(PUMP.read_text(encoding="utf-8").splitlines()) if PUMP.name in command else 1
             # Nobody who types is so quick that he reads what is not stored yet.
-            wait_until_sync(partial(has_pump, mosquitto, revision), PATIENCE)
+            wait_until_sync(partial(has_pump, mosquitto, revision))
 
 
 def typed(command: str) -> str:

@@ -20,12 +20,12 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import READ, policy_for
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
 OWNER, GUEST = "acme:owner", "acme:guest"
 KINDS = ("mqtt", "mqtt-5", "amqp-091", "kafka")
-PATIENCE = 60.0
 NO_SECRET = {"thing:/": READ, "thing:/attributes/secret": {"grant": [], "revoke": ["READ"]}}
 TOPIC = "_/_/things/twin/search"
 OPTION, RQL = "thing-search:search.option.invalid", "rql.expression.invalid"

@@ -15,7 +15,7 @@ import pytest
 from tests.support.brokers import is_listening
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
-from tests.support.clients.mqtt import PATIENCE, MqttClient
+from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import (
     Reader,
     added,
@@ -28,7 +28,7 @@ from tests.support.connection_documents import (
     wait_until_open,
 )
 from tests.support.service_process import ServiceCommand, ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = pytest.mark.broker("mosquitto")
 
@@ -110,7 +110,7 @@ class Load:
     def wait_for(self, more: int) -> None:
         """Wait until so many further answers have come."""
         enough = len(self.answers) + more
-        wait_until_sync(lambda: len(self.answers) >= enough, PATIENCE)
+        wait_until_sync(lambda: len(self.answers) >= enough)
 
     def _send(self) -> None:
         while not self._stopped.is_set():
@@ -202,7 +202,7 @@ def test_port_0_takes_a_free_one_and_logs_it_and_ctrl_c_stops_as_sigterm_does(tm
         def listening() -> list[int]:
             return [line["port"] for line in service.records() if line["event"] == "api listening"]
 
-        wait_until_sync(listening, PATIENCE)
+        wait_until_sync(listening)
         (service.port,) = listening()
         assert is_listening("127.0.0.1", service.port)
         assert service.get("/health/live") == (200, b'{"status":"live"}')
@@ -246,7 +246,7 @@ def test_metrics_have_the_names_and_labels_that_dashboards_rely_on(service: Serv
         assert service.metric("connectivity_connection_up", connection="count") == 1
         assert service.metric("connectivity_journal_commit_seconds_count") >= 1
         settled = {"connection": "count", "direction": "in", "outcome": "settled"}
-        wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) == 7, PATIENCE)
+        wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) == 7)
         assert "counted" not in service.get("/metrics")[1].decode()
 
 
@@ -280,7 +280,7 @@ def test_logs_are_json_lines_without_secrets(tmp_path: Path, monkeypatch: pytest
                 assert party.ask_for(topic("clock-1", "commands/retrieve"))["status"] == 200
             assert service.status("wrong")["details"].startswith("bad credentials")
             broker.restart()
-            wait_until_sync(lambda: service.status("site")["details"] == "connected", PATIENCE)
+            wait_until_sync(lambda: service.status("site")["details"] == "connected")
             shown = service.get("/health/ready")[1].decode() + service.get("/metrics", "s3cret-token")[1].decode()
             assert service.stop()[0] == 0
         text = service.log_file.read_text(encoding="utf-8")
@@ -335,9 +335,7 @@ def test_a_link_that_takes_nothing_delays_no_other_connection(
     for subscription in waiting:
         subscription.request(1_000_000)
     slow.send({**modify("long", 7), "path": "/attributes/last"})
-    wait_until_sync(
-        lambda: 0 < service.metric("connectivity_demand", connection="slow") < REPLAYS * 1_000_000, PATIENCE
-    )
+    wait_until_sync(lambda: 0 < service.metric("connectivity_demand", connection="slow") < REPLAYS * 1_000_000)
     for _ in range(2):
         assert len(Reader(quick, "long").all()) >= EVENTS
         assert quick.ask_for(topic("long", "commands/retrieve"))["status"] == 200
@@ -363,11 +361,11 @@ def test_sigterm_waits_neither_for_a_broker_that_is_away_nor_for_one_that_takes_
         added(service, connection(leaving, source("away", OWNER), id="away")),
     ):
         leaving.refuse()
-        wait_until_sync(lambda: service.status("away")["status"] == "failed", PATIENCE)
+        wait_until_sync(lambda: service.status("away")["status"] == "failed")
         commits = service.metric("connectivity_journal_commit_seconds_count")
         proxy.stall(to_client=False)
         stalling.slow.send({**modify("long", 8), "path": "/attributes/last"})
-        wait_until_sync(lambda: service.metric("connectivity_journal_commit_seconds_count") > commits, PATIENCE)
+        wait_until_sync(lambda: service.metric("connectivity_journal_commit_seconds_count") > commits)
         code, seconds = service.stop()
     assert code == 0
     assert seconds < DRAINED_WITHIN

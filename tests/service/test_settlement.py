@@ -22,10 +22,9 @@ from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import MqttClient, Party
 from tests.support.connection_documents import added, connection, policy_for, source, topic, while_added
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import TimedOut, wait_until, wait_until_sync
+from tests.support.wait import PATIENCE, TimedOut, wait_until, wait_until_sync
 
 OWNER = "acme:owner"
-PATIENCE = 60.0
 NACKS = ["response", "error", "nack"]
 
 
@@ -69,7 +68,7 @@ def acknowledged(sender: Party, receiver: Party, name: str, label: str, status: 
             return False
         return True
 
-    wait_until_sync(try_again, PATIENCE)
+    wait_until_sync(try_again)
     received: dict[str, Any] = receiver.next()
     return received
 
@@ -252,6 +251,6 @@ async def test_3_9_amqp_sends_what_is_given_back_for_good_to_the_dead_letters(
             assert (await queues.acknowledged("lamp-dead", 400))["status"] == 424
         answers = len(bystander.messages)
         await bystander.listen(queues.dead)
-        await wait_until(lambda: len(bystander.messages) - answers == len((refused, nacked)), PATIENCE)
+        await wait_until(lambda: len(bystander.messages) - answers == len((refused, nacked)))
         assert [json.loads(message.body) for message in bystander.messages[answers:]] == [refused, nacked]
         assert (await bystander.queue(queues.acks)).declaration_result.message_count == 0

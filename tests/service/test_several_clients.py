@@ -27,13 +27,12 @@ from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import Reader, added, policy_for, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
 OWNER = "acme:owner"
 PAUSES = {"min": "0.1s", "max": "0.5s"}
-PATIENCE = 60.0
 SETUPS = (
     pytest.param("mosquitto", marks=pytest.mark.soak(shard="brokers")),
     "rabbitmq",
@@ -137,7 +136,7 @@ def test_case_10_order_per_entity_is_kept_by_two_clients_with_so_many_consumers(
         with added(service, document):
             assert service.status(document["id"]) == {"status": "open", "details": "connected"}
             assert connected_clients(service, document["id"]) == {0, 1}
-            wait_until_sync(lambda: consumers_of(setup, document, party) in (None, 2 * consumers), PATIENCE)
+            wait_until_sync(lambda: consumers_of(setup, document, party) in (None, 2 * consumers))
             work = Work(party, 8)
             work.send(25)
             work.finish()
@@ -164,14 +163,14 @@ def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(
         stack.enter_context(added(service, document))
         work = Work(party, 6)
         for _ in range(3):
-            wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
+            wait_until_sync(lambda: service.status(document["id"])["status"] == "open")
             lost = len(losses(service, document["id"]))
             work.send(30)
             cut(document["id"])
             work.send(5)
-            wait_until_sync(partial(more_losses, service, document["id"], lost), PATIENCE)
+            wait_until_sync(partial(more_losses, service, document["id"], lost))
         work.finish()
-        wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
+        wait_until_sync(lambda: service.status(document["id"])["status"] == "open")
         work.check()
 
 
@@ -202,7 +201,7 @@ def take_the_place(broker: Kafka, connection_id: str) -> None:
     intruder.subscribe(
         [f"{connection_id.split('-', maxsplit=1)[0]}.line.ask"], on_assign=lambda *_: joined.append(None)
     )
-    wait_until_sync(lambda: bool(joined) or bool(intruder.poll(0.1) and False), PATIENCE)
+    wait_until_sync(lambda: bool(joined) or bool(intruder.poll(0.1) and False))
     intruder.close()
 
 
@@ -219,7 +218,7 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
             work = Work(party, 6)
             reader = Reader(party, work.names[0])
             proxy.cut_one(refusing=True)
-            wait_until_sync(lambda: "(1 of 2 clients connected)" in service.status(document["id"])["details"], PATIENCE)
+            wait_until_sync(lambda: "(1 of 2 clients connected)" in service.status(document["id"])["details"])
             assert service.metric("connectivity_connection_up", connection=document["id"]) == 0
             # MQTT parts messages among sessions, and the dead client's is kept: its share waits for it.
             if broker == "rabbitmq":
@@ -228,7 +227,7 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
                 reader.request(1)
                 assert party.until("next")[-1]["value"]["item"]["revision"] == 1
             proxy.admit()
-            wait_until_sync(lambda: service.status(document["id"])["status"] == "open", PATIENCE)
+            wait_until_sync(lambda: service.status(document["id"])["status"] == "open")
             work.send(5)
             work.finish()
             work.check()

@@ -32,7 +32,6 @@ from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
-PATIENCE = 60.0
 PAUSES = {"min": "0.2s", "max": "1s"}
 RARELY = {"min": "5s", "max": "20s"}
 """Pauses where nothing is to be mended: so many connections that try again all the time would keep a machine busy."""
@@ -280,7 +279,7 @@ def test_each_fault_has_its_status_its_word_and_the_brokers_own(shown: Shown, ki
         }
 
     try:
-        wait_until_sync(lambda: not wrong(), PATIENCE)
+        wait_until_sync(lambda: not wrong())
     except AssertionError:
         assert wrong() == {}
     for name, row in rows.items():
@@ -330,5 +329,5 @@ def test_a_mended_password_is_used_without_a_restart(rabbitmq: RabbitMQ, kafka: 
             (folder / "password").write_text("right\n", encoding="utf-8")
             (folder / "password-of-ada").write_text("secret\n", encoding="utf-8")
             for document in made:
-                wait_until_sync(partial(is_connected, service, document["id"]), PATIENCE)
+                wait_until_sync(partial(is_connected, service, document["id"]))
             assert "not yet" not in json.dumps(service.records())

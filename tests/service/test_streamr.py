@@ -29,10 +29,10 @@ from tests.support.in_process.streamr import (
 )
 from tests.support.places import KINDS, Place, prepared
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
-PATIENCE = 60.0
 
 Carry = Callable[[str], dict[str, Any]]
 """How a party says around a message where it is answered."""

@@ -16,11 +16,10 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import client, connection, source
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = pytest.mark.broker("mosquitto")
 
-PATIENCE = 60.0
 STREAM = "tanks"
 EVERYTHING = {"grant": ["READ", "WRITE"], "revoke": []}
 
@@ -86,16 +85,16 @@ def test_who_follows_misses_nothing_while_the_broker_is_away(broker: Mosquitto, 
     try:
         writer.publish(STREAM, 0)
         with following(follower, Reader(STREAM, wanted={"resend_last": 9}), lambda _, said: heard.append(said)):
-            wait_until_sync(lambda: heard == ["0"], PATIENCE)
+            wait_until_sync(lambda: heard == ["0"])
             broker.kill()
-            wait_until_sync(lambda: service.status("streams")["status"] != "open", PATIENCE)
+            wait_until_sync(lambda: service.status("streams")["status"] != "open")
             broker.start_again()
-            wait_until_sync(lambda: service.status("streams")["status"] == "open", PATIENCE)
+            wait_until_sync(lambda: service.status("streams")["status"] == "open")
             writer.close()
             writer = at(broker, "writer-again")
             for n in (1, 2, 3):
                 writer.publish(STREAM, n)
-            wait_until_sync(lambda: heard == ["0", "1", "2", "3"], PATIENCE)
+            wait_until_sync(lambda: heard == ["0", "1", "2", "3"])
             writer.publish(STREAM, "end")
     finally:
         follower.close()
@@ -128,4 +127,4 @@ def test_a_client_that_is_cut_off_leaves_by_its_last_will(broker: Mosquitto, ser
         told = [each for each in service.records() if each["event"] == "a session ended"]
         return any(each["address"] == "streamr/answers/gone" for each in told)
 
-    wait_until_sync(has_left, PATIENCE)
+    wait_until_sync(has_left)

@@ -26,11 +26,10 @@ from tests.support.connection_documents import client, connection, source
 from tests.support.paths import ROOT
 from tests.support.public_client import run_node
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.node]
 
-PATIENCE = 60.0
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"(\w+) (->|<-) (.+)")
@@ -55,7 +54,7 @@ class Speaker:
         self._client.connect(broker.host, broker.port)
         self._client.loop_start()
         self._client.subscribe(f"streamr/answers/{name}", 1)
-        wait_until_sync(lambda: ready, PATIENCE)
+        wait_until_sync(lambda: ready)
 
     def say(self, request: str) -> None:
         self._client.publish("streamr/requests", request, 1, properties=self._properties).wait_for_publish(PATIENCE)

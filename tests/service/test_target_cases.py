@@ -21,7 +21,6 @@ pytestmark = pytest.mark.broker("mosquitto")
 
 OWNER, VIEWER = "acme:owner", "acme:viewer"
 EVENTS = "_/_/things/twin/events"
-PATIENCE = 60.0
 
 SEVERAL = """
 function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, action, path, dittoHeaders, value) {
@@ -61,7 +60,7 @@ class Listener:
 
     def wait(self, address: str, name: str, number: int) -> list[dict[str, Any]]:
         """The same, as soon as it is so much."""
-        wait_until_sync(lambda: len(self.heard(address, name)) >= number, PATIENCE)
+        wait_until_sync(lambda: len(self.heard(address, name)) >= number)
         return self.heard(address, name)
 
     def close(self) -> None:

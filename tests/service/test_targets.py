@@ -22,12 +22,11 @@ from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import MqttClient, Party
 from tests.support.connection_documents import READ, connection, policy_for, source, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
 OWNER, VIEWER = "acme:owner", "acme:viewer"
-PATIENCE = 60.0
 EVENTS = "_/_/things/twin/events"
 
 
@@ -199,8 +198,8 @@ def test_cases_106_107_111_114_115_116_who_hears_of_what(people: People) -> None
         assert revisions(inside) == list(range(2, 22))
         assert [event["value"] for event in inside] == list(range(1, 21))
     bench = people.bench
-    wait_until_sync(lambda: len(bench.heard("plant", "lamp-1")) == 21, PATIENCE)
-    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 22, PATIENCE)
+    wait_until_sync(lambda: len(bench.heard("plant", "lamp-1")) == 21)
+    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 22)
     assert {event["topic"].split("/")[0] for event in bench.heard("plant", "lamp-1")} == {"acme.site"}
     assert [event["value"] for event in bench.heard("low", "lamp-1") if event["path"] == "/attributes/c"] == list(
         range(1, 11)
@@ -208,7 +207,7 @@ def test_cases_106_107_111_114_115_116_who_hears_of_what(people: People) -> None
     correlation = people.write(
         "lamp-1", "/attributes/place", "hall N", **{"my-own": "x", "condition": "exists(thingId)"}
     )
-    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 23, PATIENCE)
+    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 23)
     newest = bench.heard("both", "lamp-1")[-1]
     assert newest["extra"] == {"attributes": {"place": "hall N"}}
     assert newest["headers"].items() >= {"correlation-id": correlation, "my-own": "x"}.items()
@@ -221,7 +220,7 @@ def test_case_112_a_viewer_hears_what_it_may_read(people: People) -> None:
     people.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
     people.write("lamp-2", "/attributes/secret", 3)
     people.write("lamp-2", "/attributes/open", 4)
-    wait_until_sync(lambda: len(people.bench.heard("viewer", "lamp-2")) == 3, PATIENCE)
+    wait_until_sync(lambda: len(people.bench.heard("viewer", "lamp-2")) == 3)
     created, *found = [(event["path"], event.get("value")) for event in people.bench.heard("viewer", "lamp-2")]
     assert created[0] == "/"
     assert found == [("/attributes", {"open": 1}), ("/attributes/open", 4)]
@@ -260,10 +259,10 @@ def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_hears_of_e
     heard_of(people.hall, "lamp-4", 1)
     labels = {"connection": people.yard.hall, "target": "0"}
     # What was heard may not be confirmed yet.
-    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0, PATIENCE)
+    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0)
     proxy.refuse()
     proxy.cut()
-    wait_until_sync(lambda: people.service.status(people.yard.hall)["status"] != "open", PATIENCE)
+    wait_until_sync(lambda: people.service.status(people.yard.hall)["status"] != "open")
     for number in range(1100):
         people.desk.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
     for _ in range(1100):
@@ -276,5 +275,5 @@ def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_hears_of_e
     proxy.admit()
     events = heard_of(people.hall, "lamp-4", 1100)
     assert [event["value"] for event in events] == list(range(1100))
-    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0, PATIENCE)
+    wait_until_sync(lambda: people.service.metric("connectivity_target_lag_events", **labels) == 0)
     assert people.service.metric("connectivity_target_skipped_total", **labels) == 0

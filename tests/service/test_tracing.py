@@ -21,12 +21,11 @@ from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import policy_for, topic
 from tests.support.service_process import ServiceProcess
 from tests.support.span_collector import Collector, Span, collector
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
 OWNER = "acme:owner"
-PATIENCE = 60.0
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CONTEXT = f"00-{TRACE}-{PARENT}-01"
 EVENTS = ["_/_/things/twin/events"]
@@ -131,7 +130,7 @@ def test_a_collector_that_is_away_keeps_no_answer_back(mosquitto: Mosquitto, tmp
         for number in range(600):
             party.command(topic(f"lamp-{number}", "commands/retrieve"), wait=False)
         assert [party.next(PATIENCE)["status"] for _ in range(600)] == [404] * 600
-        wait_until_sync(lambda: "spans are lost" in service.log_file.read_text(encoding="utf-8"), PATIENCE)
+        wait_until_sync(lambda: "spans are lost" in service.log_file.read_text(encoding="utf-8"))
         code, seconds = service.stop()
         assert (code, seconds < 10) == (0, True)
         warnings = [line for line in service.records() if line["level"] in ("warning", "error")]

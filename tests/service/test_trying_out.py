@@ -17,14 +17,13 @@ from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import policy_for, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq")]
 
 ALL = "/api/2/connections"
 TRIAL = "application/vnd.connectivity.trial+json"
 OWNER = "acme:owner"
-PATIENCE = 60.0
 FAILED = (504, "connectivity:connection.failed")
 UNAVAILABLE = (503, "connectivity:connection.unavailable")
 TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": [OWNER]}
@@ -65,7 +64,7 @@ class Desk:
         return found
 
     def becomes(self, name: str, status: str) -> None:
-        wait_until_sync(lambda: self.status(name)["liveStatus"] == status, PATIENCE)
+        wait_until_sync(lambda: self.status(name)["liveStatus"] == status)
 
 
 @pytest.fixture(scope="module")
@@ -266,5 +265,5 @@ def test_7_8_a_missing_exchange_costs_its_target_alone(desk: Desk, rabbitmq: Rab
         assert tried.status_code == 200
         assert [each["status"] for each in tried.json()["targets"]] == ["misconfigured"]
         assert desk.put(name, document).status_code == 201
-        wait_until_sync(lambda: desk.status(name)["clientStatus"][0]["status"] == "open", PATIENCE)
+        wait_until_sync(lambda: desk.status(name)["clientStatus"][0]["status"] == "open")
         assert desk.ask("DELETE", f"{ALL}/{name}").status_code == 204

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.clients.mqtt import PATIENCE, MqttClient, Party
+from tests.support.clients.mqtt import MqttClient, Party
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -84,7 +84,7 @@ async def while_added(
 
 def wait_until_open(service: ServiceProcess, *connection_ids: str) -> None:
     """Wait until each of these connections is open."""
-    wait_until_sync(lambda: all(service.status(each).get("status") == "open" for each in connection_ids), PATIENCE)
+    wait_until_sync(lambda: all(service.status(each).get("status") == "open" for each in connection_ids))
 
 
 def running(service: ServiceProcess) -> ServiceProcess:

@@ -19,8 +19,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from tests.support.wait import PATIENCE
+
 CHUNK = 65536
-PATIENCE = 60.0
 
 
 class Proxy:

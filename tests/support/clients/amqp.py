@@ -15,7 +15,8 @@ import aio_pika
 import aiormq
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage, AbstractQueue
 
-from tests.support.clients.mqtt import PATIENCE, Party
+from tests.support.clients.mqtt import Party
+from tests.support.wait import PATIENCE
 
 # A broker that is down is what this client is for.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.clients.bare_kafka import text_headers
-from tests.support.clients.mqtt import PATIENCE, Party
+from tests.support.clients.mqtt import Party
+from tests.support.wait import PATIENCE
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 

@@ -22,10 +22,10 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from tests.support.wait import PATIENCE
+
 if TYPE_CHECKING:
     from paho.mqtt.client import SocketLike
-
-PATIENCE = 60.0
 
 
 def answer_at_once(_client: Client, _userdata: Any, link: SocketLike) -> None:

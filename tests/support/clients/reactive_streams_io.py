@@ -10,8 +10,7 @@ from typing import Any
 from mappings.reactive_streams_io.endpoint import Endpoint, Role
 from mappings.reactive_streams_io.events import Arrived, Event, Failed
 from tests.support.clients.mqtt import Party
-
-PATIENCE = 60.0
+from tests.support.wait import PATIENCE
 
 
 class Client:

@@ -22,8 +22,7 @@ from tests.support.brokers import free_port
 from tests.support.in_process.reactive_streams_io import Quay, definition, octets
 from tests.support.in_process.running_connection import AT_ONCE
 from tests.support.in_process.service import NOW, OWNER
-from tests.support.in_process.websocket_listener import PATIENCE
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 SERVER_HELLO = "02 00 03 01 02 03"
 MARK = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 30 7f 00"
@@ -174,7 +173,7 @@ class Landing:
 
     async def open(self) -> None:
         self.supervisor.open()
-        await wait_until(lambda: self.supervisor.status is Status.OPEN, PATIENCE)
+        await wait_until(lambda: self.supervisor.status is Status.OPEN)
 
     async def caller(self, **options: Any) -> Caller:
         """Somebody who has connected, and has heard nothing yet."""
@@ -197,8 +196,8 @@ class Landing:
     async def keeps_only(self, number: int) -> None:
         """Wait until so many callers are there, and nothing of anybody else is kept."""
         link = self.link
-        await wait_until(lambda: len(link.peers) == len(link._sockets) == number, PATIENCE)
-        await wait_until(lambda: len(self.clients) == sum(len(room._at) for room in self._rooms) == number, PATIENCE)
+        await wait_until(lambda: len(link.peers) == len(link._sockets) == number)
+        await wait_until(lambda: len(self.clients) == sum(len(room._at) for room in self._rooms) == number)
         assert sum(len(room._offers) for room in self._rooms) == number
 
     @property

@@ -23,8 +23,7 @@ from connectivity.websocket.link import WebSocketLink
 from mappings.envelope import Envelope
 from tests.contract.link import Publishing, Taker
 from tests.support.brokers import free_port
-
-PATIENCE = 30.0
+from tests.support.wait import PATIENCE
 
 
 def token_entry(name: str, token: str) -> str:

@@ -13,8 +13,8 @@ from connectivity.supervisor import Supervisor
 from tests.support.brokers import free_port
 from tests.support.in_process.running_connection import AT_ONCE
 from tests.support.in_process.service import NOW, ConnectionHarness
-from tests.support.in_process.websocket_listener import PATIENCE, door
-from tests.support.wait import wait_until
+from tests.support.in_process.websocket_listener import door
+from tests.support.wait import PATIENCE, wait_until
 
 
 class House:
@@ -37,7 +37,7 @@ class House:
 
     async def open(self) -> None:
         self.supervisor.open()
-        await wait_until(lambda: self.supervisor.status is Status.OPEN, PATIENCE)
+        await wait_until(lambda: self.supervisor.status is Status.OPEN)
 
     async def client(self, target: str = "/twins", token: str | None = None) -> ClientConnection:
         made = await connect(

@@ -19,8 +19,7 @@ from tests.support.clients.mqtt import Party
 from tests.support.kill_series.clients import join
 from tests.support.kill_series.load import NAMESPACE, THINGS, streaming
 from tests.support.kill_series.log import Log, Replay
-
-PATIENCE = 60.0
+from tests.support.wait import PATIENCE
 
 COMPLETE = "complete"
 

@@ -132,14 +132,14 @@ class StreamTrial:
         """Wait until each reader has handed on so many more."""
         target = self.count() + more
         try:
-            wait_until_sync(lambda: self.count() >= target, PATIENCE)
+            wait_until_sync(lambda: self.count() >= target)
         except BaseException as error:
             raise AssertionError(f"a reader is stuck at {self.count()}: {self._story()}") from error
 
     def wait_for_sessions(self, reader: str, what: str, number: int) -> None:
         """Wait until this has become of so many sessions of a reader."""
         try:
-            wait_until_sync(lambda: self.sessions(reader)[what] >= number, PATIENCE)
+            wait_until_sync(lambda: self.sessions(reader)[what] >= number)
         except BaseException as error:
             raise AssertionError(f"{reader}: {self.sessions(reader)}, {self._story()}") from error
 
@@ -164,7 +164,7 @@ class StreamTrial:
         """The checker's counts, when the readers have all that was published. Raises AssertionError with its findings."""
         self._parties[WRITE].send_signal(signal.SIGUSR1)
         try:
-            wait_until_sync(self._has_read_everything, PATIENCE)
+            wait_until_sync(self._has_read_everything)
         except BaseException as error:
             raise AssertionError(f"a reader does not come to the end: {self._story()}") from error
         assert self._start(RECALL).wait(PATIENCE) == 0, self._story()

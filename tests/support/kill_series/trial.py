@@ -83,7 +83,7 @@ class Trial:
                 str(self._heard),
             ]
             self._listener = subprocess.Popen(command)
-            wait_until_sync(self._heard.exists, PATIENCE)
+            wait_until_sync(self._heard.exists)
         self._hearing = documents[-1]
         self.connections = [str(document["id"]) for document in documents]
         self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
@@ -117,7 +117,7 @@ class Trial:
     def wait_for(self, more: int, *trial_brokers: TrialBroker) -> None:
         """Wait until so many further answers, or more, are in the log of each of these (or of all)."""
         targets = {each: self.answers(each) + more for each in trial_brokers or self.trial_brokers}
-        wait_until_sync(lambda: all(self.answers(each) >= target for each, target in targets.items()), PATIENCE)
+        wait_until_sync(lambda: all(self.answers(each) >= target for each, target in targets.items()))
 
     def kill_service_after(self, more: int) -> None:
         """SIGKILL as soon as `more` further answers have come everywhere; then start again."""
@@ -153,7 +153,7 @@ class Trial:
             heard = {(event.thing, event.revision) for event in Log.read(self._heard).heard}
             return heard.issuperset(newest.items())
 
-        wait_until_sync(has_heard, PATIENCE)
+        wait_until_sync(has_heard)
         listener.send_signal(signal.SIGTERM)
         assert listener.wait(PATIENCE) == 0
 

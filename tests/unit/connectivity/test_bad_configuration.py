@@ -22,7 +22,6 @@ from tests.support.wait import wait_until
 CONFIGURATION = "connectivity:connection.configuration.invalid"
 SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}
 TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
-PATIENCE = 60.0
 
 
 class Wrong(NamedTuple):
@@ -171,7 +170,7 @@ async def test_7_8_a_mapper_that_throws_costs_its_message_alone(runs: None) -> N
         mappingDefinitions={"own": {"mappingEngine": "JavaScript", "options": {"incomingScript": THROWS}}},
     )
     running.send(b"anything", to="in/1")
-    await wait_until(lambda: running.answers("out/1"), PATIENCE)
+    await wait_until(lambda: running.answers("out/1"))
     [answer] = running.answers("out/1")
     assert (answer["status"], answer["value"]["error"]) == (400, "connectivity:message.mapping.failed")
     assert "no such lamp" in answer["value"]["message"]
@@ -182,6 +181,6 @@ async def test_7_8_an_answer_without_an_address_is_dropped_and_nothing_else(runs
     running = await Running.opened(source(), source("in/1", replyTarget={"address": "{{ header:reply-to }}"}))
     running.send(b"not even JSON", to="in/1")
     exposition = running.site.monitor.exposition
-    await wait_until(lambda: b'outcome="address_unresolved"} 1.0' in exposition(), PATIENCE)
+    await wait_until(lambda: b'outcome="address_unresolved"} 1.0' in exposition())
     assert running.broker.taken == [] or all(each.address == "in/1" for each in running.broker.taken)
     assert running.supervisor.status is Status.OPEN

@@ -21,8 +21,8 @@ from connectivity.kafka.configuration import common_settings
 from connectivity.kafka.options import Options
 from connectivity.model import Connection
 from tests.support.brokers.mosquitto import Certificates
+from tests.support.wait import PATIENCE
 
-PATIENCE = 30.0
 SCHEMES = {"mqtt": "ssl", "mqtt-5": "ssl", "amqp-091": "amqps", "kafka": "ssl"}
 LAX = "ALL:@SECLEVEL=0"
 

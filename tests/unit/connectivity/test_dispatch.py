@@ -278,7 +278,7 @@ async def test_a_streaming_command_is_settled_when_the_link_has_taken_what_waite
 async def test_a_closed_connection_has_no_subscriptions_any_more(site: ConnectionHarness) -> None:
     await subscribed(site)
     site.dispatcher.close_connection("site")
-    assert list(site.streams) == []
+    await until(lambda: list(site.streams) == [])
 
 
 # what is told

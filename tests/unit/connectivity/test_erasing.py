@@ -43,12 +43,11 @@ from tests.contract.journal import (
     timestamp,
 )
 from tests.support.in_process.fakes import KeepingReply, ListFeed
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 NOW = datetime(2031, 1, 15, tzinfo=UTC)
 OTHER = partition_entity("acme.site:hall/tank/1")
 MARK = b"a-secret-nobody-else-has"
-LONG = 60.0
 
 
 class DataFolder:
@@ -93,7 +92,7 @@ async def test_the_journal_forgets_and_the_record_says_who_and_when(site: DataFo
     await site.store.submit(history(POLICY, 3))
     site.start()
     assert (await site.eraser.erase(LAMP, "anna"))["journal_done"] is None
-    await wait_until(lambda: site.record()["journal_done"], LONG)
+    await wait_until(lambda: site.record()["journal_done"])
     assert MARK not in site.bytes(), "while the journal is open"
     assert site.journal.events(LAMP, 1, ALL, 10, MUCH) == []
     assert len(site.journal.events(POLICY, 1, ALL, 10, MUCH)) == 3
@@ -107,7 +106,7 @@ async def test_the_journal_forgets_and_the_record_says_who_and_when(site: DataFo
     site.lake.pipeline.mkdir(parents=True)
     publish_watermark(site.lake.watermark, Watermark(123, erased=1, erased_at=at))
     assert site.record()["lake_done"] == at
-    await wait_until(lambda: site.hidden == {}, LONG)
+    await wait_until(lambda: site.hidden == {})
     file = sqlite3.connect(site.folder / "journal.db")
     assert file.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
     assert file.execute("SELECT count(*) FROM holes").fetchone() == (120,), "a new lake may still be wanted"
@@ -127,12 +126,12 @@ async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(
     await site.store.submit([*history(LAMP, 5), *history(POLICY, 1)])
     site.start()
     await site.eraser.erase(LAMP, "anna")
-    await wait_until(lambda: site.record()["journal_done"], LONG)
+    await wait_until(lambda: site.record()["journal_done"])
     assert holes(site.folder) == 5
     assert await site.store.trim(6, "2099") == 1
     site.lake.pipeline.mkdir(parents=True)
     publish_watermark(site.lake.watermark, Watermark(6, erased=1))
-    await wait_until(lambda: holes(site.folder) == 0, LONG)
+    await wait_until(lambda: holes(site.folder) == 0)
 
 
 async def test_an_erasure_reads_the_watermark_beside_the_loop_and_takes_what_is_decided_meanwhile(
@@ -163,7 +162,7 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFol
     publish_watermark(site.lake.watermark, Watermark(3, erased=4, erased_at="2030"))
     site.start()
     assert (await site.eraser.erase(LAMP, "anna"))["id"] == 5
-    await wait_until(lambda: site.record()["journal_done"], LONG)
+    await wait_until(lambda: site.record()["journal_done"])
     assert (site.record()["lake_done"], site.hidden) == (None, {LAMP: 3})
     await site.close()
     assert erase_here(site.folder, LAMP, "anna")["id"] == 6
@@ -185,17 +184,17 @@ async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hide
             await site.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
     assert site.hidden == {LAMP: 3}
-    await asyncio.wait_for(site.store.wait_available(), LONG)
+    await asyncio.wait_for(site.store.wait_available(), PATIENCE)
     await site.eraser.erase(LAMP, "anna")
     assert site.hidden == {LAMP: 4}
     # The lake has done the first one only.
     site.lake.pipeline.mkdir(parents=True)
     publish_watermark(site.lake.watermark, Watermark(4, erased=1))
     site.start()
-    await wait_until(lambda: recorded(site.folder)[0]["lake_done"], LONG)
+    await wait_until(lambda: recorded(site.folder)[0]["lake_done"])
     assert site.hidden == {LAMP: 4}
     publish_watermark(site.lake.watermark, Watermark(4, erased=2))
-    await wait_until(lambda: site.hidden == {}, LONG)
+    await wait_until(lambda: site.hidden == {})
 
 
 async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +219,7 @@ async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.M
         return read(path)
 
     monkeypatch.setattr("connectivity.erasing.read_watermark", looked)
-    await wait_until(lambda: len(looks) >= 3, LONG)
+    await wait_until(lambda: len(looks) >= 3)
     assert loops not in threads
     assert len(set(looks[1:])) == 1, "nothing was opened between two looks at the watermark"
 
@@ -245,7 +244,7 @@ async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_ane
     after = site.store.submit([change(LAMP, 5)])
     await asyncio.gather(before, erasing, after)
     site.start()
-    await wait_until(lambda: site.record()["journal_done"], LONG)
+    await wait_until(lambda: site.record()["journal_done"])
     assert [it.revision for it in site.journal.events(LAMP, 1, ALL, 10, MUCH)] == [5]
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
 
@@ -263,7 +262,7 @@ async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: 
     assert (gone.is_deleted, gone.revision) == (True, 60)
     message = published(TANK, 61).events[0]
     await site.store.submit([Change((message,), (evolve(gone, message),))])
-    await wait_until(lambda: site.record()["journal_done"], LONG)
+    await wait_until(lambda: site.record()["journal_done"])
     assert MARK not in site.bytes()
     assert site.record()["entity_type"] == "stream"
     assert revisions(site.journal.events(TANK, 1, ALL, 10, MUCH)) == [61]
@@ -312,7 +311,7 @@ async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(
     with pytest.raises(NotErased, match="the disk is full"):
         await site.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
-    await asyncio.wait_for(site.store.wait_available(), LONG)
+    await asyncio.wait_for(site.store.wait_available(), PATIENCE)
     assert recorded(site.folder) == []
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
     assert site.hidden == {}
@@ -326,7 +325,7 @@ async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: 
     second = DataFolder(tmp_path)
     assert second.hidden == {LAMP: 3}
     second.start()
-    await wait_until(lambda: second.record()["journal_done"], LONG)
+    await wait_until(lambda: second.record()["journal_done"])
     assert second.journal.events(LAMP, 1, ALL, 10, MUCH) == []
     await second.close()
 
@@ -342,9 +341,9 @@ async def test_a_store_that_fails_is_waited_for(site: DataFolder, monkeypatch: p
 
     monkeypatch.setattr(site.journal, "scrub", broken)
     site.start()
-    await wait_until(lambda: failures, LONG)
+    await wait_until(lambda: failures)
     monkeypatch.undo()
-    await wait_until(lambda: site.record()["journal_done"], LONG)
+    await wait_until(lambda: site.record()["journal_done"])
 
 
 def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from tests.support.oracles.search_index import expected, found
 from tests.support.wait import wait_until
 
 THINGS = 30
-LONG = 60.0
 
 
 class JournalWithIndexer:
@@ -41,7 +40,7 @@ class JournalWithIndexer:
         self.running = asyncio.create_task(self.indexer.run_forever())
 
     async def complete(self) -> None:
-        await wait_until(lambda: self.indexer.progress().is_complete, LONG)
+        await wait_until(lambda: self.indexer.progress().is_complete)
 
     async def close(self) -> None:
         Fragile.arm(0)
@@ -74,7 +73,7 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
     with structlog.testing.capture_logs() as logs:
         site.start()
         await site.complete()
-        await wait_until(lambda: [it for it in logs if it["event"] == "search index made"], LONG)
+        await wait_until(lambda: [it for it in logs if it["event"] == "search index made"])
         assert site.running is not None
         site.running.cancel()
         await asyncio.wait([site.running])
@@ -93,7 +92,7 @@ async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) 
     await site.store.take(lambda: site.journal.within(lambda it: it.execute("UPDATE search_values SET value = 7")))
     assert found(site.path) != expected(site.path)
     want_anew(site.path.parent)
-    await wait_until(lambda: found(site.path) == expected(site.path) and site.indexer.progress().is_complete, LONG)
+    await wait_until(lambda: found(site.path) == expected(site.path) and site.indexer.progress().is_complete)
     assert len(found(site.path).values) == 2 * THINGS
     assert not (site.path.parent / MARK).exists()
 
@@ -103,7 +102,7 @@ async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: Journ
         site.indexer = Indexer(site.journal, site.store, declared)
         site.start()
         await site.complete()
-        await wait_until(lambda rows=rows: len(found(site.path).declared) == rows, LONG)  # type: ignore[misc]
+        await wait_until(lambda rows=rows: len(found(site.path).declared) == rows)  # type: ignore[misc]
         assert found(site.path) == expected(site.path)
         assert site.running is not None
         site.running.cancel()
@@ -113,10 +112,10 @@ async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: Journ
 async def test_a_step_that_fails_is_taken_again(site: JournalWithIndexer) -> None:
     with structlog.testing.capture_logs() as logs:
         site.start()
-        await wait_until(lambda: site.indexer.progress().indexed, LONG)
+        await wait_until(lambda: site.indexer.progress().indexed)
         Fragile.arm(5)
         # To look at the progress is an operation too, which could be the one that fails.
-        await wait_until(lambda: "the search index waits for the store" in [it["event"] for it in logs], LONG)
+        await wait_until(lambda: "the search index waits for the store" in [it["event"] for it in logs])
         await site.complete()
     assert [it["reason"] for it in logs if it["event"] == "the search index waits for the store"]
     assert found(site.path) == expected(site.path)

@@ -12,8 +12,6 @@ from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import command, source, streaming, turn
 from tests.support.wait import wait_until
 
-PATIENCE = 60.0
-
 DEVICE = """
 function mapToDittoProtocolMsg(headers, textPayload) {
     const [kind, ...values] = textPayload.split(' ');
@@ -54,7 +52,7 @@ async def running() -> AsyncIterator[Running]:
 
 
 async def answered(running: Running, number: int, address: str) -> list[dict[str, Any]]:
-    await wait_until(lambda: len(running.answers(address)) >= number, PATIENCE)
+    await wait_until(lambda: len(running.answers(address)) >= number)
     return running.answers(address)
 
 
@@ -64,7 +62,7 @@ async def test_a_message_becomes_several_commands_which_are_answered_in_order(ru
     assert [answer["headers"]["correlation-id"] for answer in answers] == ["a-1", "a-2", "b-true"]
     assert [answer["status"] for answer in answers] == [201, 204, 204]
     assert running.site.values()[-3:] == [1, 2, True]
-    await wait_until(lambda: running.unsettled(1) == 0, PATIENCE)
+    await wait_until(lambda: running.unsettled(1) == 0)
 
 
 async def test_a_message_that_is_not_mapped_is_answered_with_an_error_and_settled(running: Running) -> None:
@@ -75,7 +73,7 @@ async def test_a_message_that_is_not_mapped_is_answered_with_an_error_and_settle
         assert answer["status"] == 400
         assert reason in answer["value"]["message"]
     assert fine["status"] in (201, 204)
-    await wait_until(lambda: running.unsettled(1) == 0, PATIENCE)
+    await wait_until(lambda: running.unsettled(1) == 0)
 
 
 async def test_a_payload_beyond_the_limit_is_refused_and_no_script_sees_it(running: Running) -> None:
@@ -98,7 +96,7 @@ async def test_answers_through_a_script_keep_their_order_and_one_that_fails_is_l
     running.send(*(turn(number, correlation_id=each) for number, each in enumerate(ids)), to="in/2")
     answers = await answered(running, 32, "out/2")
     assert [answer["id"] for answer in answers] == [each for each in ids if each not in ("quiet", "loop")]
-    await wait_until(lambda: running.unsettled(2) == 0, PATIENCE)
+    await wait_until(lambda: running.unsettled(2) == 0)
 
 
 async def test_answers_of_other_sources_go_by_those_that_a_script_still_makes(running: Running) -> None:
@@ -146,5 +144,5 @@ async def test_a_condition_leaves_a_signal_out_before_a_script_sees_it() -> None
     running.send(turn(1, correlation_id="loop"), turn(2, correlation_id="b"))
     (answer,) = await answered(running, 1, "out")
     assert answer["id"] == "b"
-    await wait_until(lambda: running.unsettled(0) == 0, PATIENCE)
+    await wait_until(lambda: running.unsettled(0) == 0)
     await running.end()

@@ -31,6 +31,7 @@ from mappings.signals import (
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from tests.support.in_process.fakes import KeepingReply, ListFeed, LiveFeed
 from tests.support.in_process.subscription_setup import LAMP, NOT_FOUND, READER, Bench
+from tests.support.wait import wait_until
 
 
 async def test_case_01_the_whole_history_and_then_complete() -> None:
@@ -334,7 +335,7 @@ async def test_case_70_closing_the_connection_ends_its_subscriptions_without_a_w
     key = bench.subscribe()
     bench.streams.close_connection("c-1")
     assert bench.reply.names == ["Created"]
-    assert list(bench.streams) == []
+    await wait_until(lambda: list(bench.streams) == [])
     await bench.request(key, 1)
     assert bench.failures() == [Ending.NOT_FOUND]
 

@@ -115,7 +115,7 @@ async def test_closing_ends_the_subscriptions_so_that_none_keeps_it_waiting() ->
     await running.answered(302)
     closing = asyncio.create_task(running.supervisor.close(60))
     await pause()
-    assert list(running.site.streams) == []
+    await until(lambda: list(running.site.streams) == [])
     running.broker.cut()
     await asyncio.wait_for(closing, 5)
 

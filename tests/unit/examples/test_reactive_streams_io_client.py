@@ -40,9 +40,8 @@ from tests.support.dice import dice
 from tests.support.paths import ROOT
 from tests.support.reactive_streams_io.conversation import Feed, Party
 from tests.support.table import each_row
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
-PATIENCE = 60.0
 REPORTS = "ingest/reports"
 HISTORY = "things/acme.site:lamp/history"
 
@@ -196,7 +195,7 @@ async def test_no_more_is_asked_for_than_is_taken(door: Door) -> None:
         # The last one that was taken is asked for again when the next one is wanted.
         assert 8 + sum(event.demand for event in party.told(Requested)) in range(100, 100 + 8)
         await elements.aclose()
-        await wait_until(lambda: party.cancelled == [asked.stream], PATIENCE)
+        await wait_until(lambda: party.cancelled == [asked.stream])
 
 
 async def test_streams_do_not_wait_for_each_other(door: Door) -> None:
@@ -239,7 +238,7 @@ async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes
         assert [await anext(elements) for _ in range(100)] == numbers(100)
         proxy.stall()
         rest = asyncio.ensure_future(taken(elements))
-        await wait_until(lambda: proxy.links > 1, PATIENCE)
+        await wait_until(lambda: proxy.links > 1)
         proxy.flow()
         assert await rest == numbers(500)[100:]
     assert sum(len(party.told(Resumed)) for party in door.parties) >= 1
@@ -249,7 +248,7 @@ async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_begi
     async with Door(remembers=False) as door, door.client() as client:
         never = client.subscribe("tck/never")
         waiting = asyncio.ensure_future(anext(never))
-        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed))
         door.cut()
         with pytest.raises(Lost, match="token"):
             await asyncio.wait_for(waiting, PATIENCE)
@@ -264,7 +263,7 @@ async def each(elements: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
 async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
     async with Door(window=8) as door, door.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(20))))
-        await wait_until(lambda: len(door.brought()) == 8, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 8)
         # Whatever else is said and heard, no more comes.
         assert await taken(client.subscribe("tck/range?n=500")) == numbers(500)
         assert (door.brought(), bringing.done()) == (numbers(8), False)
@@ -284,7 +283,7 @@ async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut(
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(1000))))
         assert await taken(client.subscribe("tck/range?n=1000", 16)) == numbers(1000)
         await asyncio.wait_for(bringing, PATIENCE)
-        await wait_until(lambda: len(door.brought()) == 1000, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 1000)
     assert door.brought() == numbers(1000)
     assert sum(len(party.told(Resumed)) for party in door.parties) >= 5
 
@@ -292,20 +291,20 @@ async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut(
 async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> None:
     async with Door(remembers=False, window=4) as door, door.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
-        await wait_until(lambda: len(door.brought()) == 4, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 4)
         door.parties[0].endpoint.request(door.asked[0], 2)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
-        await wait_until(lambda: len(door.brought()) == 6, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 6)
         door.stores = True
         door.cut()
         await asyncio.wait_for(bringing, PATIENCE)
-        await wait_until(lambda: len(door.brought()) == 13, PATIENCE)
+        await wait_until(lambda: len(door.brought()) == 13)
     assert door.brought() == [*numbers(6), *numbers(9)[2:]]
 
 
 async def test_what_nobody_brings_is_refused() -> None:
     async with Door(wants="things/acme.site:lamp/events", window=4) as door, door.client():
-        await wait_until(lambda: door.parties and door.parties[0].told(Failed), PATIENCE)
+        await wait_until(lambda: door.parties and door.parties[0].told(Failed))
     (failed,) = door.parties[0].told(Failed)
     assert failed.reason.startswith("404 ")
 
@@ -314,7 +313,7 @@ async def test_who_leaves_brings_nothing_more() -> None:
     async with Door(window=4) as door:
         async with door.client() as client:
             bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
-            await wait_until(lambda: len(door.brought()) == 4, PATIENCE)
+            await wait_until(lambda: len(door.brought()) == 4)
         with pytest.raises(Ended, match="closed"):
             await asyncio.wait_for(bringing, PATIENCE)
 
@@ -331,11 +330,11 @@ async def test_who_follows_what_cannot_be_gone_on_with_is_told_that_it_is_lost()
 async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
     async with door.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed))
     with pytest.raises(Ended):
         await asyncio.wait_for(never, PATIENCE)
     (party,) = door.parties
-    await wait_until(lambda: party.endpoint.is_closed, PATIENCE)
+    await wait_until(lambda: party.endpoint.is_closed)
     assert party.told(Interrupted) == []
     with pytest.raises(Ended, match="closed"):
         await taken(client.subscribe("tck/range?n=5"))
@@ -360,7 +359,7 @@ async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
     words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", door.uri]
     program = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     try:
-        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed), PATIENCE)
+        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed))
         program.send_signal(signal.SIGINT)
         said = await asyncio.wait_for(program.communicate(), PATIENCE)
     finally:
@@ -393,7 +392,7 @@ async def test_who_is_turned_away_comes_back_less_and_less_often() -> None:
 
     server = await asyncio.start_server(turn_away, "127.0.0.1", 0)
     async with Client(connector(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")):
-        await wait_until(lambda: len(turned_away) >= 4, PATIENCE)
+        await wait_until(lambda: len(turned_away) >= 4)
     server.close()
     pauses = [later - earlier for earlier, later in pairwise(turned_away)]
     assert all(pause >= least for pause, least in zip(pauses, (0.2, 0.4, 0.8), strict=False)), pauses
@@ -405,7 +404,7 @@ async def test_what_the_protocol_cannot_say_ends_with_its_reason(door: Door) -> 
         with pytest.raises(Ended, match="101") as too_long:
             await taken(client.subscribe("x" * 101))
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties[0].told(Subscribed), PATIENCE)
+        await wait_until(lambda: door.parties[0].told(Subscribed))
         with pytest.raises(Ended) as too_many:
             await taken(client.subscribe("tck/never"))
         with pytest.raises(Ended) as too_large:

@@ -27,9 +27,9 @@ from mappings.envelope import Envelope
 from tests.contract.link import Publishing, Taker, signs_of
 from tests.support.brokers import free_port
 from tests.support.in_process.tcp_service import Caller, document
-from tests.support.in_process.websocket_listener import PATIENCE, key_of, let_pass, own, peer_of, trusting
+from tests.support.in_process.websocket_listener import key_of, let_pass, own, peer_of, trusting
 from tests.support.table import each_row
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 
 class Pier:
@@ -127,10 +127,10 @@ async def test_what_is_not_taken_is_not_read_and_comes_together_later() -> None:
         caller, name = await pier.met()
         for octet in b"abcdef":
             caller.writer.write(bytes([octet]))
-            await wait_until(lambda octet=octet: len(pier.taker.deliveries) == min(octet - 96, 2), PATIENCE)  # type: ignore[misc]
+            await wait_until(lambda octet=octet: len(pier.taker.deliveries) == min(octet - 96, 2))  # type: ignore[misc]
         caller.writer.write(b"x" * (8 << 20))
         peer = pier.peer(name)
-        await wait_until(lambda: not peer.times.is_reading, PATIENCE)
+        await wait_until(lambda: not peer.times.is_reading)
         one, two = await pier.take(2)
         assert (one.envelope.payload, two.envelope.payload) == (b"a", b"b")
         assert len(peer._unread) < 1 << 20
@@ -160,11 +160,11 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
         [first] = await pier.take(1)
         caller.writer.write(bytes(100_000))
         caller.writer.close()
-        await wait_until(lambda: not pier.peer(name).times.is_reading, PATIENCE)
+        await wait_until(lambda: not pier.peer(name).times.is_reading)
         assert not told, "it has not left before all of it was taken"
         first.settle()
         assert await pier.octets(100_000) == bytes(100_000)
-        await wait_until(lambda: told == [(name, Sign.GONE)], PATIENCE)
+        await wait_until(lambda: told == [(name, Sign.GONE)])
 
 
 async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
@@ -174,7 +174,7 @@ async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
         caller.writer.write(b"a")
         [last] = await pier.take(1)
         await caller.leave()
-        await wait_until(lambda: not pier.link.peers, PATIENCE)
+        await wait_until(lambda: not pier.link.peers)
         assert not told
         last.settle()
         assert told == [(name, Sign.GONE)]
@@ -191,20 +191,20 @@ async def test_a_door_that_closes_tells_of_all_who_have_gone_whatever_has_not_en
             await pier.take(1)
             names.append(name)
         await caller.leave()
-        await wait_until(lambda: len(pier.link.peers) == 1, PATIENCE)
+        await wait_until(lambda: len(pier.link.peers) == 1)
         assert not told
         await pier.link.close()
-        await wait_until(lambda: dict(told) == dict.fromkeys(names, Sign.GONE), PATIENCE)
+        await wait_until(lambda: dict(told) == dict.fromkeys(names, Sign.GONE))
 
 
 async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MOST_HELD", 10)
     async with opened() as pier:
         callers = [(await pier.caller()) for _ in range(10)]
-        await wait_until(lambda: len(pier.taker.deliveries) == 10, PATIENCE)
+        await wait_until(lambda: len(pier.taker.deliveries) == 10)
         for caller in callers:
             caller.writer.write(b"a")
-        await wait_until(lambda: not any(each.times.is_reading for each in pier.link.peers.values()), PATIENCE)
+        await wait_until(lambda: not any(each.times.is_reading for each in pier.link.peers.values()))
         assert len(pier.taker.deliveries) == 10
         for each in await pier.take(10):
             each.settle()
@@ -227,7 +227,7 @@ async def test_who_is_not_there_is_told_to_have_gone() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
         await caller.leave()
-        await wait_until(lambda: not pier.link.peers, PATIENCE)
+        await wait_until(lambda: not pier.link.peers)
         told = signs_of(pier.link)
         [error] = await pier.tell(name, b"too late")
         assert isinstance(error, PublishFailed)
@@ -243,7 +243,7 @@ async def test_behind_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts(
         assert isinstance((await pier.tell(name, b"one more"))[0], PublishFailed)
         caller.writer.write(bytes(1000))
         assert await caller.rest() == b"and that is all"
-        await wait_until(lambda: not pier.link._sockets, PATIENCE)
+        await wait_until(lambda: not pier.link._sockets)
         first.settle()
         assert pier.taker.deliveries == []
 
@@ -273,7 +273,7 @@ async def test_who_does_not_end_it_behind_the_last_word_is_cut_off() -> None:
         let_pass(pier.link, 4)
         assert len(pier.link.peers) == 1
         let_pass(pier.link, 2)
-        await wait_until(lambda: not pier.link._sockets, PATIENCE)
+        await wait_until(lambda: not pier.link._sockets)
 
 
 async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_meanwhile() -> None:
@@ -282,16 +282,16 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_
         deaf.pause_reading()
         publishing = pier.telling(deaf_name, *[bytes(PIECE)] * 300)
         peer = pier.peer(deaf_name)
-        await wait_until(lambda: peer.times.stuck is not None, PATIENCE)
+        await wait_until(lambda: peer.times.stuck is not None)
         assert peer.waiting_output < HIGH_WATER + pier.link.window * PIECE
         assert await pier.tell(other_name, b"you are served") == [None]
         assert await other.take(14) == b"you are served"
         deaf.writer.write(b"never read")
-        await wait_until(lambda: not peer.times.is_reading, PATIENCE)
+        await wait_until(lambda: not peer.times.is_reading)
         let_pass(pier.link, 29)
         assert deaf_name in pier.link.peers
         let_pass(pier.link, 2)
-        await wait_until(lambda: deaf_name not in pier.link.peers, PATIENCE)
+        await wait_until(lambda: deaf_name not in pier.link.peers)
         assert isinstance((await publishing.all_done(PATIENCE))[-1], PublishFailed)
 
 
@@ -320,7 +320,7 @@ async def test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves() -> 
         assert [(each["event"], each["count"]) for each in logs if "count" in each] == [("peers were not let in", 1)]
         assert len(pier.link.peers) == 2
         await first.leave()
-        await wait_until(lambda: len(pier.link.peers) == 1, PATIENCE)
+        await wait_until(lambda: len(pier.link.peers) == 1)
         await pier.met()
 
 
@@ -359,7 +359,7 @@ async def test_with_tls_the_door_shows_its_certificate_and_names_the_protocol(au
         assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // PIECE)
         assert await pier.tell(name, b"bye", parting=Parting.DONE) == [None]
         assert await caller.rest() == b"bye"
-        await wait_until(lambda: not pier.link._sockets, PATIENCE)
+        await wait_until(lambda: not pier.link._sockets)
         with pytest.raises(ssl.SSLCertVerificationError):
             await pier.caller(**speaking(ssl.create_default_context()))
         assert not pier.taker.deliveries, "who speaks no TLS is not let in"
@@ -416,7 +416,7 @@ async def test_a_door_that_is_closed_lets_go_of_everybody_and_can_be_opened_agai
     for _ in range(3):
         link = await connect(connection)
         with closing(socket.create_connection(("127.0.0.1", connection.broker_uri.port))) as client:
-            await wait_until(lambda link=link: link.peers, PATIENCE)  # type: ignore[misc]
+            await wait_until(lambda link=link: link.peers)  # type: ignore[misc]
             await link.close()
             client.settimeout(PATIENCE)
             assert client.recv(1) == b""

@@ -19,7 +19,7 @@ from mappings.reactive_streams_io.frames import Frame, OnError, OnSubscribe, Pin
 from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
 from tests.support.in_process.reactive_streams_io import H
 from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, Landing, landing
-from tests.support.in_process.websocket_listener import PATIENCE, let_pass
+from tests.support.in_process.websocket_listener import let_pass
 from tests.support.wait import wait_until
 
 LIMITS = Limits()
@@ -35,7 +35,7 @@ async def beside_a_neighbour() -> AsyncIterator[tuple[Landing, Caller]]:
         yield there, neighbour
         await converses(neighbour)
         await there.keeps_only(1)
-        assert list(there.quay.streams) == []
+        await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def converses(neighbour: Caller) -> None:
@@ -76,7 +76,7 @@ async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscr
         deaf.pause_reading()
         with within(most):
             deaf.say(H, asked)
-            await wait_until(lambda: stuck(there), PATIENCE)
+            await wait_until(lambda: stuck(there))
             for _ in range(20):
                 await converses(neighbour)
         [peer] = stuck(there)
@@ -89,7 +89,7 @@ async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_sil
         slow = await there.greeted("01 00 01 02")
         slow.pause_reading()
         slow.say(Subscribe("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
-        await wait_until(lambda: stuck(there), PATIENCE)
+        await wait_until(lambda: stuck(there))
         # Nothing that it says is read meanwhile.
         slow.say(Ping(b"1"))
         for _ in range(4):
@@ -114,13 +114,13 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
 
         with within(16 * MIB):
             flooding = asyncio.create_task(flood())
-            await wait_until(lambda: stuck(there), PATIENCE)
+            await wait_until(lambda: stuck(there))
             [peer] = stuck(there)
-            await wait_until(lambda: not peer.times.is_reading, PATIENCE)
+            await wait_until(lambda: not peer.times.is_reading)
             await converses(neighbour)
         assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
         let_pass(there.link, 31)
-        await wait_until(lambda: len(there.link.peers) == 1, PATIENCE)
+        await wait_until(lambda: len(there.link.peers) == 1)
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
 
@@ -152,7 +152,7 @@ async def test_a_peer_that_sends_one_octet_a_minute_is_let_go(hello: str, longes
         minutes = 0
         while len(there.clients) > 1:
             slow.say(endless[minutes : minutes + 1])
-            await wait_until(lambda sent=minutes + 1: waiting(there) == sent, PATIENCE)  # type: ignore[misc]
+            await wait_until(lambda sent=minutes + 1: waiting(there) == sent)  # type: ignore[misc]
             there.pass_time(60)
             neighbour.say("13 09")
             minutes += 1
@@ -209,7 +209,7 @@ async def come_and_go(there: Landing, neighbour: Caller, connects: int) -> None:
 async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -> None:
     async with beside_a_neighbour() as (there, neighbour):
         callers = [await Caller.at(there.port) for _ in range(peers)]
-        await wait_until(lambda: len(there.clients) == peers + 1, PATIENCE)
+        await wait_until(lambda: len(there.clients) == peers + 1)
         await converses(neighbour)
         there.pass_time(11)
         for caller in callers:

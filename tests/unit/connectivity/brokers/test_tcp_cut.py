@@ -18,6 +18,7 @@ from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Even
 from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, Quay, definition
 from tests.support.in_process.tcp_service import Caller, Landing, landing
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -119,7 +120,7 @@ async def wander(choose: random.Random) -> None:
     history = wanderer.got.pop(HISTORY)
     assert [json.loads(element)["revision"] for element in history] == list(range(1, REVISIONS + 1))
     assert wanderer.got == STREAMS
-    assert list(quay.streams) == []
+    await wait_until(lambda: list(quay.streams) == [])
     assert wanderer.cuts >= 50
     assert wanderer.resumed >= 20
 

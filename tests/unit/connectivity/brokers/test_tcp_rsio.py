@@ -28,8 +28,8 @@ from mappings.reactive_streams_io.frames import (
 from tests.support.brokers import free_port
 from tests.support.in_process.reactive_streams_io import H
 from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, Landing, landing
-from tests.support.in_process.websocket_listener import PATIENCE, own, trusting
-from tests.support.wait import wait_until
+from tests.support.in_process.websocket_listener import own, trusting
+from tests.support.wait import PATIENCE, wait_until
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
 """A subscribe to tck/range; the last digit of its name, an id and a demand follow."""
@@ -154,7 +154,7 @@ async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_
     await caller.hears("81 01 00 82 01 01 31 86 01")
     caller.say("03 00")
     assert await caller.goodbye() == "ok"
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def test_case_h02_the_service_speaks_first_and_does_not_wait_for_ever(there: Landing) -> None:
@@ -172,7 +172,7 @@ async def test_case_v06_a_frame_that_its_connection_cuts_never_was(there: Landin
     await caller.hears("81 01 00")
     await caller.leave()
     await there.keeps_only(0)
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: Landing) -> None:
@@ -181,9 +181,9 @@ async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: L
     await caller.hears("81 01 00")
     caller.say("03 04 64 6f 6e 65")
     await caller.goodbye("ok")
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
     await there.keeps_only(0)
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def test_case_g03_goodbyes_that_cross_answer_each_other(there: Landing) -> None:
@@ -197,7 +197,7 @@ async def test_case_g04_behind_a_goodbye_nothing_counts(there: Landing) -> None:
     caller = await there.greeted()
     caller.say(f"03 01 78 {NEVER} 01 00")
     assert await caller.goodbye() == "ok"
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def test_case_g05_behind_the_goodbye_of_the_service_only_the_answer_counts(there: Landing) -> None:
@@ -209,7 +209,7 @@ async def test_case_g05_behind_the_goodbye_of_the_service_only_the_answer_counts
     caller.say("12 01 01 03 00")
     assert await caller.rest() == b""
     await there.keeps_only(0)
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def test_a_goodbye_of_the_service_that_nobody_answers_is_the_end_after_five_seconds(there: Landing) -> None:
@@ -228,9 +228,9 @@ async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: L
     await caller.hears("81 01 00 81 02 00 81 03 00")
     assert len(list(there.quay.streams)) == 3
     await caller.leave()
-    await wait_until(lambda: not list(there.quay.streams), PATIENCE)
+    await wait_until(lambda: not list(there.quay.streams))
     await there.keeps_only(0)
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: Landing) -> None:
@@ -242,7 +242,7 @@ async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: La
     there.pass_time(91)
     assert (await caller.goodbye("idle")) == "idle"
     await there.keeps_only(0)
-    assert list(there.quay.streams) == []
+    await wait_until(lambda: list(there.quay.streams) == [])
 
 
 async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_word(there: Landing) -> None:
@@ -289,7 +289,7 @@ async def test_case_r02_a_session_goes_on_over_another_connection(there: Landing
     """Also where the service had more to say than the first connection took."""
     lost = await there.caller()
     lost.keeps_little()
-    await wait_until(lambda: there.link.peers, PATIENCE)
+    await wait_until(lambda: there.link.peers)
     there.keeps_little()
     lost.say("01 00 01 01", Subscribe("tck/fixed?n=2000000&size=8", 1, 2**63 - 1))
     grant, *_ = await lost.framed(lambda found: any(isinstance(frame, OnNextPacked) for frame in found))
@@ -297,10 +297,10 @@ async def test_case_r02_a_session_goes_on_over_another_connection(there: Landing
     token = next(frame.token for frame in lost.heard if isinstance(frame, ResumeGrant))
     if not is_reading:
         lost.pause_reading()
-        await wait_until(lambda: any(peer.times.stuck for peer in there.link.peers.values()), PATIENCE)
+        await wait_until(lambda: any(peer.times.stuck for peer in there.link.peers.values()))
     tracked = sum(isinstance(frame, OnSubscribe | OnNextPacked) for frame in lost.heard)
     await lost.leave()
-    await wait_until(lambda: not there.link.peers, PATIENCE)
+    await wait_until(lambda: not there.link.peers)
     back = await there.greeted("01 00 01 01", sizes={1: 8})
     back.say(Resume(token, tracked, 2))
     frames = await back.framed(lambda found: any(isinstance(frame, OnNextPacked | ResumeFail) for frame in found))

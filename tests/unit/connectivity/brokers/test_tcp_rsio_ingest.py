@@ -13,7 +13,6 @@ from mappings.reactive_streams_io.frames import OnNext, OnSubscribe, Resume
 from tests.support.in_process.reactive_streams_io import Quay, definition, octets
 from tests.support.in_process.service import turn
 from tests.support.in_process.tcp_service import Landing, landing
-from tests.support.in_process.websocket_listener import PATIENCE
 from tests.support.wait import wait_until
 
 WANTED = "11 10 69 6e 67 65 73 74 2f 74 65 6c 65 6d 65 74 72 79 01 80 02"
@@ -35,7 +34,7 @@ def turns(first: int, last: int) -> bytes:
 
 async def has(there: Landing, last: int) -> None:
     """The lamp was set to all numbers up to the last one, in order."""
-    await wait_until(lambda: len(there.quay.values()) >= last, PATIENCE)
+    await wait_until(lambda: len(there.quay.values()) >= last)
     assert there.quay.values() == list(range(1, last + 1))
 
 
@@ -60,7 +59,7 @@ async def test_what_came_before_a_socket_broke_is_carried_out_and_half_of_a_fram
     await caller.writer.drain()
     await has(there, 50)
     await caller.leave()
-    await wait_until(lambda: not there.link.peers, PATIENCE)
+    await wait_until(lambda: not there.link.peers)
     await has(there, 50)
 
 
@@ -72,7 +71,7 @@ async def test_a_session_that_is_resumed_goes_on_with_the_commands_that_did_not_
     await caller.writer.drain()
     await has(there, 100)
     await caller.leave()
-    await wait_until(lambda: not there.link.peers, PATIENCE)
+    await wait_until(lambda: not there.link.peers)
     again = await there.greeted("01 00 01 01")
     await again.take(2 + 16 + 5)
     await again.hears(WANTED)

@@ -17,8 +17,8 @@ from connectivity.brokers.base import Outgoing, Sign
 from connectivity.errors import PublishFailed
 from mappings.envelope import Envelope
 from tests.contract.link import MANY, Publishing, numbered, signs_of
-from tests.support.in_process.websocket_listener import PATIENCE, Doorway, opened, peer_of
-from tests.support.wait import wait_until
+from tests.support.in_process.websocket_listener import Doorway, opened, peer_of
+from tests.support.wait import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_messages_arrive_in_order_and_once(way: Doorway) -> None:
         await client.send(payload)
     received: list[bytes] = []
     while len(received) < MANY:
-        await wait_until(lambda: way.taker.deliveries, PATIENCE)
+        await wait_until(lambda: way.taker.deliveries)
         received += await way.taker.payloads(len(way.taker.deliveries))
     assert received == numbered(MANY)
 
@@ -92,7 +92,7 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered(way: Doorway) ->
     closing = asyncio.create_task(client.close())
     received: list[bytes] = []
     while len(received) < MANY:
-        await wait_until(lambda: way.taker.deliveries, PATIENCE)
+        await wait_until(lambda: way.taker.deliveries)
         received += await way.taker.payloads(len(way.taker.deliveries))
     assert received == numbered(MANY)
     await closing
@@ -164,7 +164,7 @@ async def test_a_path_where_nobody_is_takes_messages_without_a_word(way: Doorway
 async def test_a_peer_that_is_gone_takes_no_messages(way: Doorway) -> None:
     client, peer = await way.met()
     await client.close()
-    await wait_until(lambda: "0 peers" in repr(way.link), PATIENCE)
+    await wait_until(lambda: "0 peers" in repr(way.link))
     [error] = await way.say(peer, b"too late")
     assert isinstance(error, PublishFailed)
     assert error.fault.status == 404
@@ -208,7 +208,7 @@ async def test_unsettled_messages_of_a_peer_are_bounded_and_flow_again() -> None
         for delivery in held:
             delivery.settle()
         while len(payloads) < 50:
-            await wait_until(lambda: way.taker.deliveries, PATIENCE)
+            await wait_until(lambda: way.taker.deliveries)
             assert len(way.taker.deliveries) <= 5
             payloads += await way.taker.payloads(len(way.taker.deliveries))
         assert payloads == numbered(50)
@@ -222,7 +222,7 @@ async def test_a_peer_that_does_not_read_is_sent_no_more_than_a_little_and_goes_
         publishing = Publishing(way.link)
         payload = os.urandom(64 * 1024)
         publishing.give(*(Outgoing(peer, Envelope(payload)) for _ in range(200)))
-        await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16, PATIENCE)
+        await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16)
         await client.send("is anybody there?")
         other, other_id = await way.met()
         assert await way.say(other_id, b"others go on") == [None]
@@ -254,7 +254,7 @@ async def test_what_waits_for_a_peer_that_leaves_has_failed(way: Doorway) -> Non
     client.transport.pause_reading()
     publishing = Publishing(way.link)
     publishing.give(*(Outgoing(peer, Envelope(bytes(64 * 1024))) for _ in range(200)))
-    await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16, PATIENCE)
+    await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16)
     client.transport.abort()
     outcomes = await publishing.all_done(PATIENCE)
     failed = [error for error in outcomes if error is not None]

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.in_process.service import OWNER, ConnectionHarness, creation, streaming, turn
-from tests.support.in_process.websocket_listener import PATIENCE, token_entry
+from tests.support.in_process.websocket_listener import token_entry
 from tests.support.in_process.websocket_service import House, asked, heard
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 STRANGER = "acme:stranger"
 OPTIONS = {"tokens": f"{token_entry(OWNER, 'owners')}, {token_entry(STRANGER, 'strangers')}"}
@@ -96,7 +96,7 @@ async def test_closing_the_connection_lets_the_answers_out_first(house: House) -
     client = await house.client(token="owners")
     house.site.disk.hold()
     await client.send(creation(correlation_id="last").decode())
-    await wait_until(lambda: len(house.site.dispatcher._submitted) > 0, PATIENCE)
+    await wait_until(lambda: len(house.site.dispatcher._submitted) > 0)
     house.site.disk.release()
     await house.supervisor.close(drain=PATIENCE)
     assert (await heard(client))["headers"]["correlation-id"] == "last"
@@ -111,6 +111,6 @@ async def test_the_subscriptions_of_a_client_end_when_it_leaves(house: House) ->
     kept = (await asked(staying, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]
     assert "subscriptionId" in (await asked(leaving, streaming("subscribeForPersistedEvents")))["value"]
     await leaving.close()
-    await wait_until(lambda: len(list(house.site.streams)) == 1, PATIENCE)
+    await wait_until(lambda: len(list(house.site.streams)) == 1)
     event = await asked(staying, streaming("request", {"subscriptionId": kept, "demand": 1}))
     assert event["value"]["item"]["revision"] == 1

@@ -26,7 +26,6 @@ from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.websocket.peer import Peer
 from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import (
-    PATIENCE,
     Doorway,
     door,
     key_of,
@@ -38,7 +37,7 @@ from tests.support.in_process.websocket_listener import (
     trusting,
 )
 from tests.support.table import each_row
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 
 async def refusal(way: Doorway, target: str = "/twins", **options: object) -> tuple[int, str]:
@@ -108,14 +107,14 @@ async def test_one_more_than_the_most_peers_has_to_wait_until_one_leaves() -> No
         code, words = await refusal(way)
         assert (code, "1 peers" in words) == (503, True)
         await first.close()
-        await wait_until(lambda: not peers_of(way), PATIENCE)
+        await wait_until(lambda: not peers_of(way))
         await way.client()
 
 
 async def test_sockets_that_ask_for_nothing_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "SPARE", 2)
     async with opened(options={"maxPeers": "1"}) as way, raw(way), raw(way), raw(way):
-        await wait_until(lambda: len(peers_of(way)) == 3, PATIENCE)
+        await wait_until(lambda: len(peers_of(way)) == 3)
         with pytest.raises((InvalidMessage, OSError)):
             await way.client()
 
@@ -187,7 +186,7 @@ async def test_frames_behind_a_request_that_is_refused_are_nobodys() -> None:
 
 async def test_a_socket_that_never_asks_for_anything_is_cut_off() -> None:
     async with opened() as way, raw(way) as (reader, _):
-        await wait_until(lambda: peers_of(way), PATIENCE)
+        await wait_until(lambda: peers_of(way))
         later(way, OPENING + 1)
         assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
 
@@ -303,13 +302,13 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off() -> None:
         way.link.readers = lambda address, sign: signs.append((address, sign))
         client.transport.pause_reading()
         saying = asyncio.create_task(way.say(peer, *[os.urandom(64 * 1024)] * 200))
-        await wait_until(lambda: peers_of(way)[0].times.stuck is not None, PATIENCE)
+        await wait_until(lambda: peers_of(way)[0].times.stuck is not None)
         later(way, 9)
         assert peers_of(way)
         later(way, 2)
         errors = [error for error in await saying if error is not None]
         assert errors
-        await wait_until(lambda: signs == [(peer, Sign.GONE)], PATIENCE)
+        await wait_until(lambda: signs == [(peer, Sign.GONE)])
 
 
 async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
@@ -318,7 +317,7 @@ async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
         client.transport.pause_reading()
         payload = os.urandom(64 * 1024)
         saying = asyncio.create_task(way.say(peer, *[payload] * 200))
-        await wait_until(lambda: peers_of(way)[0].times.stuck is not None, PATIENCE)
+        await wait_until(lambda: peers_of(way)[0].times.stuck is not None)
         later(way, 9)
         client.transport.resume_reading()
         for _ in range(100):
@@ -368,7 +367,7 @@ async def test_a_silent_peer_is_asked_and_stays_if_it_answers() -> None:
         later(way, 25)
         [peer] = peers_of(way)
         assert peer.times.pinged is not None
-        await wait_until(lambda: peer.times.pinged is None, PATIENCE)
+        await wait_until(lambda: peer.times.pinged is None)
         later(way, 15)
         await client.send("still here")
         await way.take(1)
@@ -382,7 +381,7 @@ async def test_a_peer_that_leaves_a_ping_unanswered_is_cut_off_and_told_of() -> 
         client.transport.pause_reading()
         later(way, 25)
         later(way, 25)
-        await wait_until(lambda: signs == [(peer, Sign.GONE)], PATIENCE)
+        await wait_until(lambda: signs == [(peer, Sign.GONE)])
 
 
 async def test_a_peer_that_is_not_read_from_is_not_blamed_for_pings() -> None:
@@ -391,7 +390,7 @@ async def test_a_peer_that_is_not_read_from_is_not_blamed_for_pings() -> None:
         await client.send("1")
         await client.send("2")
         [delivery] = await way.take(1)
-        await wait_until(lambda: not peers_of(way)[0].times.is_reading, PATIENCE)
+        await wait_until(lambda: not peers_of(way)[0].times.is_reading)
         for _ in range(3):
             later(way, 100)
         delivery.settle()
@@ -414,7 +413,7 @@ async def test_a_goodbye_that_nobody_answers_does_not_last_for_ever() -> None:
         later(way, 70)
         assert peers_of(way)[0].times.closing is not None
         later(way, 70)
-        await wait_until(lambda: not peers_of(way), PATIENCE)
+        await wait_until(lambda: not peers_of(way))
 
 
 # ── TLS, the port ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -560,17 +559,17 @@ async def test_behind_a_goodbye_of_the_door_nothing_is_kept_and_what_was_said_be
         client.transport.write(hello * 3)
         [first] = await way.take(1)
         [peer] = peers_of(way)
-        await wait_until(lambda: len(peer._messages) == 2, PATIENCE)
+        await wait_until(lambda: len(peer._messages) == 2)
         peer.close(CloseCode.TRY_AGAIN_LATER, "you read too slowly")
         for _ in range(1000):
             client.transport.write(more)
         client.transport.write_eof()
-        await wait_until(lambda: peer._transport is None, PATIENCE)
+        await wait_until(lambda: peer._transport is None)
         assert peer._unread == b""
         assert not told
         first.settle()
         for _ in range(2):
             [each] = await way.take(1)
             each.settle()
-        await wait_until(lambda: not peers_of(way), PATIENCE)
+        await wait_until(lambda: not peers_of(way))
         assert told == [Sign.GONE]

@@ -27,9 +27,8 @@ from tests.support.in_process.reactive_streams_io import (
     subscribe,
 )
 from tests.support.in_process.service import OWNER
-from tests.support.in_process.websocket_listener import PATIENCE
 from tests.support.in_process.websocket_service import House
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 PATH = "/streams"
 SERVER_HELLO = octets("02 00 03 01 02 03")
@@ -167,12 +166,12 @@ async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(house: House
     assert await heard(client) == octets("81 01 00")
     await client.send(octets("03 04 64 6f 6e 65"))
     assert await ended(client) == (octets("03 02 6f 6b"), 1000)
-    assert list(house.site.streams) == []
+    await wait_until(lambda: list(house.site.streams) == [])
 
 
 async def test_case_d22_with_its_socket_all_streams_of_a_client_end(house: House) -> None:
     client = await spoken(house)
     await client.send(octets(H, *(subscribe("tck/never", number, 1) for number in (1, 2, 3))))
-    await wait_until(lambda: len(list(house.site.streams)) == 3, PATIENCE)
+    await wait_until(lambda: len(list(house.site.streams)) == 3)
     await client.close()
-    await wait_until(lambda: not list(house.site.streams), PATIENCE)
+    await wait_until(lambda: not list(house.site.streams))

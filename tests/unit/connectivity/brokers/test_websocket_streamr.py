@@ -28,7 +28,6 @@ from tests.support.in_process.streamr import (
     unsubscribe,
     unsubscribed,
 )
-from tests.support.in_process.websocket_listener import PATIENCE
 from tests.support.in_process.websocket_service import House, heard
 from tests.support.wait import wait_until
 
@@ -162,6 +161,6 @@ async def test_a_session_ends_with_its_socket(house: House) -> None:
         assert await heard(client) == subscribed()
     assert len(list(house.site.streams)) == 2
     await leaving.close()
-    await wait_until(lambda: len(list(house.site.streams)) == 1, PATIENCE)
+    await wait_until(lambda: len(list(house.site.streams)) == 1)
     await say(staying, publish())
     assert offsets([await heard(staying)]) == [4]

@@ -101,7 +101,7 @@ async def test_who_may_not_read_any_longer_is_told_so_and_sent_no_more() -> None
     frames = (await quay.framed("a", 5))[3:]
     assert {frame.subscriber for frame in frames if isinstance(frame, OnError)} == {1, 2}
     assert all(frame.error.startswith("404 ") for frame in frames if isinstance(frame, OnError))
-    assert list(quay.streams) == []
+    await until(lambda: list(quay.streams) == [])
 
 
 async def test_what_is_erased_is_over() -> None:

@@ -92,7 +92,7 @@ async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_
     (refused,) = await tank.asked("a", resend("s", key, stream=stream, resend_all=True))
     words = f"Failed to request resend from stream {stream} and partition 0: not authorized"
     assert (error(refused)["error"], error(refused)["sub"]) == (words, "s")
-    assert list(tank.streams) == []
+    await until(lambda: list(tank.streams) == [])
     assert tank.following.followers(partition_of(stream, 0)) == 0
 
 

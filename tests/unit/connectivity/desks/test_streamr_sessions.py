@@ -410,5 +410,5 @@ async def test_a_disconnect_that_is_taken_up_again_ends_what_its_batch_has_begun
     await tank.store.wait_available()
     tank.dispatcher.handle(tank.postponed, tank.postponed.extend)
     await tank.settled(2)
-    assert list(tank.streams) == []
+    await until(lambda: list(tank.streams) == [])
     assert list(tank.kept.rows("site")) == []
