@@ -177,7 +177,8 @@ class Eraser:
                 await self._store.wait_available()
                 is_stale = is_waiting = True
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), _LOOK_SECONDS if is_waiting else _HOLES_SECONDS)
+                async with asyncio.timeout(_LOOK_SECONDS if is_waiting else _HOLES_SECONDS):
+                    await self._asked.wait()
                 is_stale = True
 
     async def _finish_journal(self) -> None:

@@ -367,7 +367,8 @@ class Manager(Management):
         if running is None:
             return
         try:
-            await asyncio.wait_for(running.attempted.wait(), self._patience)
+            async with asyncio.timeout(self._patience):
+                await running.attempted.wait()
         except TimeoutError:
             raise OperationRefused(refusals.failed(connection_id, f"no answer within {self._patience:g} s")) from None
         if running.status is not Status.OPEN:

@@ -384,7 +384,8 @@ class Pipeline:
             self.details = f"restarting: {reason}"
             log.warning("pipeline ended", exit_code=exit_code, reason=reason, pause=pause, output=list(run.last))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
 
     async def _run(self) -> tuple[int, _Run]:
         """One process, from start to end: its exit code, and what it said."""

@@ -138,7 +138,8 @@ async def answer_of(link: KafkaLink, answer: Future[Any], patience: float, topic
         if error.code() in VAGUE or error.code() == ALL_DOWN:
             # The reason comes another way, and perhaps a moment later.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(link.down.wait(), REASON_WITHIN)
+                async with asyncio.timeout(REASON_WITHIN):
+                    await link.down.wait()
             raise await link.reason(patience) from failure
         raise link_error(error, topic) from failure
 
@@ -168,7 +169,8 @@ async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> No
     for host, port in dict.fromkeys(places):
         look_up = in_thread(partial(judged_addresses, host, port))
         try:
-            await asyncio.wait_for(asyncio.wrap_future(look_up), patience)
+            async with asyncio.timeout(patience):
+                await asyncio.wrap_future(look_up)
         except RefusedAddress as error:
             raise dial_error(error) from error
         except TimeoutError:

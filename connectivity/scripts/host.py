@@ -205,7 +205,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.stdout is not None and process.stdout.at_eof():
         # It is ending by itself, and its code says why.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _LAST_WORDS)
+            async with asyncio.timeout(_LAST_WORDS):
+                await process.wait()
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     if process.stdin is not None:

@@ -168,6 +168,20 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFol
     assert erase_here(site.folder, LAMP, "anna")["id"] == 6
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_the_eraser_ends_with_the_service_at_the_moment_of_an_erasure(site: DataFolder, turns: int) -> None:
+    """`asyncio.wait_for` would swallow the cancellation where what it waits for has just come."""
+    site.start()
+    assert site.running is not None
+    await wait_until(lambda: site.eraser._asked._waiters)
+    site.eraser._asked.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    site.running.cancel()
+    ended, _ = await asyncio.wait([site.running], timeout=PATIENCE)
+    assert ended == {site.running}
+
+
 async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hides(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
