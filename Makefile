@@ -4,7 +4,7 @@
 
 RUN := .venv/bin
 # Two workers more than there are cores; a module stays on one worker, and so does all of Spark.
-SPREAD := -n auto --dist loadgroup --no-loadscope-reorder --max-worker-restart 2
+SPREAD := -n auto --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 READY := .venv/ready
 # Tests are compiled once, not again by each worker and each process that it starts.
 unexport PYTHONDONTWRITEBYTECODE

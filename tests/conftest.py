@@ -72,9 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         number = int(worker["workerid"].removeprefix("gw"))
         config.stash[_brokers] = RemoteBrokers(worker["brokers_address"], worker["brokers_key"], number)
         return
-    # A worker that takes the place of one that died has a number of its own.
-    workers = int(config.getoption("numprocesses", None) or 1) + int(config.getoption("maxworkerrestart", None) or 0)
-    config.stash[_shared] = config.stash[_brokers] = SharedBrokers(workers)
+    config.stash[_shared] = config.stash[_brokers] = SharedBrokers(int(config.getoption("numprocesses", None) or 1))
     # A shell that starts a run in the background has it ignore SIGINT, and so would the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
