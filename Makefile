@@ -9,18 +9,18 @@ READY := .venv/ready
 # Tests are compiled once, not again by each worker and each process that it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-demo: $(READY) ## the main job, shown: devices report, their past is replayed over three real brokers and read from the lake
+demo: $(READY) ## a demonstration: devices report, their past is replayed over three real brokers and read from the lake
 	@tools/brokers --demo
 	@tools/spark --demo
 	@$(RUN)/python -m examples.demo
 
-test: install ## everything a newcomer needs to trust it, against real brokers and Spark, in minutes
+test: install ## the tests of every promise, against real brokers and Spark, in minutes
 	$(RUN)/pytest $(SPREAD) --ignore=tests/repo
 
-test-busy: install ## the same beside two processes that compute without end
+test-busy: install ## the same beside two busy loops
 	@tools/test-busy
 
-install: $(READY) ## the environment and everything that tests and demo need
+install: $(READY) ## the environment, and everything that the tests and the demo need
 	@tools/brokers
 	@tools/spark
 	@$(RUN)/python -m tests.support.brokers.kafka
@@ -30,7 +30,7 @@ install: $(READY) ## the environment and everything that tests and demo need
 unit: $(READY) ## the tests that need neither broker nor Spark nor Node
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak" tests/unit tests/contract
 
-check: $(READY) ## format, lint, types, spelling, architecture, generated pages, known weaknesses
+check: $(READY) ## format, lint, types, spelling, architecture, generated pages, known vulnerabilities
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
@@ -39,7 +39,7 @@ check: $(READY) ## format, lint, types, spelling, architecture, generated pages,
 	$(RUN)/pytest -q -n auto tests/repo
 	$(RUN)/python tools/audit.py
 
-soak: install ## the long series, or one shard of them: make soak SHARD=kills-kafka
+soak: install ## the long tests, or one part of them: make soak SHARD=kills-kafka
 	$(RUN)/python -m tests.soak $(SHARD)
 
 coverage: install ## which lines and branches `make test` executes, also in the processes it starts, for each package
@@ -52,21 +52,21 @@ coverage: install ## which lines and branches `make test` executes, also in the 
 bench: install ## benchmarks, each figure beside that of the bare client
 	$(RUN)/python -m tests.bench
 
-docs: $(READY) ## write the generated pages anew
+docs: $(READY) ## write the generated pages
 	@$(RUN)/python tools/docs.py
 
-sbom: $(READY) ## what the environment consists of, as CycloneDX: build/sbom.cdx.json
+sbom: $(READY) ## the software bill of materials, as CycloneDX: build/sbom.cdx.json
 	@$(RUN)/python tools/sbom.py
 
 serve: $(READY) ## the service with the example connections, beside its brokers
 	@tools/brokers --demo
 	@$(RUN)/python -m examples.serve
 
-format: $(READY) ## put the code into its form
+format: $(READY) ## format the code
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
 
-constraints: $(READY) ## choose the newest versions that fit pyproject.toml, with their hashes
+constraints: $(READY) ## update constraints.txt to the newest versions that fit pyproject.toml
 	$(RUN)/uv pip compile -q --upgrade pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mappings.ids import EntityId, EntityType, partition_entity
+from mappings.ids import partition_entity
 from mappings.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal import Journal
@@ -18,7 +18,6 @@ from spark_store.records import (
     Beginning,
     Cause,
     Change,
-    DeliveryName,
     Due,
     Followed,
     Numbered,
@@ -26,67 +25,24 @@ from spark_store.records import (
     Place,
     Snapshot,
 )
-
-LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
-POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
-TANK = partition_entity("acme.site:hall/tank/0")
-ALL = 2**62
-MUCH = 1 << 20
-LATER = "9999-12-31T23:59:59.000000Z"
-
-
-def timestamp(revision: int) -> str:
-    """One event a second."""
-    return f"2030-01-15T{revision // 3600:02}:{revision // 60 % 60:02}:{revision % 60:02}.250000Z"
-
-
-def event(entity: EntityId, revision: int, value: bytes | None = None, path: str = "/attributes/counter") -> Event:
-    """A modification that counts up, unless another value is given."""
-    value = str(revision - 1).encode() if value is None else value
-    return Event(entity, revision, timestamp(revision), "modified", path, value, b"{}")
-
-
-def snapshot(entity: EntityId, revision: int, state: dict[str, Any] | None = None) -> Snapshot:
-    state = {"attributes": {"counter": revision - 1}} if state is None else state
-    return Snapshot(entity, revision, timestamp(1), timestamp(revision), state, "acme.site:policy")
-
-
-def change(entity: EntityId, revision: int, value: bytes | None = None, answer: Answer | None = None) -> Change:
-    """One event and the state after it."""
-    return Change((event(entity, revision, value),), (snapshot(entity, revision),), answer)
-
-
-def published(entity: EntityId, revision: int, content: bytes | None = None, headers: bytes = b"{}") -> Change:
-    """A message of a stream, and what is left of it in the state of the partition."""
-    value = b'"%d"' % revision if content is None else content
-    message = Event(entity, revision, timestamp(revision), "published", "/", value, headers)
-    return Change((message,), (Snapshot(entity, revision, timestamp(1), timestamp(revision), {}, None),))
-
-
-def history(entity: EntityId, last: int, first: int = 1) -> list[Change]:
-    return [change(entity, revision) for revision in range(first, last + 1)]
-
-
-def delivery(number: int, digest: bytes = b"digest") -> DeliveryName:
-    return DeliveryName("conn-1", 0, str(number), digest)
-
-
-def answered(number: int, text: bytes = b"done") -> Answer:
-    return Answer(delivery(number), text)
-
-
-def revisions(events: list[Event]) -> list[int]:
-    return [found.revision for found in events]
-
-
-class NanoClock:
-    """Nanoseconds since 1970 that move when told."""
-
-    def __init__(self) -> None:
-        self.now = 1_900_000_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
+from tests.support.journal_entries import (
+    ALL,
+    LAMP,
+    LATER,
+    MUCH,
+    POLICY,
+    TANK,
+    NanoClock,
+    answered,
+    change,
+    delivery,
+    event,
+    history,
+    published,
+    revisions,
+    snapshot,
+    timestamp,
+)
 
 
 class JournalBehaviour:

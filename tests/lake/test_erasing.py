@@ -29,7 +29,7 @@ from spark_store.pipeline.rebuild import Progress
 from spark_store.records import Change, Snapshot
 from spark_store.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
 from spark_store.watermark import read_watermark
-from tests.contract.journal import change, event, timestamp
+from tests.support.journal_entries import change, event, timestamp
 from tests.support.lake.pipeline_process import DataFolder, differences, lamp, take_all
 from tests.support.lake.pipeline_tables import add_states, latest_row, write_all_tables, write_moment
 

@@ -24,7 +24,7 @@ from spark_store.pipeline.transforms import event_rows
 from spark_store.records import Change, Snapshot
 from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
-from tests.contract.journal import TANK, change, published, timestamp
+from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import DataFolder, Said, counted, differences, lamp, take_all
 from tests.support.lake.pipeline_tables import write_all_tables
 

@@ -33,9 +33,10 @@ from spark_store.rql.search import holds, read
 from spark_store.tables import MOMENTS
 from spark_store.watermark import read_watermark
 from spark_store.wide import Limits, WideQueries
-from tests.contract.journal import timestamp
+from tests.support.dice import dice
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, command, searching, source
+from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
 from tests.support.lake.pipeline_tables import write_all_tables, write_moment
 from tests.support.random_histories import Happening, lived
@@ -183,7 +184,7 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
     spark: SparkSession, site: DataFolder, address: str
 ) -> None:
     """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
-    past, target = Replays(Random(8)), Target.of(spark, site.folder)
+    past, target = Replays(dice("replays")), Target.of(spark, site.folder)
     for since, end, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
         site.append(past.changes(since, end))
         take_all(spark, site, upkeep=Upkeep(moment_events=keeps))

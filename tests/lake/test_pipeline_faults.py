@@ -29,7 +29,7 @@ from spark_store.pipeline.maintenance import Upkeep
 from spark_store.pipeline.stream import Stream, StreamOptions, translated
 from spark_store.session import java_pid
 from spark_store.tables import EVENTS, LATEST, Table
-from tests.contract.journal import change
+from tests.support.journal_entries import change
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, Said, lamp, take_all
 from tests.support.lake.twin_changes import tamper, trim

@@ -23,7 +23,7 @@ from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve
 from spark_store.tables import LATEST, SNAPSHOTS
 from spark_store.verify import VerifyOptions, verify
-from tests.contract.journal import LATER, MUCH, timestamp
+from tests.support.journal_entries import LATER, MUCH, timestamp
 from tests.support.lake.pipeline_process import DataFolder, take_all
 
 TANK, OTHER, SHORT = map(partition_entity, ("tank/0", "tank/1", "acme.short:hall/é/0"))

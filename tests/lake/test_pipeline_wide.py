@@ -25,7 +25,7 @@ from spark_store.session import connect_port, java_pid
 from spark_store.sql import literal
 from spark_store.tables import EVENTS, LATEST
 from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries
-from tests.contract.journal import TANK, change, published, timestamp
+from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
 from tests.support.wait import wait_until_sync
 

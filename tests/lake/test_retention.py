@@ -18,7 +18,7 @@ from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve
 from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
 from spark_store.verify import VerifyOptions, verify
-from tests.contract.journal import timestamp
+from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import DataFolder, take_all
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from connectivity.kafka.link import KafkaLink
 from connectivity.kafka.publishing import Publishing
 from connectivity.model import Connection
 from tests.support.brokers.kafka import Kafka
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 OF_THE_PRODUCER = [
     KafkaError._FATAL,
@@ -66,6 +66,6 @@ async def test_what_is_fatal_to_the_library_is_not_written_to_the_terminal(
     }
     former = await connect(Connection.model_validate(document))
     latter = await connect(Connection.model_validate(document))
-    assert "fenced" in str(await asyncio.wait_for(former.lost, 60))
+    assert "fenced" in str(await asyncio.wait_for(former.lost, PATIENCE))
     await latter.close()
     assert capfd.readouterr() == ("", "")

@@ -13,7 +13,7 @@ from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.records import Snapshot
 from spark_store.replay import evolve
-from tests.contract.journal import timestamp
+from tests.support.journal_entries import timestamp
 
 
 class Happening(NamedTuple):

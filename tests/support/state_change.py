@@ -9,7 +9,7 @@ import msgspec
 from mappings.ids import EntityId
 from mappings.signals import Event
 from spark_store.records import Change, Snapshot
-from tests.contract.journal import timestamp
+from tests.support.journal_entries import timestamp
 
 
 def change(entity: EntityId, revision: int, state: dict[str, Any] | None, created: int = 1) -> Change:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -11,7 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import psutil
 
@@ -45,6 +48,9 @@ class Watchdog:
     def _end(self, name: str, seconds: float) -> None:
         self._write(f"\nTimeout: {name} has not ended after {seconds:g} s. Threads of the test process:\n")
         faulthandler.dump_traceback(self._report, all_threads=True)
+        for task in tasks():
+            self._write("\n")
+            task.print_stack(file=self._report)
         children = psutil.Process().children(recursive=True)
         for child in children:
             self._write(f"\n{describe(child)}\n")
@@ -53,7 +59,7 @@ class Watchdog:
             elif runs(child, "java"):
                 self._write(java_stacks_of(child.pid))
         for child in children:
-            if child.is_running():
+            with contextlib.suppress(psutil.Error):  # it has ended since
                 child.kill()
         self._report.flush()
         os._exit(1)
@@ -61,6 +67,12 @@ class Watchdog:
     def _write(self, text: str) -> None:
         self._report.write(text)
         self._report.flush()
+
+
+def tasks() -> list[asyncio.Task[Any]]:
+    """The tasks of the event loops that run in this process."""
+    loops = [it for it in gc.get_objects() if isinstance(it, asyncio.AbstractEventLoop) and it.is_running()]
+    return [task for loop in loops for task in asyncio.all_tasks(loop)]
 
 
 def describe(process: psutil.Process) -> str:

@@ -49,7 +49,7 @@ JARS = ROOT / ".run" / "kafka"
 CLASSES = JARS.parent / "kafka-classes.jsa"
 CLUSTER = "dGVzdHMtb2Yta2Fma2EtMQ"
 READY_WITHIN = 60.0
-ANSWERS_WITHIN = 30.0
+ANSWERS_WITHIN = 60.0
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 # Started quickly and small, since it never runs for long.
@@ -273,7 +273,7 @@ class Kafka:
             raise BrokerFailed(f"Kafka ended while it was starting:\n{self.log()}")
         while True:
             try:
-                self.admin.list_topics(timeout=ANSWERS_WITHIN)
+                self.admin.list_topics(timeout=max(1.0, end - time.monotonic()))
                 return
             except KafkaException as error:
                 if time.monotonic() > end:

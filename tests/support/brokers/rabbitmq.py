@@ -125,8 +125,8 @@ class RabbitMQ:
 
     def start_again(self) -> None:
         """Start on the same port with the same data, and wait until the broker listens."""
-        self._runner.start()
         try:
+            self._runner.start()
             wait_until_sync(self._is_settled, READY_WITHIN)
         except TimedOut as error:
             raise BrokerSilent(f"RabbitMQ is not ready after {READY_WITHIN} s:\n{self.log()[-4000:]}") from error

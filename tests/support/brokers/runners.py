@@ -46,9 +46,9 @@ def started(make: Callable[[], Broker], taken: str) -> Broker:
         except BrokerFailed as error:
             broker.close()
             most = 3 if taken in str(error) else 2 if isinstance(error, BrokerSilent) else 1
+            print(f"start {tries} of {most} failed: {error}", file=sys.stderr)
             if tries >= most:
                 raise
-            print(f"start {tries} failed, trying other ports: {error}", file=sys.stderr)
         else:
             return broker
 

@@ -10,8 +10,7 @@ from typing import Self, cast
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from mappings.envelope import Envelope
-
-DEADLINE = 20.0
+from tests.support.wait import PATIENCE
 
 
 def text_headers(message: Message) -> dict[str, str]:
@@ -55,7 +54,7 @@ class Onlooker:
                 lambda error, _: failures.append(error) if error else None,
                 headers=given,
             )
-        assert self._producer.flush(DEADLINE) == 0, "the broker has not confirmed everything"
+        assert self._producer.flush(PATIENCE) == 0, "the broker has not confirmed everything"
         assert failures == []
 
     def _run(self) -> None:
@@ -74,5 +73,5 @@ class Onlooker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over = True
-        self._thread.join(DEADLINE)
+        self._thread.join(PATIENCE)
         self._consumer.close()

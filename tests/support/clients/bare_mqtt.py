@@ -13,9 +13,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from mappings.envelope import Envelope
+from tests.support.wait import PATIENCE
 
 WINDOW = 100
-DEADLINE = 20.0
 
 
 class Bystander:
@@ -37,7 +37,7 @@ class Bystander:
 
     def __enter__(self) -> Self:
         self._client.loop_start()
-        assert self._subscribed.wait(DEADLINE), "the bystander is not subscribed"
+        assert self._subscribed.wait(PATIENCE), "the bystander is not subscribed"
         return self
 
     def __exit__(
@@ -52,14 +52,16 @@ class Bystander:
         """Send in order, and return when the broker has everything. `headers` as `properties_of` takes them."""
         properties = properties_of(headers) if self._is_5 and headers else None
         for payload in payloads:
-            assert self._room.acquire(timeout=DEADLINE)
+            assert self._room.acquire(timeout=PATIENCE)
             self._client.publish(topic, payload, qos, properties=properties)
         for _ in range(WINDOW):
-            assert self._room.acquire(timeout=DEADLINE), "the broker has not confirmed everything"
+            assert self._room.acquire(timeout=PATIENCE), "the broker has not confirmed everything"
         self._room.release(WINDOW)
 
     def retain(self, topic: str, payload: bytes) -> None:
-        self._client.publish(topic, payload, 1, retain=True).wait_for_publish(DEADLINE)
+        sent = self._client.publish(topic, payload, 1, retain=True)
+        sent.wait_for_publish(PATIENCE)
+        assert sent.is_published()
 
     def _hear(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         headers = {"mqtt.topic": message.topic, "mqtt.qos": str(message.qos)}

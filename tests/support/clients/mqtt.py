@@ -184,6 +184,7 @@ class MqttClient(Party):
         sent = self._client.publish(to or self.ask, payload, qos, properties=extra)
         if wait:
             sent.wait_for_publish(PATIENCE)
+            assert sent.is_published(), "the broker has not confirmed the message"
 
     def close(self) -> None:
         self._client.disconnect()

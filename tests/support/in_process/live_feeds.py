@@ -12,10 +12,11 @@ from connectivity.subscription import UNBOUNDED
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.signals import Cancel, Created, Event, FollowQuery, Kind, Request, Subscribe
-from tests.contract.journal import LAMP, history
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import KeepingReply
 from tests.support.in_process.service import Disk, until
+from tests.support.journal_entries import LAMP, history
+from tests.support.wait import PATIENCE
 
 MUCH = 1 << 20
 
@@ -114,4 +115,4 @@ async def awaited(feed: LiveFeed) -> None:
     """Wait until a feed wakes who waits."""
     woken = asyncio.Event()
     feed.wake(woken.set)
-    await asyncio.wait_for(woken.wait(), 30)
+    await asyncio.wait_for(woken.wait(), PATIENCE)

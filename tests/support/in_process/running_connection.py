@@ -17,6 +17,7 @@ from connectivity.client import Pauses
 from connectivity.lifecycle import Status
 from connectivity.supervisor import Supervisor
 from tests.support.in_process.service import NOW, ConnectionHarness, connection, creation, pause, turn, until
+from tests.support.wait import PATIENCE
 
 AT_ONCE = Pauses(0.001, 0.002)
 _names = count()
@@ -60,7 +61,7 @@ class Running:
         await until(lambda: self.supervisor.status is Status.OPEN)
 
     async def end(self) -> None:
-        await asyncio.wait_for(self.supervisor.close(), 5)
+        await asyncio.wait_for(self.supervisor.close(), PATIENCE)
         await self.site.close()
 
     async def linked_again(self) -> None:

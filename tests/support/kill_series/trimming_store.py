@@ -19,7 +19,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store.cold import Cold
 from spark_store.journal import SqliteJournal
 from spark_store.tables import Lake
-from tests.contract.journal import change
+from tests.support.journal_entries import change
 
 LATE = EntityId(EntityType.THING, "acme.site", "late")
 

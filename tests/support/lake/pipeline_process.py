@@ -27,7 +27,7 @@ from spark_store.pipeline.stream import Stream, StreamOptions
 from spark_store.records import Change
 from spark_store.tables import Lake, Table
 from spark_store.verify import VerifyOptions, verify
-from tests.contract.journal import change
+from tests.support.journal_entries import change
 from tests.support.lake.checker import check
 from tests.support.wait import wait_until_sync
 

@@ -16,7 +16,7 @@ from mappings.signals import Event
 from spark_store.cold import Cold
 from spark_store.records import Snapshot
 from spark_store.tables import APP, EVENTS, Lake
-from tests.contract.journal import LAMP, MUCH, event, revisions
+from tests.support.journal_entries import LAMP, MUCH, event, revisions
 
 OTHER = EntityId(EntityType.THING, "acme.site", "lamp-8")
 

@@ -15,7 +15,7 @@ from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve, fold
-from tests.contract.journal import TANK, timestamp
+from tests.support.journal_entries import TANK, timestamp
 from tests.support.lake.pipeline_process import DataFolder, lamp
 
 

@@ -55,6 +55,19 @@ async def test_what_nothing_names_comes_again_once() -> None:
     assert deliveries.fail(None, redelivered=True) is SETTLED
 
 
+@pytest.mark.parametrize("outcome", [SETTLED, AGAIN, DROPPED])
+async def test_a_delivery_ends_when_the_last_of_its_answers_has_ended(outcome: Outcome) -> None:
+    deliveries = Deliveries()
+    made = deliveries.arrival("x")
+    made.open, made.outcome = 3, outcome
+    ended = deliveries.memory.until_ended(made)
+    for left in (2, 1):
+        ended(None)
+        assert (made.open, deliveries.outcomes) == (left, [])
+    ended(None)
+    assert deliveries.outcomes == [outcome]
+
+
 async def test_two_failures_of_one_delivery_count_once() -> None:
     deliveries = Deliveries()
     made = deliveries.arrival("x")

@@ -9,7 +9,7 @@ import pytest
 from connectivity.cache import SnapshotCache
 from mappings.ids import EntityId, EntityType
 from spark_store.records import Change, Snapshot
-from tests.contract.journal import snapshot
+from tests.support.journal_entries import snapshot
 
 
 def state(name: str, size: int = 10) -> Snapshot:

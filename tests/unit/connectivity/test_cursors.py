@@ -15,7 +15,6 @@ from connectivity.cursors import keys
 from connectivity.errors import PublishFailed
 from spark_store.journal import SqliteJournal
 from spark_store.records import Cause, Place
-from tests.contract.journal import LATER
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
 from tests.support.in_process.service import (
     LAMP,
@@ -29,6 +28,7 @@ from tests.support.in_process.service import (
     turn,
     until,
 )
+from tests.support.journal_entries import LATER
 
 pytestmark = pytest.mark.usefixtures("sites")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectivity.decided import Decided
 from spark_store.records import Change
-from tests.contract.journal import LAMP, answered, change, snapshot
+from tests.support.journal_entries import LAMP, answered, change, snapshot
 
 
 def test_what_is_durable_goes_and_what_was_decided_upon_it_stays() -> None:

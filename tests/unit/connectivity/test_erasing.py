@@ -29,7 +29,8 @@ from spark_store.records import Change, Snapshot
 from spark_store.replay import evolve
 from spark_store.tables import Lake
 from spark_store.watermark import Watermark, publish_watermark, read_watermark
-from tests.contract.journal import (
+from tests.support.in_process.fakes import KeepingReply, ListFeed
+from tests.support.journal_entries import (
     ALL,
     LAMP,
     MUCH,
@@ -42,7 +43,6 @@ from tests.contract.journal import (
     snapshot,
     timestamp,
 )
-from tests.support.in_process.fakes import KeepingReply, ListFeed
 from tests.support.wait import PATIENCE, wait_until
 
 NOW = datetime(2031, 1, 15, tzinfo=UTC)

@@ -19,9 +19,9 @@ from connectivity.following import Following
 from mappings.signals import Failed
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Followed
-from tests.contract.journal import LAMP, POLICY, change
 from tests.support.in_process.live_feeds import MUCH, FollowedSite, awaited, drawn
 from tests.support.in_process.service import until
+from tests.support.journal_entries import LAMP, POLICY, change
 
 
 @pytest.fixture

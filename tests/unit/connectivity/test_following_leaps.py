@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from connectivity.feeds import Then
 from connectivity.following import Leeway
-from tests.contract.journal import LAMP, change
 from tests.support.dice import examples
 from tests.support.in_process.live_feeds import MUCH, FollowedSite, drawn
 from tests.support.in_process.service import until
+from tests.support.journal_entries import LAMP, change
 
 
 @pytest.fixture

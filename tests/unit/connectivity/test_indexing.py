@@ -14,8 +14,8 @@ from connectivity.store import Store
 from mappings.ids import EntityId, EntityType
 from spark_store import indexing
 from spark_store.journal import SqliteJournal
-from tests.contract.journal import LAMP, change
 from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import LAMP, change
 from tests.support.oracles.search_index import expected, found
 from tests.support.wait import wait_until
 

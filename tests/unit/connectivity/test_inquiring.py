@@ -21,6 +21,7 @@ from spark_store.rql.order import Rank
 from tests.support.in_process.search_client import has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, source, until
 from tests.support.table import each_row
+from tests.support.wait import PATIENCE
 
 OWNER = Inquiry(("acme:owner",))
 PLACE = (Value(Rank.NUMBER, 4), Value(Rank.TEXT, "acme.site:lamp-ä"))
@@ -207,7 +208,7 @@ async def test_who_waits_no_longer_is_told_so(site: ConnectionHarness, inquirer:
     finally:
         site.search.gate.set()
     await lamps(site, 1)
-    assert await asyncio.wait_for(inquirer.count(OWNER), 60) == 1
+    assert await asyncio.wait_for(inquirer.count(OWNER), PATIENCE) == 1
 
 
 async def test_who_asks_while_the_service_stops_is_told_so(site: ConnectionHarness, inquirer: Inquirer) -> None:
@@ -216,10 +217,10 @@ async def test_who_asks_while_the_service_stops_is_told_so(site: ConnectionHarne
     looking = [asyncio.create_task(inquirer.count(OWNER)) for _ in range(3)]
     await until(lambda: len(site.search.pages) == 2)
     closing = asyncio.create_task(site.searching.close())
-    assert await refused(asyncio.wait_for(looking[2], 60)) == (503, "api:store.unavailable")
+    assert await refused(asyncio.wait_for(looking[2], PATIENCE)) == (503, "api:store.unavailable")
     assert await refused(inquirer.things(OWNER)) == (503, "api:store.unavailable")
     site.search.gate.set()
-    assert await asyncio.wait_for(asyncio.gather(*looking[:2]), 60) == [1, 1]
+    assert await asyncio.wait_for(asyncio.gather(*looking[:2]), PATIENCE) == [1, 1]
     await closing
 
 

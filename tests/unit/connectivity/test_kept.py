@@ -16,8 +16,8 @@ from spark_store.errors import HistoryUnavailable
 from spark_store.journal import SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.tables import Lake
-from tests.contract.journal import LAMP, LATER, MUCH, TANK, change, published, timestamp
 from tests.support.clock import Clock
+from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, timestamp
 from tests.support.lake.tables import append_events, forget
 
 OTHER = partition_entity("acme.site:hall/tank/1")

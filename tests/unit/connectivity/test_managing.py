@@ -23,7 +23,7 @@ from spark_store.records import AuditEntry, FileNote, StoredRevision
 from tests.support.failing_sqlite import Fragile
 from tests.support.in_process.connection_management import NOW, Bench, agree, document, only, put, refused, said
 from tests.support.in_process.service import pause
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -522,7 +522,7 @@ async def test_what_was_stored_in_spite_of_what_the_store_said_is_taken_up(
     else:
         async with bench.registry.turn("annex"):
             # Files are looked at in the same rounds: they do not wait for a command that waits for its broker.
-            await asyncio.wait_for(bench.manager.recover(), 30)
+            await asyncio.wait_for(bench.manager.recover(), PATIENCE)
             assert bench.manager.ids() == ["annex", "depot"]
         await bench.manager.recover()
         assert bench.manager.ids() == ["depot"]

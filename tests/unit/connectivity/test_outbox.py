@@ -14,6 +14,7 @@ from connectivity.lanes import LARGE, MOST_BARREN, Posting
 from connectivity.outbox import FEW_LANES, AddressedOutbox, Outbox
 from mappings.envelope import Envelope
 from tests.support.in_process.fakes import Link
+from tests.support.wait import PATIENCE
 
 
 def messages(*names: str) -> list[Outgoing]:
@@ -94,7 +95,7 @@ async def test_taken_waits_until_the_link_has_room_for_the_last_message() -> Non
     await asyncio.sleep(0)
     assert not waiting.done()
     link.confirm(1)
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_a_withdrawn_posting_keeps_back_what_was_not_taken() -> None:
@@ -105,7 +106,7 @@ async def test_a_withdrawn_posting_keeps_back_what_was_not_taken() -> None:
     posting.withdrawn = True
     link.confirm(1)
     assert sent(link) == ["a", "d"]
-    await asyncio.wait_for(posting.taken(), 1)
+    await asyncio.wait_for(posting.taken(), PATIENCE)
 
 
 async def test_drained_waits_for_the_last_confirm() -> None:
@@ -117,7 +118,7 @@ async def test_drained_waits_for_the_last_confirm() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     link.confirm(1)
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_an_outbox_is_drained_however_the_last_message_ends() -> None:
@@ -155,7 +156,7 @@ async def drained_by(outbox: Outbox, end: Callable[[], object]) -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     end()
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
@@ -368,7 +369,7 @@ async def test_drained_waits_for_every_lane() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     second.confirm()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 class Making:

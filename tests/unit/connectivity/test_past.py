@@ -20,7 +20,6 @@ from spark_store.cold import Cold
 from spark_store.records import PastQuery
 from spark_store.replay import fold
 from spark_store.tables import Lake
-from tests.contract.journal import LATER
 from tests.support.in_process.service import (
     LAMP,
     NOW,
@@ -33,6 +32,7 @@ from tests.support.in_process.service import (
     source,
     turn,
 )
+from tests.support.journal_entries import LATER
 from tests.support.lake.tables import append_events, append_snapshots, forget
 
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")

@@ -30,8 +30,8 @@ from connectivity.pipeline import (
 from connectivity.settings import Settings
 from spark_store.journal import SqliteJournal
 from spark_store.watermark import Batch, Forgetting, TableSize, Watermark, publish_watermark
-from tests.contract.journal import LAMP, history
-from tests.support.wait import wait_until
+from tests.support.journal_entries import LAMP, history
+from tests.support.wait import PATIENCE, wait_until
 
 PREAMBLE = """
 import json, signal, sys, time
@@ -233,7 +233,7 @@ async def test_a_batch_that_takes_too_long_is_killed(pipeline: Pipeline, monkeyp
     script(monkeypatch, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('following')\ntime.sleep(60)")
     pipeline.start()
     await wait_until(lambda: pipeline.details == "following")
-    await asyncio.wait_for(pipeline.close(0.05), 30)
+    await asyncio.wait_for(pipeline.close(0.05), PATIENCE)
     assert pipeline.pid is None
 
 

@@ -20,9 +20,9 @@ from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change
 from spark_store.tables import Lake
-from tests.contract.journal import LATER, MUCH, TANK, timestamp
-from tests.contract.journal import published as message
 from tests.support.dice import examples
+from tests.support.journal_entries import LATER, MUCH, TANK, timestamp
+from tests.support.journal_entries import published as message
 from tests.support.lake.tables import append_events, forget
 
 

@@ -34,6 +34,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change
 from tests.support.in_process.service import command, connection, creation, searching, source, streaming, until
+from tests.support.wait import PATIENCE
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 OWNER = ("acme:owner",)
@@ -431,7 +432,7 @@ async def test_a_signal_ends_the_service_in_good_order(
             answer = await client.get("/metrics", headers={"authorization": "Bearer secret"})
             assert "connectivity_journal_commit_seconds" in answer.text
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, PATIENCE)
     events = [line["event"] for line in lines]
     assert events[-2:] == ["draining", "stopped"]
     with _listen("127.0.0.1", listening["port"]):
@@ -457,4 +458,4 @@ async def test_without_a_token_or_with_an_empty_one_metrics_are_open_to_this_mac
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
             assert (await client.get("/metrics")).status_code == 200
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, PATIENCE)

@@ -17,7 +17,8 @@ from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal import SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change
-from tests.contract.journal import (
+from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import (
     ALL,
     LAMP,
     MUCH,
@@ -30,8 +31,7 @@ from tests.contract.journal import (
     revisions,
     snapshot,
 )
-from tests.support.failing_sqlite import Fragile
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
 HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
@@ -458,7 +458,7 @@ async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_repor
         except StoreUnavailable:
             failures += 1
             Fragile.arm(0)
-            await asyncio.wait_for(store.wait_available(), 10)
+            await asyncio.wait_for(store.wait_available(), PATIENCE)
             found = store.snapshot(LAMP)
             stored = 0 if found is None else found.revision
             assert stored in (newest, newest + 2)
@@ -494,7 +494,7 @@ async def test_a_full_disk_is_reported_and_work_goes_on_when_there_is_room(tmp_p
         roomy(self)
 
     journal.probe = with_room.__get__(journal)  # type: ignore[method-assign]
-    await asyncio.wait_for(store.wait_available(), 10)
+    await asyncio.wait_for(store.wait_available(), PATIENCE)
     await asyncio.gather(*[store.submit([change(LAMP, revision, large)]) for revision in (2, 3)])
     assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3]
     await store.close()
@@ -520,7 +520,7 @@ async def test_closing_while_the_store_is_unavailable_ends(gate: Gate) -> None:
     store = Store(gate, HASTY)
     gate.trouble = StoreUnavailable("disk full")
     durable = store.submit([change(LAMP, 1)])
-    await asyncio.wait_for(store.close(), 10)
+    await asyncio.wait_for(store.close(), PATIENCE)
     assert isinstance(durable.exception(), StoreUnavailable)
 
 

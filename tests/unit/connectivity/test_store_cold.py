@@ -17,9 +17,10 @@ from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.memory import MemoryJournal
 from spark_store.records import Oldest
 from spark_store.tables import Lake
-from tests.contract.journal import LAMP, LATER, MUCH, change, event, history, revisions, timestamp
 from tests.support.in_process.service import Disk
+from tests.support.journal_entries import LAMP, LATER, MUCH, change, event, history, revisions, timestamp
 from tests.support.lake.tables import append_events
+from tests.support.wait import PATIENCE
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
 HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
@@ -66,7 +67,7 @@ async def test_trimming_that_is_asked_for_while_a_step_runs_aside_is_done_after_
     await asyncio.sleep(0)
     may_end.set()
     await aside
-    await asyncio.wait_for(store.close(), 30)
+    await asyncio.wait_for(store.close(), PATIENCE)
     assert await trimming == 3
 
 
@@ -79,7 +80,7 @@ async def test_a_step_of_trimming_rides_on_a_commit(store: Store, disk: Disk) ->
     await asyncio.sleep(0)
     disk.release()
     await durable
-    assert await asyncio.wait_for(step, 10) == 3
+    assert await asyncio.wait_for(step, PATIENCE) == 3
     assert disk.commits <= commits + 2
     assert store.oldest() == Oldest(4, timestamp(4))
     assert await store.trim(3, LATER) == 0
@@ -93,7 +94,7 @@ async def test_trimming_fails_with_the_store(store: Store, disk: Disk) -> None:
     with pytest.raises(StoreUnavailable, match="the disk is full"):
         await store.trim(3, LATER)
     disk.full = False
-    await asyncio.wait_for(store.wait_available(), 10)
+    await asyncio.wait_for(store.wait_available(), PATIENCE)
     assert await store.trim(3, LATER) == 3
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):

@@ -8,7 +8,7 @@ import pytest
 
 from connectivity.submitted import Submitted
 from spark_store.errors import StoreUnavailable
-from tests.contract.journal import LAMP, TANK, change, published
+from tests.support.journal_entries import LAMP, TANK, change, published
 
 
 async def test_who_waits_is_told_once_and_who_has_left_is_not_missed() -> None:

@@ -16,6 +16,7 @@ from mappings.reactive_streams_io.frames import Goodbye, encode
 from tests.support.in_process import reactive_streams_io as quay
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import ConnectionHarness, document, pause, source, streaming, target, turn, until
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -82,7 +83,7 @@ async def test_a_connection_that_is_closed_while_its_places_wait_is_not_opened()
     running.site.disk.hold()
     running.supervisor.open()
     await pause()
-    await asyncio.wait_for(running.supervisor.close(), 5)
+    await asyncio.wait_for(running.supervisor.close(), PATIENCE)
     assert running.supervisor.attempted.is_set(), "whoever waits for its clients waits in vain"
     assert running.supervisor.status_report()["liveStatus"] == "closed"
     running.site.disk.release()
@@ -232,11 +233,11 @@ async def test_closing_waits_for_what_all_links_have_on_their_way() -> None:
     running.site.disk.hold()
     running.send(*numbered(*range(20)))
     await until(lambda: running.site.disk.commits >= 2)
-    closing = asyncio.create_task(running.supervisor.close(10))
+    closing = asyncio.create_task(running.supervisor.close(600))
     await pause()
     assert not closing.done()
     running.site.disk.release()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, PATIENCE)
     assert running.broker.links == []
     assert (running.supervisor.status, running.supervisor.status_details) == (Status.CLOSED, "closed")
     assert set(running.correlations()) == set(map(str, running.site.values()))
@@ -255,7 +256,7 @@ async def test_closing_takes_leave_of_sessions_before_no_more_is_taken(answers: 
     if answers:
         assert not closing.done()
         running.send(bytes.fromhex("03 00"), reply_to="client")
-    await asyncio.wait_for(closing, 30)
+    await asyncio.wait_for(closing, PATIENCE)
     assert running.supervisor.status is Status.CLOSED
     assert running.unsettled() == 0
 
@@ -266,10 +267,10 @@ async def test_closing_waits_as_long_as_one_link_lives() -> None:
     running.send(*numbered(1))
     await running.answered(1)
     with capture_logs():
-        closing = asyncio.create_task(running.supervisor.close(60))
+        closing = asyncio.create_task(running.supervisor.close(600))
         running.broker.links[0].die(NotConnected(Detail.CONNECTING, "cut"))
         running.broker.links[0].die(NotConnected(Detail.CONNECTING, "cut"))
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, PATIENCE)
     assert running.supervisor.status is Status.CLOSED
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import pause, target, until
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -42,7 +43,7 @@ async def test_a_connection_announces_that_it_is_open_and_that_it_is_about_to_cl
     assert opened["topic"] == "_/site/connections/announcements/opened"
     assert (opened["path"], opened["value"]) == ("/", {"openedAt": "2030-01-15T07:30:00Z"})
     assert opened["headers"]["ditto-connection-id"] == "site"
-    await running.supervisor.close(10)
+    await running.supervisor.close(600)
     assert kinds(running) == ["opened", "closed"]
     closed = heard(running)[1]
     assert closed["value"] == {"closedAt": "2030-01-15T07:30:00Z"}
@@ -62,13 +63,13 @@ async def test_a_connection_without_a_link_closes_in_silence() -> None:
     running.supervisor.clients[0]._pauses = type(running.supervisor.clients[0]._pauses)(60, 60)
     running.broker.cut()
     await until(lambda: running.supervisor.clients[0].link is None)
-    await asyncio.wait_for(running.supervisor.close(10), 5)
+    await asyncio.wait_for(running.supervisor.close(600), PATIENCE)
     assert kinds(running) == []
 
 
 async def test_a_connection_that_is_opened_again_announces_it_again() -> None:
     running = await Running.opened(targets=[target(ANNOUNCED)])
-    await running.supervisor.close(10)
+    await running.supervisor.close(600)
     running.supervisor.open()
     await running.open_again()
     await until(lambda: len(heard(running)) == 2)
@@ -94,5 +95,5 @@ async def test_closing_does_not_wait_for_ever_until_the_announcement_is_confirme
     running = await Running.opened(targets=[target(ANNOUNCED)])
     running.broker.withheld_confirms = 1
     closing = asyncio.create_task(running.supervisor.close(0.05))
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, PATIENCE)
     assert kinds(running) == ["closed"]

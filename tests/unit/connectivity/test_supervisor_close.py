@@ -17,6 +17,7 @@ from connectivity.lifecycle import State, Status
 from connectivity.model import Connection
 from tests.support.in_process.running_connection import Running, numbered, with_broker
 from tests.support.in_process.service import pause, streaming, target, turn, until
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -36,14 +37,14 @@ async def test_closing_waits_for_what_is_decided_to_be_durable_and_answered() ->
     running.site.disk.hold()
     running.send(*numbered(1, 2))
     await until(lambda: running.site.disk.commits == 2)
-    closing = asyncio.create_task(running.supervisor.close(10))
+    closing = asyncio.create_task(running.supervisor.close(600))
     await pause()
     running.send(*numbered(3))
     await pause()
     assert not closing.done()
     assert len(running.broker.links) == 1
     running.site.disk.release()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, PATIENCE)
     assert running.correlations() == ["1", "2"]
     assert running.site.values() == [1, 2]
     assert running.unsettled() == 1
@@ -57,7 +58,7 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
     running.site.deliver(turn(1), turn(2))
     await until(lambda: len(running.answers("events")) == 2)
     newest = running.site.journal.newest_seq()
-    await asyncio.wait_for(running.supervisor.close(0.05), 5)
+    await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
     await running.site.dispatcher.cursors.close()
     assert running.site.journal.places()[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
@@ -67,14 +68,14 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
     )
     again.site.deliver(turn(1), turn(2))
     await until(lambda: len(held) == 2)
-    closing = asyncio.create_task(again.supervisor.close(10))
+    closing = asyncio.create_task(again.supervisor.close(600))
     await pause()
     again.site.deliver(turn(3))
     await pause()
     assert not closing.done()
     for done in held:
         done(None)
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, PATIENCE)
     await again.site.dispatcher.cursors.close()
     assert again.site.journal.places()[0].seq == again.site.journal.newest_seq() - 1, "the third waits in the journal"
 
@@ -84,7 +85,7 @@ async def test_closing_waits_for_the_brokers_confirmation_but_not_forever() -> N
     running.broker.withheld_confirms = 1
     running.send(*numbered(1))
     await running.answered(1)
-    await asyncio.wait_for(running.supervisor.close(0.05), 5)
+    await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
     assert (running.unsettled(), running.broker.links) == (1, [])
 
 
@@ -94,11 +95,11 @@ async def test_closing_does_not_wait_for_a_link_that_has_died() -> None:
     running.send(*numbered(1))
     await running.answered(1)
     with capture_logs() as lines:
-        closing = asyncio.create_task(running.supervisor.close(60))
+        closing = asyncio.create_task(running.supervisor.close(600))
         await pause()
         assert not closing.done()
         running.broker.cut()
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, PATIENCE)
     assert running.supervisor.status is Status.CLOSED
     assert lines == [], "nobody wants this link to be made again"
 
@@ -113,11 +114,11 @@ async def test_closing_ends_the_subscriptions_so_that_none_keeps_it_waiting() ->
     running.broker.withheld_confirms = 100
     running.send(streaming("request", {"subscriptionId": key, "demand": 2**63 - 1}))
     await running.answered(302)
-    closing = asyncio.create_task(running.supervisor.close(60))
+    closing = asyncio.create_task(running.supervisor.close(600))
     await pause()
     await until(lambda: list(running.site.streams) == [])
     running.broker.cut()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, PATIENCE)
 
 
 async def test_closing_while_the_store_is_away_leaves_everything_to_the_broker() -> None:
@@ -126,7 +127,7 @@ async def test_closing_while_the_store_is_away_leaves_everything_to_the_broker()
     with capture_logs():
         running.send(*numbered(1, 2))
         await until(lambda: running.site.count("in", "held") == 2)
-        await asyncio.wait_for(running.supervisor.close(60), 5)
+        await asyncio.wait_for(running.supervisor.close(600), PATIENCE)
         running.site.disk.full = False
         await until(lambda: running.site.store.is_available)
         await pause()
@@ -140,10 +141,10 @@ async def test_closing_when_the_last_commit_fails_ends_all_the_same() -> None:
         running.send(*numbered(1))
         await until(lambda: running.site.disk.commits == 2)
         running.site.disk.full = True
-        closing = asyncio.create_task(running.supervisor.close(60))
+        closing = asyncio.create_task(running.supervisor.close(600))
         await pause()
         running.site.disk.release()
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, PATIENCE)
     assert (running.answers(), running.unsettled()) == ([], 1)
 
 
@@ -168,7 +169,7 @@ async def test_a_connection_can_be_closed_at_any_time(moment: str, monkeypatch: 
         if moment != "never opened":
             running.supervisor.open()
         await until(reached[moment])
-        await asyncio.wait_for(running.supervisor.close(60), 5)
+        await asyncio.wait_for(running.supervisor.close(600), PATIENCE)
     assert running.supervisor.status is Status.CLOSED
 
 

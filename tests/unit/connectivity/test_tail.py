@@ -7,7 +7,7 @@ import pytest
 from connectivity.tail import Tail
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change, Followed
-from tests.contract.journal import LAMP, LATER, POLICY, change, history
+from tests.support.journal_entries import LAMP, LATER, POLICY, change, history
 
 
 class Reads(MemoryJournal):

@@ -22,7 +22,7 @@ from spark_store.memory import MemoryJournal
 from spark_store.records import Change, Numbered, Oldest
 from spark_store.tables import EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
-from tests.contract.journal import ALL, LAMP, MUCH, POLICY, event, history, snapshot
+from tests.support.journal_entries import ALL, LAMP, MUCH, POLICY, event, history, snapshot
 from tests.support.lake.tables import append_events, append_snapshots, forget
 
 EVENTS_THERE = 3 * TRIM_EVENTS + 10

@@ -23,7 +23,7 @@ from spark_store.replay import fold
 from spark_store.rql.options import read_options
 from spark_store.rql.search import read
 from spark_store.tables import MOMENTS, SNAPSHOTS, Lake, Table
-from tests.contract.journal import timestamp
+from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_tables import add_events, add_states, event_row, latest_row, note_erased, write_lake
 from tests.support.random_histories import Happening, lived
 

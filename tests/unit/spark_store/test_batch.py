@@ -8,7 +8,7 @@ from mappings.ids import EntityId
 from spark_store.batch import Planned, plan
 from spark_store.errors import RevisionConflict, Unstorable
 from spark_store.records import Change
-from tests.contract.journal import LAMP, TANK, change, event, history, published, snapshot
+from tests.support.journal_entries import LAMP, TANK, change, event, history, published, snapshot
 
 
 def newest(entity: EntityId) -> int:

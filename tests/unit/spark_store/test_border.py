@@ -28,9 +28,9 @@ from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change
 from spark_store.tables import EVENTS, Lake
-from tests.contract.journal import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
 from tests.support.dice import examples
-from tests.support.lake.tables import append_events, compact, forget
+from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
+from tests.support.lake.tables import append_events, compact, forget, span
 
 SECOND = 1_000_000_000
 NEIGHBOUR = EntityId(EntityType.THING, "acme.site", "lamp-8")
@@ -79,10 +79,6 @@ def border(tmp_path: Path) -> Iterator[Border]:
     trim(journal, 40)
     yield Border(journal, Cold(lake), lake)
     journal.close()
-
-
-def span(first: int, last: int) -> list[int]:
-    return list(range(first, last + 1))
 
 
 def nanoseconds(text: str) -> int:

@@ -13,7 +13,7 @@ from spark_store.cold import Cold
 from spark_store.errors import HistoryUnavailable
 from spark_store.records import Snapshot, Times
 from spark_store.tables import EVENTS, Lake
-from tests.contract.journal import LAMP, MUCH, POLICY, event, revisions, snapshot, timestamp
+from tests.support.journal_entries import LAMP, MUCH, POLICY, event, revisions, snapshot, timestamp
 from tests.support.lake.tables import OTHER, append_events, append_snapshots, fill, forget, read, span
 
 

@@ -10,7 +10,7 @@ from spark_store import erasure
 from spark_store.journal import SqliteJournal
 from spark_store.migrations import POLICY_DUE, STEPS, migrate
 from spark_store.records import Change, Due, Snapshot
-from tests.contract.journal import POLICY, timestamp
+from tests.support.journal_entries import POLICY, timestamp
 
 SUBJECT = b"a-subject-nobody-else-has"
 

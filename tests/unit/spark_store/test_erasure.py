@@ -14,7 +14,18 @@ from spark_store.erasure import STEP_BYTES, STEP_ENTRIES, Erasure
 from spark_store.follower import Follower
 from spark_store.journal import SqliteJournal
 from spark_store.records import Answer, Change, DeliveryName, Snapshot
-from tests.contract.journal import ALL, LAMP, MUCH, POLICY, answered, change, delivery, history, revisions, timestamp
+from tests.support.journal_entries import (
+    ALL,
+    LAMP,
+    MUCH,
+    POLICY,
+    answered,
+    change,
+    delivery,
+    history,
+    revisions,
+    timestamp,
+)
 
 MARK = b"a-secret-nobody-else-has"
 

@@ -34,8 +34,8 @@ from spark_store.selection import Selection
 from spark_store.tables import APP, EVENTS, Lake
 from spark_store.watermark import Watermark, publish_watermark
 from spark_store.wide import Cancellation, Limits, WideQueries, reason_to_stop
-from tests.contract.journal import LAMP, change, history
 from tests.support.dice import dice
+from tests.support.journal_entries import LAMP, change, history
 from tests.support.lake.pipeline_tables import note_erased
 
 OTHER = EntityId(EntityType.THING, "acme.site", "lamp-6")

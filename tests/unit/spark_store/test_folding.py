@@ -10,7 +10,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.signals import Event
 from spark_store.folding import Folding, Ground, is_same, is_same_text, state_text
 from spark_store.records import Snapshot
-from tests.contract.journal import timestamp
+from tests.support.journal_entries import timestamp
 from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp")

@@ -10,7 +10,7 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import SchemaTooNew, StoreUnavailable
 from spark_store.follower import Follower
-from tests.contract.journal import LAMP, POLICY, change, timestamp
+from tests.support.journal_entries import LAMP, POLICY, change, timestamp
 from tests.support.lake.pipeline_process import DataFolder
 
 

@@ -10,7 +10,7 @@ from spark_store import erasure
 from spark_store.errors import Unstorable
 from spark_store.journal import SqliteJournal
 from spark_store.records import Cause, Change, Place
-from tests.contract.journal import LAMP, MUCH, POLICY, change, event, snapshot
+from tests.support.journal_entries import LAMP, MUCH, POLICY, change, event, snapshot
 
 SECRET = Cause("conn-1", {"correlation-id": "a secret"})
 

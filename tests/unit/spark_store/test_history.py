@@ -23,8 +23,9 @@ from spark_store.history import SCAN_COMPARISONS, SCAN_ROWS, SCAN_WORK, HistoryP
 from spark_store.journal import Journal, SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.records import Change, Snapshot, Times
-from tests.contract.journal import LAMP, MUCH, POLICY, NanoClock, change, event, revisions, snapshot, timestamp
 from tests.support.dice import examples
+from tests.support.journal_entries import LAMP, MUCH, POLICY, NanoClock, change, event, revisions, snapshot, timestamp
+from tests.support.lake.tables import span
 
 EVENTS = 101
 SECOND = 1_000_000_000
@@ -92,10 +93,6 @@ def read(journal: Journal, query: HistoryQuery, limit: int = 500) -> list[int]:
 
 def query(first: int = 0, last: int | None = None, **more: object) -> HistoryQuery:
     return HistoryQuery(LAMP, first, last, **more)  # type: ignore[arg-type]
-
-
-def span(first: int, last: int) -> list[int]:
-    return list(range(first, last + 1))
 
 
 @pytest.mark.parametrize("limit", [1, 7, 101, 500])

@@ -19,8 +19,8 @@ from spark_store.index import LARGE, LONGEST, rows_of
 from spark_store.journal import SqliteJournal
 from spark_store.rql.order import Rank
 from spark_store.rql.to_sql import path_of
-from tests.contract.journal import LAMP, POLICY, timestamp
 from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import LAMP, POLICY, timestamp
 from tests.support.oracles.search_index import expected, found
 from tests.support.state_change import change
 from tests.support.table import each_row

@@ -18,8 +18,8 @@ from spark_store.errors import StoreUnavailable
 from spark_store.index import LARGE, LONGEST
 from spark_store.index_check import Compared, Disagreement, compare
 from spark_store.journal import SqliteJournal
-from tests.contract.journal import POLICY
 from tests.support.dice import dice
+from tests.support.journal_entries import POLICY
 from tests.support.paths import ROOT
 from tests.support.state_change import change
 

@@ -18,9 +18,9 @@ from spark_store.index import LARGE
 from spark_store.indexing import Progress, begin_anew, declare, has_work, progress, step
 from spark_store.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
-from tests.contract.journal import timestamp
 from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import timestamp
 from tests.support.oracles.search_index import expected, found
 
 THINGS = 20

@@ -19,13 +19,14 @@ from spark_store.journal import SqliteJournal
 from spark_store.memory import MemoryJournal
 from spark_store.migrations import STEPS
 from spark_store.records import Change
-from tests.contract.journal import (
+from tests.contract.journal import JournalBehaviour
+from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import (
     ALL,
     LAMP,
     LATER,
     MUCH,
     POLICY,
-    JournalBehaviour,
     NanoClock,
     answered,
     change,
@@ -35,7 +36,6 @@ from tests.contract.journal import (
     revisions,
     snapshot,
 )
-from tests.support.failing_sqlite import Fragile
 from tests.support.paths import ROOT
 
 
@@ -277,7 +277,7 @@ def test_both_journals_agree_on_the_same_series(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from spark_store.journal import SqliteJournal
-from tests.contract.journal import LAMP, answered, change
+from tests.support.journal_entries import LAMP, answered, change
 journal = SqliteJournal.open(sys.argv[1])
 revision = journal.latest(LAMP)
 while True:

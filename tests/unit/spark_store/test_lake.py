@@ -20,7 +20,7 @@ from spark_store.journal import SqliteJournal
 from spark_store.pipeline.jobs import Target, check_same_journal
 from spark_store.tables import ERASURES, EVENTS, LATEST, Lake
 from spark_store.watermark import Watermark, publish_watermark
-from tests.contract.journal import LAMP, event, history
+from tests.support.journal_entries import LAMP, event, history
 from tests.support.lake.tables import append_events
 
 

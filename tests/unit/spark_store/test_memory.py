@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_store.memory import MemoryJournal
-from tests.contract.journal import JournalBehaviour, NanoClock
+from tests.contract.journal import JournalBehaviour
+from tests.support.journal_entries import NanoClock
 
 
 class TestMemoryJournal(JournalBehaviour):

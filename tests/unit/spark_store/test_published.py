@@ -8,7 +8,7 @@ import pytest
 
 from spark_store.journal import SqliteJournal
 from spark_store.published import as_timestamp
-from tests.contract.journal import LAMP, TANK, change, published, timestamp
+from tests.support.journal_entries import LAMP, TANK, change, published, timestamp
 
 
 @pytest.mark.parametrize(

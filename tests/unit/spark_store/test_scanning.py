@@ -14,7 +14,7 @@ from spark_store.errors import HistoryUnavailable
 from spark_store.records import Times
 from spark_store.scanning import Asked, _Bounds, _File
 from spark_store.tables import EVENTS, Lake
-from tests.contract.journal import LAMP
+from tests.support.journal_entries import LAMP
 from tests.support.lake.tables import OTHER, Clock, compact, fill, read, span, spoil_page
 
 

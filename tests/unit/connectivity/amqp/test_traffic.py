@@ -24,6 +24,7 @@ from connectivity.amqp.frames import (
     read_return,
 )
 from connectivity.amqp.traffic import Traffic
+from tests.support.wait import PATIENCE
 
 
 class Carrier(asyncio.WriteTransport):
@@ -71,7 +72,7 @@ async def traffic() -> Traffic:
 
 
 async def passed(traffic: Traffic, size: int) -> bytes:
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE):
         return await traffic.reader.readexactly(size)
 
 

@@ -18,7 +18,7 @@ from connectivity.cli.console import app
 from connectivity.export import ExportFailed, HistoryExport
 from mappings.ids import EntityId, EntityType
 from spark_store.journal import SqliteJournal
-from tests.contract.journal import change
+from tests.support.journal_entries import change
 
 
 def run(*arguments: object) -> Result:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from connectivity.cli.console import app
 from mappings.ids import EntityType
 from spark_store.journal import SqliteJournal
-from tests.contract.journal import LAMP, change, history
+from tests.support.journal_entries import LAMP, change, history
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 

@@ -15,7 +15,7 @@ from connectivity import pipeline
 from connectivity.cli import pipeline as module
 from connectivity.cli.console import app
 from spark_store.journal import SqliteJournal
-from tests.contract.journal import LAMP, history
+from tests.support.journal_entries import LAMP, history
 
 
 def run(*arguments: object) -> Result:

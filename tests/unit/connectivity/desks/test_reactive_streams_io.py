@@ -18,16 +18,21 @@ from mappings.reactive_streams_io.frames import (
     OnSubscribe,
     Request,
 )
-from tests.support.in_process.reactive_streams_io import HELLO, HISTORY, H, Quay, octets, revisions, source, subscribe
+from tests.support.in_process.reactive_streams_io import (
+    HELLO,
+    HISTORY,
+    H,
+    Quay,
+    revisions,
+    source,
+    subscribe,
+    trial,
+)
 from tests.support.in_process.service import pause, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
 SERVER = "02 00 03 01 02 03"
-
-
-def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
-    return octets(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
 # a history

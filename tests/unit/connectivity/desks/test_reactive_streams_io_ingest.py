@@ -39,6 +39,7 @@ from mappings.reactive_streams_io.frames import (
 from tests.support.dice import THOROUGH, dice
 from tests.support.in_process.reactive_streams_io import Quay, octets, source, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, document, pause, policy, turn, until
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -460,7 +461,7 @@ async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before
     assert await quay.framed("a", 2) == [Request(1, 103), Goodbye("shutdown")]
     # What comes now is not carried out, and not wanted anew: it comes again in another session.
     quay.say("a", turns(104, 105), Goodbye("ok"))
-    await asyncio.wait_for(parting, 30)
+    await asyncio.wait_for(parting, PATIENCE)
     assert await quay.settled(3)
     assert quay.values() == list(range(1, 104))
 

@@ -16,7 +16,7 @@ from connectivity.reactive_streams_io.feeds import WRITTEN_AT_ONCE, Apart, Behin
 from mappings.errors import Fault
 from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, Request
 from mappings.reactive_streams_io.names import Trial
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, revisions, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
 from tests.support.in_process.streamr import Tank
 from tests.support.in_process.two_protocols import quay_beside, tank_streams
@@ -24,10 +24,6 @@ from tests.support.in_process.two_protocols import quay_beside, tank_streams
 pytestmark = pytest.mark.usefixtures("sites")
 
 EVENTS = f"things/{LAMP}/events"
-
-
-def elements(frames: list[Frame]) -> list[bytes]:
-    return [frame.element for frame in frames if isinstance(frame, OnNext)]
 
 
 async def told(quay: Quay, *publishers: str, demand: int = 100, number: int) -> list[Frame]:

@@ -38,6 +38,7 @@ from tests.support.in_process.reactive_streams_io import (
     trial,
 )
 from tests.support.in_process.service import pause, until
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -274,10 +275,10 @@ async def test_case_g02_who_is_there_when_the_service_stops_is_told_and_waited_f
         quay.dispatcher.reader("site", "b", Sign.GONE)
     else:
         quay.say("b", answer)
-    await asyncio.wait_for(parting, 30)
+    await asyncio.wait_for(parting, PATIENCE)
     await quay.framed("a", 3)
     await quay.framed("b", 4 if answer == H else 3)
-    await asyncio.wait_for(quay.dispatcher.desks.part("elsewhere"), 30)
+    await asyncio.wait_for(quay.dispatcher.desks.part("elsewhere"), PATIENCE)
 
 
 async def test_a_closed_connection_has_no_sessions() -> None:

@@ -11,8 +11,8 @@ from connectivity.kept import Kept
 from mappings.streamr.names import partition_of
 from spark_store.cold import Cold
 from spark_store.tables import EVENTS, Lake
-from tests.contract.journal import LATER
 from tests.support.in_process.streamr import Frame, Tank, publish, resend, subscribe
+from tests.support.journal_entries import LATER
 from tests.support.lake.tables import append_events, forget
 
 pytestmark = pytest.mark.usefixtures("sites")

@@ -14,6 +14,7 @@ from connectivity.errors import Detail, LinkError
 from connectivity.model import Connection
 from connectivity.mqtt.channel import READ_SIZE, READS_PER_TURN
 from connectivity.mqtt.connecting import connect
+from tests.support.wait import PATIENCE
 
 CONNACK, SUBACK, PINGRESP = b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\xd0\x00"
 RESET = struct.pack("ii", 1, 0)
@@ -42,7 +43,7 @@ async def lost_behind(last_words: bytes) -> LinkError:
             broker.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
             broker.send(last_words)
             broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    return await asyncio.wait_for(link.lost, 5)
+    return await asyncio.wait_for(link.lost, PATIENCE)
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])

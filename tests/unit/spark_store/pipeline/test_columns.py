@@ -17,7 +17,7 @@ from spark_store.pipeline import columns
 from spark_store.pipeline.columns import short_events
 from spark_store.pipeline.source import arrow
 from spark_store.records import Change
-from tests.contract.journal import LAMP, POLICY, change, timestamp
+from tests.support.journal_entries import LAMP, POLICY, change, timestamp
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.twin_changes import tamper
 

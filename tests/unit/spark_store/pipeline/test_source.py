@@ -25,7 +25,7 @@ from spark_store.pipeline.source import (
     cut,
     states_of,
 )
-from tests.contract.journal import change
+from tests.support.journal_entries import change
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.twin_changes import tamper, trim
 
