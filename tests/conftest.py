@@ -141,7 +141,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     watchdog = item.config.stash[_watchdog]
-    watchdog.watch(item.nodeid, float(item.config.getini("hang_seconds")))
+    watchdog.watch(f"{item.nodeid} (SEED={SEED})", float(item.config.getini("hang_seconds")))
     try:
         return (yield)
     finally:
@@ -149,7 +149,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that took long and do not say why."""
+    """Say how to draw the same again after a failure, and name the tests that took long and do not say why."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"the same random values again: SEED={SEED}")
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
     slow = [each for each in reports if each.when == "call" and each.duration > SLOW and "slow" not in each.keywords]
     for report in sorted(slow, key=lambda each: -each.duration):

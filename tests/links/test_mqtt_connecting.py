@@ -27,7 +27,7 @@ from tests.support.brokers.mosquitto import Certificates, Mosquitto
 from tests.support.wait import wait_until
 
 DIALECTS = {"mqtt": Mqtt311(), "mqtt-5": Mqtt5()}
-PATIENCE = 0.5
+CONNECT_WITHIN = 0.5
 
 CONNACK_FINE = {"mqtt": b"\x20\x02\x00\x00", "mqtt-5": b"\x20\x03\x00\x00\x00"}
 
@@ -126,19 +126,19 @@ async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
 
 async def test_a_server_that_says_nothing(kind: str) -> None:
     async with scripted(b"") as uri:
-        error = await refusal(document(kind, uri), PATIENCE)
+        error = await refusal(document(kind, uri), CONNECT_WITHIN)
     assert (type(error), str(error)) == (NotConnected, "timeout: no answer within 0.5 s")
 
 
 async def test_a_server_that_says_nothing_to_a_tls_handshake(kind: str) -> None:
     async with scripted(b"") as uri:
-        error = await refusal(document(kind, uri.replace("tcp:", "ssl:")), PATIENCE)
+        error = await refusal(document(kind, uri.replace("tcp:", "ssl:")), CONNECT_WITHIN)
     assert (type(error), error.detail) == (NotConnected, Detail.TIMEOUT)
 
 
 async def test_a_server_that_says_nothing_to_a_subscription(kind: str) -> None:
     async with scripted(CONNACK_FINE[kind], b"") as uri:
-        error = await refusal(document(kind, uri), PATIENCE)
+        error = await refusal(document(kind, uri), CONNECT_WITHIN)
     assert str(error) == "timeout: no answer to a subscription within 0.5 s"
 
 

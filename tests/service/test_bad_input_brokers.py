@@ -34,6 +34,7 @@ from tests.support.four_sources import (
     KafkaFourSources,
     Mqtt5FourSources,
     MqttFourSources,
+    status_and_error,
 )
 from tests.support.odd_messages import BAD, about
 from tests.support.service_process import ServiceProcess
@@ -109,12 +110,6 @@ def sent(service: ServiceProcess, four: FourSources, outcome: str, direction: st
     return service.metric("connectivity_deliveries_total", connection=four.name, direction=direction, outcome=outcome)
 
 
-def told(answer: dict[str, Any]) -> tuple[int, str | None]:
-    """Status and error code of an answer."""
-    value = answer.get("value")
-    return answer["status"], value.get("error") if isinstance(value, dict) else None
-
-
 # --- one table for all --------------------------------------------------------------------------------------------------
 
 LARGE = about(topic("vase-1", "commands/modify"), "/attributes/odd", value="x" * MOST_BYTES)
@@ -132,7 +127,7 @@ def test_bad_payloads_are_answered_in_order_and_settled(
     for payload, *_ in PAYLOADS.values():
         party.send(payload, wait=False)
     party.send(RETRIEVE.ljust(MOST_BYTES))
-    answers = {name: told(party.next(PATIENCE)) for name in (*PAYLOADS, "as large as may be")}
+    answers = {name: status_and_error(party.next(PATIENCE)) for name in (*PAYLOADS, "as large as may be")}
     expected = {name: (status, error) for name, (_, status, error) in PAYLOADS.items()}
     assert answers == {**expected, "as large as may be": (200, None)}
     wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(answers))
@@ -225,7 +220,7 @@ def test_odd_things_around_a_command_do_not_keep_it_from_being_served(
     party = parties(all_four[kind], "fixed")
     party.send(RETRIEVE, **around)
     answer = party.next(PATIENCE)
-    assert told(answer) == (200, None)
+    assert status_and_error(answer) == (200, None)
     assert answer["headers"].get("custom") == expected
     assert answer["headers"]["ditto-originator"] == OWNER
 
@@ -269,10 +264,10 @@ def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
     party, settled = parties(all_four[kind], "fixed"), sent(service, all_four[kind], "settled")
     party.send(payload, **around)
     answer = party.next(PATIENCE)
-    assert told(answer) == tuple(expected)
+    assert status_and_error(answer) == tuple(expected)
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
     party.send(RETRIEVE)
-    assert told(party.next(PATIENCE)) == (200, None)
+    assert status_and_error(party.next(PATIENCE)) == (200, None)
     wait_until_sync(lambda: sent(service, all_four[kind], "settled") >= settled + 2)
 
 
@@ -286,9 +281,9 @@ def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_heade
     assert isinstance(four, KafkaFourSources)
     for _ in range(CALLED_OFTEN):
         party.send(RETRIEVE, wait=False)
-    assert [told(party.next(PATIENCE)) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
+    assert [status_and_error(party.next(PATIENCE)) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
     produce_with_bytes_for_a_name(four.broker, party, b"\xff\xfe", RETRIEVE)
-    assert told(party.next(PATIENCE)) == (200, None)
+    assert status_and_error(party.next(PATIENCE)) == (200, None)
     [line] = [line for line in service.records() if line["event"].startswith("the headers of a record")]
     assert (line["level"], line["address"], line["partition"]) == ("warning", four.place("fixed", "ask"), 0)
 
@@ -397,7 +392,7 @@ def test_a_reply_address_around_a_message_is_judged_too(
         for place in UNSAFE.values():
             party.send(RETRIEVE, **four.carried(reply_to=place))
         party.send(RETRIEVE, **four.carried(reply_to=party.answers))
-        assert told(party.next(PATIENCE)) == (200, None)
+        assert status_and_error(party.next(PATIENCE)) == (200, None)
         reachable = four.reply_address(party.answers)
         wait_until_sync(partial(has_published, four, reachable))
         assert four.published() == {reachable}
@@ -438,7 +433,7 @@ def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent
     ):
         party.send(document)
         correlation = json.loads(document)["headers"]["correlation-id"]
-        assert told(party.next(PATIENCE))[1] == error
+        assert status_and_error(party.next(PATIENCE))[1] == error
         mine = [
             line
             for line in service.records()
@@ -469,6 +464,6 @@ def test_what_was_odd_is_not_delivered_again(
     for four in all_four.values():
         party = parties(four, "fixed")
         party.send(RETRIEVE)
-        assert told(party.next(PATIENCE)) == (200, None)
+        assert status_and_error(party.next(PATIENCE)) == (200, None)
         wait_until_sync(partial(has_settled, service, four, 1))
         assert sent(service, four, "malformed") == 0

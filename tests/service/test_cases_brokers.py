@@ -27,6 +27,7 @@ from tests.support.four_sources import (
     KafkaFourSources,
     Mqtt5FourSources,
     MqttFourSources,
+    status_and_error,
 )
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, wait_until_sync
@@ -116,11 +117,6 @@ def four(request: pytest.FixtureRequest, all_four: dict[str, FourSources]) -> Fo
     return all_four[request.param]
 
 
-def told(answer: dict[str, Any]) -> tuple[int, str | None]:
-    value = answer.get("value")
-    return answer["status"], value.get("error") if isinstance(value, dict) else None
-
-
 def exchange(party: Party, document: dict[str, Any], **around: Any) -> dict[str, Any]:
     party.send({"path": "/", **document}, **around)
     answer: dict[str, Any] = party.next(PATIENCE)
@@ -140,7 +136,7 @@ def test_case_01_02_an_answer_has_the_correlation_id_and_comes_to_the_reply_targ
 
 def test_case_09_a_path_with_an_empty_part_is_an_error(four: FourSources, parties: Parties) -> None:
     answer = parties(four, "fixed").ask_for(topic(thing(four), "commands/modify"), "/attributes//x", 1)
-    assert told(answer) == (400, "json.pointer.invalid")
+    assert status_and_error(answer) == (400, "json.pointer.invalid")
 
 
 def test_case_10_events_have_the_order_of_the_commands(four: FourSources, parties: Parties) -> None:
@@ -163,20 +159,20 @@ def test_case_11_12_13_14_the_sender_speaks_for_the_entity_that_the_transport_na
     party, name = parties(four, "bound"), thing(four)
     ask = {"topic": topic(name, "commands/retrieve", group), "headers": {"correlation-id": "c-1"}}
     answer = exchange(party, ask, **four.speak_for(party, "somebody-else"))
-    assert (answer["topic"], told(answer)) == (topic(name, "errors", group), (400, ENFORCED))
+    assert (answer["topic"], status_and_error(answer)) == (topic(name, "errors", group), (400, ENFORCED))
     assert answer["headers"]["correlation-id"] == "c-1"
     answer = exchange(party, ask, **four.speak_for(party, name))
     assert answer["status"] == 200
     if four.has_headers:
-        assert told(exchange(party, ask, **four.carried())) == (400, "placeholder:unresolved")
+        assert status_and_error(exchange(party, ask, **four.carried())) == (400, "placeholder:unresolved")
 
 
 def test_case_11_a_command_for_somebody_else_changes_nothing(four: FourSources, parties: Parties) -> None:
     party = parties(four, "bound")
     modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/stolen", "value": 1}
-    assert told(exchange(party, modify, **four.speak_for(party, "thief"))) == (400, ENFORCED)
+    assert status_and_error(exchange(party, modify, **four.speak_for(party, "thief"))) == (400, ENFORCED)
     found = parties(four, "fixed").ask_for(topic(thing(four), "commands/retrieve"), "/attributes/stolen")
-    assert told(found) == (404, "things:attribute.notfound")
+    assert status_and_error(found) == (404, "things:attribute.notfound")
 
 
 def test_case_15_the_subject_comes_from_a_header(all_four: dict[str, FourSources], parties: Parties) -> None:
@@ -186,8 +182,8 @@ def test_case_15_the_subject_comes_from_a_header(all_four: dict[str, FourSources
         modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/n", "value": 2}
         assert exchange(party, modify, **four.carried(who=OWNER))["status"] == 204
         refused = exchange(party, modify, **four.carried(who="acme:reader"))
-        assert told(refused) == (403, "things:attribute.notmodifiable")
-        assert told(exchange(party, modify, **four.carried())) == (400, "placeholder:unresolved")
+        assert status_and_error(refused) == (403, "things:attribute.notmodifiable")
+        assert status_and_error(exchange(party, modify, **four.carried())) == (400, "placeholder:unresolved")
 
 
 def test_case_19_a_mapped_header_comes_back_with_the_correlation_id(
@@ -289,7 +285,7 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error(
     four, name = large
     with speak(four) as party:
         answer = party.ask_for(topic(name, "commands/retrieve"))
-        assert told(answer) == (413, "connectivity:message.sending.failed")
+        assert status_and_error(answer) == (413, "connectivity:message.sending.failed")
         assert party.ask_for(topic(name, "commands/retrieve"), "/attributes/a")["value"] == "small again"
     labels = {"connection": f"{four.name}-narrow", "direction": "out", "outcome": "failed"}
     assert service.metric("connectivity_deliveries_total", **labels) >= 1

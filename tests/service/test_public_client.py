@@ -21,9 +21,10 @@ from tests.contract.public_client import (
 )
 from tests.support.brokers import free_port
 from tests.support.connection_documents import EVERYTHING, topic
-from tests.support.public_client import PATIENCE, VERSIONS, PublicClient
+from tests.support.public_client import VERSIONS, PublicClient
 from tests.support.public_client.wire import Peer, Wire
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.node
 

@@ -11,14 +11,13 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-import yaml
 
 from examples.rsio_client import Client, Ended
 from examples.rsio_links import connector
 from mappings.reactive_streams_io.limits import Limits
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.connection_documents import READ, client, connection, policy_for, source, topic
+from tests.support.connection_documents import READ, client, connection, example, policy_for, source, topic
 from tests.support.in_process.reactive_streams_io import revisions as revisions_of
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
@@ -58,12 +57,6 @@ def service(
             assert created["status"] == 201, created
         switch(broker, 2, 3)
         yield running
-
-
-def example(name: str) -> dict[str, Any]:
-    text = (ROOT / "examples" / "connections" / f"{name}.yaml").read_text(encoding="utf-8")
-    document: dict[str, Any] = yaml.safe_load(text)
-    return document
 
 
 def switch(broker: Mosquitto, *numbers: int) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +16,7 @@ import yaml
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
-from tests.support.connection_documents import client, connection, source
+from tests.support.connection_documents import client, connection, example, source
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, wait_until_sync
@@ -29,12 +28,6 @@ PUMP = ROOT / "examples" / "pump.jsonl"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
 TOKEN = 16
-
-
-def example(name: str) -> dict[str, Any]:
-    text = (ROOT / "examples" / "connections" / f"{name}.yaml").read_text(encoding="utf-8")
-    document: dict[str, Any] = yaml.safe_load(text)
-    return document
 
 
 def blocks(language: str) -> list[str]:

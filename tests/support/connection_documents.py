@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
+import yaml
+
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -145,3 +148,10 @@ class Reader:
         assert last["value"] == {"subscriptionId": self.id}
         # Answers of which a link that is gone has not brought the confirmation come once more, in between.
         return [event["value"]["item"] for event in events if event["topic"].endswith("/next")]
+
+
+def example(name: str) -> dict[str, Any]:
+    """A connection of `examples/connections`."""
+    text = (ROOT / "examples" / "connections" / f"{name}.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document

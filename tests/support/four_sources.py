@@ -324,3 +324,9 @@ class KafkaFourSources(FourSources):
         committed = asked[self.name].result(ANSWER_WITHIN).topic_partitions
         ends = self._all_ends()
         return sum(ends[place.topic, 0] - max(0, place.offset) for place in committed)
+
+
+def status_and_error(answer: dict[str, Any]) -> tuple[int, str | None]:
+    """Status and error code of an answer; None where it is no error."""
+    value = answer.get("value")
+    return answer["status"], value.get("error") if isinstance(value, dict) else None

@@ -14,7 +14,7 @@ from typing import Any, Self
 from mappings.ids import EntityId
 from mappings.streamr.access import fingerprint
 from mappings.streamr.names import partition_of
-from tests.support.in_process.service import ConnectionHarness, command, pause, until
+from tests.support.in_process.service import ConnectionHarness, command, document, pause, until
 
 KEY, WRITER, OTHER = "K", "W", "O"
 """The keys of one who may read and write `tank`, of one who may only write it, and of one who may nothing."""
@@ -179,3 +179,8 @@ def error(frame: Frame) -> dict[str, Any]:
 def offsets(frames: Sequence[Frame], type: int = 0) -> list[int]:
     """The offsets of the messages in frames of a type."""
     return [frame[3][5] for frame in frames if frame[1] == type]
+
+
+def on_policy(action: str, path: str = "/", value: Any = ..., name: str = "tanks") -> bytes:
+    """A command on a policy of the namespace `acme.site`."""
+    return document(f"acme.site/{name}/policies/commands/{action}", path, value)

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.paths import ROOT
-from tests.support.wait import TimedOut, wait_until
+from tests.support.wait import PATIENCE, TimedOut, wait_until
 
 VERSIONS = ("0.9.3", "0.11.2", "0.12.2", "1.0.2")
-PATIENCE = 60.0
 ENDED_WITHIN = 10.0
 
 _HERE = Path(__file__).parent

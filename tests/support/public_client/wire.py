@@ -13,9 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from tests.support.wait import wait_until
-
-PATIENCE = 60.0
+from tests.support.wait import PATIENCE, wait_until
 
 Frame = list[Any]
 

@@ -15,8 +15,8 @@ import pytest
 from connectivity.api.server import server_of
 from connectivity.settings import ApiSettings
 from tests.support.api.fake_management import app_of, furnished
+from tests.support.wait import PATIENCE
 
-DEADLINE = 60.0
 GET = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
@@ -48,13 +48,13 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 async def told(reader: asyncio.StreamReader) -> bytes:
     """Everything until the other side closes."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         return await reader.read()
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
     """The next answer of a connection that stays open."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
         return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))

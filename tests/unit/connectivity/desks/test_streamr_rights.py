@@ -20,7 +20,7 @@ from spark_store import erasure
 from spark_store.instants import as_text
 from spark_store.journal import SqliteJournal
 from tests.support.dice import THOROUGH, dice
-from tests.support.in_process.service import LAMP, NOW, command, document, until
+from tests.support.in_process.service import LAMP, NOW, command, until
 from tests.support.in_process.streamr import (
     KEY,
     OTHER,
@@ -29,6 +29,7 @@ from tests.support.in_process.streamr import (
     Tank,
     error,
     offsets,
+    on_policy,
     publish,
     resend,
     source,
@@ -47,10 +48,6 @@ ALL = {"grant": ["READ", "WRITE"], "revoke": []}
 
 def granting(*permissions: str) -> dict[str, list[str]]:
     return {"grant": list(permissions), "revoke": []}
-
-
-def on_policy(action: str, path: str, value: Any = ..., name: str = "tanks") -> bytes:
-    return document(f"acme.site/{name}/policies/commands/{action}", path, value)
 
 
 ROLES = {

@@ -19,7 +19,7 @@ from mappings.signals import Event
 from mappings.streamr.frames import PLAIN
 from mappings.streamr.messages import StreamMessage, content_of
 from mappings.streamr.twins import event_of
-from tests.support.in_process.service import LAMP, NOW, command, document, streaming, until
+from tests.support.in_process.service import LAMP, NOW, command, streaming, until
 from tests.support.in_process.streamr import (
     KEY,
     OPERATOR,
@@ -27,6 +27,7 @@ from tests.support.in_process.streamr import (
     Tank,
     error,
     offsets,
+    on_policy,
     publish,
     resend,
     source,
@@ -50,10 +51,6 @@ def granting(*permissions: str) -> dict[str, list[str]]:
 async def ditto(tank: Tank, payload: bytes) -> int:
     """The status of a command in the Ditto protocol, by the operator."""
     return int((await tank.ask_ditto(payload))["status"])
-
-
-def on_policy(action: str, path: str = "/", value: Any = ..., name: str = "tanks") -> bytes:
-    return document(f"acme.site/{name}/policies/commands/{action}", path, value)
 
 
 async def with_lamp(*turns: Any, by: str = "acme:clients") -> Tank:
