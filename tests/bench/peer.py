@@ -13,16 +13,11 @@ import socket
 import sys
 import time
 
+from tests.support.websocket_request import upgrade_request
+
 PATIENCE = 120.0
 _TEXT, _BINARY = 0x81, 0x82
 _LAST_SHORT = 125
-
-
-def opening(host: str, port: int, path: str) -> bytes:
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    ).encode()
 
 
 def text_frame(text: bytes) -> bytes:
@@ -46,7 +41,7 @@ def frame_end(buffer: bytearray, start: int) -> tuple[int, int] | None:
 
 def main(host: str, port: int, path: str, count: int, text: str = "") -> int:
     with socket.create_connection((host, port), timeout=PATIENCE) as link:
-        link.sendall(opening(host, port, path))
+        link.sendall(upgrade_request(path, f"{host}:{port}"))
         buffer = bytearray()
         while b"\r\n\r\n" not in buffer:
             buffer += link.recv(4096)

@@ -513,7 +513,7 @@ class TestFaultsOfTheBroker:
             publishing.give(*outgoing(f"/{kept}", *numbered(20)))
             assert await publishing.all_done() == [None] * 20
             await asyncio.to_thread(broker.kill)
-            assert (await lost(first, PATIENCE)).retry
+            assert (await lost(first)).retry
             await first.close()
             await asyncio.to_thread(broker.start_again)
             second = await world.connect()
@@ -535,7 +535,7 @@ class TestFaultsOfTheBroker:
             world.document["uri"] = broker.uri()
             link = await world.connect()
             await asyncio.to_thread(broker.stop)
-            error = await lost(link, PATIENCE)
+            error = await lost(link)
             assert error.retry
             assert error.detail in (Detail.REFUSED_BY_BROKER, Detail.CONNECTING)
             await link.close()

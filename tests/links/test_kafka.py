@@ -26,7 +26,7 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Certificates
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import Onlooker
-from tests.support.wait import PATIENCE, wait_until
+from tests.support.wait import wait_until
 
 
 class KafkaWorld:
@@ -383,7 +383,7 @@ class TestKafka(BrokerBehaviour):
             await asyncio.to_thread(other.send, source, numbered(3))
             await Taker(first).take(3)
             own.kill()
-            error = await lost(first, PATIENCE)
+            error = await lost(first)
             assert (error.retry, error.detail) == (True, Detail.REFUSED)
             await first.close()
             with pytest.raises(NotConnected, match="connection refused"):

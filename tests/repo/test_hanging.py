@@ -13,6 +13,7 @@ from tests.support.paths import ROOT
 ENDS_WITHIN = 120.0
 
 HANGS = """
+import asyncio
 import subprocess
 import sys
 import threading
@@ -36,6 +37,11 @@ def test_passed_teardown(resource):
 def test_child():
     program = "import threading\\ndef wait_in_child():\\n    threading.Event().wait()\\nwait_in_child()"
     subprocess.run([sys.executable, "-c", program])
+
+def test_task():
+    async def wait_in_task():
+        await asyncio.Event().wait()
+    asyncio.run(wait_in_task())
 """
 
 
@@ -69,3 +75,7 @@ def test_a_test_that_hangs_ends_the_run_and_its_place_is_shown(tmp_path: Path, n
 
 def test_the_stack_of_a_child_process_is_shown(tmp_path: Path) -> None:
     assert "wait_in_child (" in run_hanging(tmp_path, "test_child", 4)
+
+
+def test_the_stack_of_a_task_is_shown(tmp_path: Path) -> None:
+    assert "in wait_in_task" in run_hanging(tmp_path, "test_task", 0.5)

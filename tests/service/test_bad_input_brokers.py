@@ -127,7 +127,7 @@ def test_bad_payloads_are_answered_in_order_and_settled(
     for payload, *_ in PAYLOADS.values():
         party.send(payload, wait=False)
     party.send(RETRIEVE.ljust(MOST_BYTES))
-    answers = {name: status_and_error(party.next(PATIENCE)) for name in (*PAYLOADS, "as large as may be")}
+    answers = {name: status_and_error(party.next()) for name in (*PAYLOADS, "as large as may be")}
     expected = {name: (status, error) for name, (_, status, error) in PAYLOADS.items()}
     assert answers == {**expected, "as large as may be": (200, None)}
     wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(answers))
@@ -219,7 +219,7 @@ def test_odd_things_around_a_command_do_not_keep_it_from_being_served(
     around, expected = ODD[kind][name]
     party = parties(all_four[kind], "fixed")
     party.send(RETRIEVE, **around)
-    answer = party.next(PATIENCE)
+    answer = party.next()
     assert status_and_error(answer) == (200, None)
     assert answer["headers"].get("custom") == expected
     assert answer["headers"]["ditto-originator"] == OWNER
@@ -263,11 +263,11 @@ def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
     payload, around, *expected = REFUSED[kind][name]
     party, settled = parties(all_four[kind], "fixed"), sent(service, all_four[kind], "settled")
     party.send(payload, **around)
-    answer = party.next(PATIENCE)
+    answer = party.next()
     assert status_and_error(answer) == tuple(expected)
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
     party.send(RETRIEVE)
-    assert status_and_error(party.next(PATIENCE)) == (200, None)
+    assert status_and_error(party.next()) == (200, None)
     wait_until_sync(lambda: sent(service, all_four[kind], "settled") >= settled + 2)
 
 
@@ -281,9 +281,9 @@ def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_heade
     assert isinstance(four, KafkaFourSources)
     for _ in range(CALLED_OFTEN):
         party.send(RETRIEVE, wait=False)
-    assert [status_and_error(party.next(PATIENCE)) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
+    assert [status_and_error(party.next()) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
     produce_with_bytes_for_a_name(four.broker, party, b"\xff\xfe", RETRIEVE)
-    assert status_and_error(party.next(PATIENCE)) == (200, None)
+    assert status_and_error(party.next()) == (200, None)
     [line] = [line for line in service.records() if line["event"].startswith("the headers of a record")]
     assert (line["level"], line["address"], line["partition"]) == ("warning", four.place("fixed", "ask"), 0)
 
@@ -392,7 +392,7 @@ def test_a_reply_address_around_a_message_is_judged_too(
         for place in UNSAFE.values():
             party.send(RETRIEVE, **four.carried(reply_to=place))
         party.send(RETRIEVE, **four.carried(reply_to=party.answers))
-        assert status_and_error(party.next(PATIENCE)) == (200, None)
+        assert status_and_error(party.next()) == (200, None)
         reachable = four.reply_address(party.answers)
         wait_until_sync(partial(has_published, four, reachable))
         assert four.published() == {reachable}
@@ -433,7 +433,7 @@ def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent
     ):
         party.send(document)
         correlation = json.loads(document)["headers"]["correlation-id"]
-        assert status_and_error(party.next(PATIENCE))[1] == error
+        assert status_and_error(party.next())[1] == error
         mine = [
             line
             for line in service.records()
@@ -464,6 +464,6 @@ def test_what_was_odd_is_not_delivered_again(
     for four in all_four.values():
         party = parties(four, "fixed")
         party.send(RETRIEVE)
-        assert status_and_error(party.next(PATIENCE)) == (200, None)
+        assert status_and_error(party.next()) == (200, None)
         wait_until_sync(partial(has_settled, service, four, 1))
         assert sent(service, four, "malformed") == 0

@@ -30,7 +30,7 @@ from tests.support.four_sources import (
     status_and_error,
 )
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import PATIENCE, wait_until_sync
+from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
@@ -119,7 +119,7 @@ def four(request: pytest.FixtureRequest, all_four: dict[str, FourSources]) -> Fo
 
 def exchange(party: Party, document: dict[str, Any], **around: Any) -> dict[str, Any]:
     party.send({"path": "/", **document}, **around)
-    answer: dict[str, Any] = party.next(PATIENCE)
+    answer: dict[str, Any] = party.next()
     return answer
 
 
@@ -145,7 +145,7 @@ def test_case_10_events_have_the_order_of_the_commands(four: FourSources, partie
     modify = {"topic": topic(name, "commands/modify"), "path": "/attributes/n"}
     for number in range(100):
         party.send({**modify, "value": number}, wait=False)
-    revisions = [party.next(PATIENCE)["headers"]["entity-revision"] for _ in range(100)]
+    revisions = [party.next()["headers"]["entity-revision"] for _ in range(100)]
     assert revisions == list(range(2, 102))
     items = Reader(party, name, {"fromHistoricalRevision": 2}).all()
     assert [item["value"] for item in items] == list(range(100))
@@ -205,10 +205,10 @@ def test_case_26_28_31_32_streaming_is_the_same_everywhere(four: FourSources, pa
     assert complete["topic"] == topic(name, "streaming/complete")
     subscription.id = "nobody-has-this"
     subscription.request(1)
-    assert party.next(PATIENCE)["value"]["error"]["status"] == 404
+    assert party.next()["value"]["error"]["status"] == 404
     unknown = Reader(party, "never-there")
     unknown.request(1)
-    failed = party.next(PATIENCE)
+    failed = party.next()
     assert failed["topic"].endswith("/failed")
     assert failed["value"]["error"]["error"] == "things:thing.notfound"
     malformed = party.ask_for(topic(name, "streaming/request"), value={"demand": 1})
@@ -298,9 +298,9 @@ def test_a_stream_ends_at_an_event_that_is_too_large(large: tuple[FourSources, s
     four, name = large
     with speak(four) as party:
         Reader(party, name).request(100)
-        answers = [party.next(PATIENCE)]
+        answers = [party.next()]
         while answers[-1]["topic"].endswith("/next"):
-            answers.append(party.next(PATIENCE))
+            answers.append(party.next())
         assert answers[-1]["topic"].endswith("/failed")
         assert answers[-1]["value"]["error"]["status"] == 413
         assert 3 not in [answer["value"]["item"]["revision"] for answer in answers[:-1]]

@@ -52,7 +52,7 @@ def make(party: Party, name: str, changes: int) -> None:
     assert party.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
     for number in range(1, changes + 1):
         party.command(topic(name, "commands/modify"), "/attributes/n", number, wait=False)
-    assert [party.next(PATIENCE)["status"] for _ in range(changes)] == [204] * changes
+    assert [party.next()["status"] for _ in range(changes)] == [204] * changes
 
 
 def kind_of(message: dict[str, Any]) -> str:
@@ -66,7 +66,7 @@ def replay(party: Party, name: str, demand: int, total: int) -> None:
     while len(revisions) < total:
         wanted = min(demand, total - len(revisions))
         reader.request(demand)
-        events = [party.next(PATIENCE) for _ in range(wanted)]
+        events = [party.next() for _ in range(wanted)]
         assert [kind_of(event) for event in events] == ["next"] * wanted
         revisions += [event["value"]["item"]["revision"] for event in events]
         if wanted == demand and len(revisions) < total:
@@ -75,7 +75,7 @@ def replay(party: Party, name: str, demand: int, total: int) -> None:
     if total % demand == 0:
         # The end comes at once, or with the next request.
         reader.request(1)
-    last = party.next(PATIENCE)
+    last = party.next()
     assert (kind_of(last), last["value"]["subscriptionId"]) == ("complete", reader.id)
     drain(party)
 
@@ -83,7 +83,7 @@ def replay(party: Party, name: str, demand: int, total: int) -> None:
 def drain(party: Party) -> None:
     """Behind the answer to a command there is nothing of what came before it."""
     correlation = party.command(topic(THING, "commands/retrieve"))
-    while party.next(PATIENCE)["headers"]["correlation-id"] != correlation:
+    while party.next()["headers"]["correlation-id"] != correlation:
         pass
 
 
@@ -134,7 +134,7 @@ def test_case_28_a_subscription_of_one_connection_does_not_exist_for_another(
             assert (kind_of(failed), failed["value"]["error"]["status"]) == ("failed", 404)
             assert failed["value"]["error"]["error"] == "streaming.subscription.not.found"
     reader.request(2)
-    assert [mine.next(PATIENCE)["value"]["item"]["revision"] for _ in range(2)] == [1, 2]
+    assert [mine.next()["value"]["item"]["revision"] for _ in range(2)] == [1, 2]
     reader.cancel()
     drain(mine)
 
@@ -146,10 +146,10 @@ def test_case_30_events_go_to_the_source_that_asked_last_with_its_correlation_id
     a, b = sites[kind]
     reader = Reader(a, THING)
     reader.request(3)
-    assert [a.next(PATIENCE)["value"]["item"]["revision"] for _ in range(3)] == [1, 2, 3]
+    assert [a.next()["value"]["item"]["revision"] for _ in range(3)] == [1, 2, 3]
     request = {"subscriptionId": reader.id, "demand": 4}
     asked = b.command(topic(THING, "streaming/request"), value=request)
-    events = [b.next(PATIENCE) for _ in range(4)]
+    events = [b.next() for _ in range(4)]
     assert [event["value"]["item"]["revision"] for event in events] == [4, 5, 6, 7]
     assert {event["headers"]["correlation-id"] for event in events} == {asked}
     a.assert_nothing_came(THING)

@@ -118,16 +118,16 @@ def modify(name: str, path: str, value: Any) -> dict[str, Any]:
 def resent(pump: Party, stream: str, number: int) -> list[Any]:
     """All messages of a stream, so many, as frames of a resend."""
     asks(pump, "resend", stream, sub="all", resend_all=True)
-    first, *again, last = (pump.next(PATIENCE) for _ in range(number + 2))
+    first, *again, last = (pump.next() for _ in range(number + 2))
     assert (first[1], last[1]) == (4, 5)
     return list(again)
 
 
 def heard_of(name: str, audience: Party) -> dict[str, Any]:
     """The next event of this thing; a queue holds those of others too."""
-    event: dict[str, Any] = audience.next(PATIENCE)
+    event: dict[str, Any] = audience.next()
     while f"/{name}/" not in event["topic"]:
-        event = audience.next(PATIENCE)
+        event = audience.next()
     return event
 
 
@@ -161,21 +161,21 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
     newest = 1 + 2 * CHANGES
 
     asks(pump, "subscribe", stream)
-    assert pump.next(PATIENCE) == [0, 2, "", {"stream": stream, "partition": 0}]
+    assert pump.next() == [0, 2, "", {"stream": stream, "partition": 0}]
     from_now = watch.subscribe(f"{stream}/events", 10_000)
     followed = watch.subscribe(f"{stream}/history?from=1&follow=true", 7)
     watch.until(lambda: len(watch.elements(followed)) == 1)
     for number in range(1, CHANGES + 1):
         writer.command(topic(name, "commands/modify"), "/attributes/n", {"by": "writer", "n": number}, wait=False)
         asks(pump, "publish", stream, msg=json.dumps(modify(name, "/attributes/n", {"by": "pump", "n": number})))
-    assert {writer.next(PATIENCE)["status"] for _ in range(CHANGES)} == {204}
+    assert {writer.next()["status"] for _ in range(CHANGES)} == {204}
 
     items = [plain(item) for item in Reader(reader, name).all()]
     assert [item["revision"] for item in items] == list(range(1, newest + 1))
     for by in ("writer", "pump"):
         assert [each["value"]["n"] for each in items[1:] if each["value"]["by"] == by] == list(range(1, CHANGES + 1))
 
-    live: list[Any] = [pump.next(PATIENCE) for _ in range(2 * CHANGES)]
+    live: list[Any] = [pump.next() for _ in range(2 * CHANGES)]
     assert [frame[:3] for frame in live] == [[0, 0, ""]] * len(live)
     assert [frame[3][5:7] for frame in live] == [[offset, offset - 1] for offset in range(2, newest + 1)]
     assert contents(live) == items[1:]
@@ -202,13 +202,13 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
         path = f"/entries/{entry}/resources"
         assert writer.ask_for(topic(name, "commands/modify", "policies"), path, resources)["status"] == 204
     words = f"Not authorized to subscribe to stream {stream} and partition 0"
-    refusal: Any = pump.next(PATIENCE)
+    refusal: Any = pump.next()
     assert (refusal[1], refusal[3]["error"], refusal[3]["status"]) == (7, words, 403)
     watch.until(lambda: None not in (watch.failure(from_now), watch.failure(followed)))
     assert {str(watch.failure(each))[:3] for each in (from_now, followed)} == {"404"}
     asks(pump, "publish", stream, msg=json.dumps(modify(name, "/attributes/n", "unseen")))
     asks(pump, "publish", stream, msg=json.dumps(modify(name, "/definition", "a:b:1")))
-    refusal = pump.next(PATIENCE)
+    refusal = pump.next()
     assert (refusal[1], refusal[3]["code"], refusal[3]["stream"]) == (7, "things:definition.notmodifiable", stream)
     assert heard_of(name, audience)["value"] == "unseen"
     nothing = {"type": "unsubscribe", "stream": "nothing", "authKey": KEY}
@@ -224,14 +224,14 @@ def test_one_stream_has_the_same_messages_in_the_same_order_in_both_protocols_th
     pump, watch = cast.pump, cast.watch
     stream = f"tank-{watch.kind}"
     asks(pump, "subscribe", stream)
-    assert pump.next(PATIENCE) == [0, 2, "", {"stream": stream, "partition": 0}]
+    assert pump.next() == [0, 2, "", {"stream": stream, "partition": 0}]
     from_now = watch.subscribe(f"streams/{stream}/0", 10_000)
     # Whatever is asked behind it is answered behind it.
     nothing = watch.subscribe(f"streams/{stream}/0?resend_all=true&follow=false", 1)
     watch.until(lambda: watch.has(Completed(nothing)))
     for number in range(1, MESSAGES + 1):
         asks(pump, "publish", stream, msg=json.dumps({"n": number}))
-    live: list[Any] = [pump.next(PATIENCE) for _ in range(MESSAGES)]
+    live: list[Any] = [pump.next() for _ in range(MESSAGES)]
     messages = [without_ttl(frame[3]) for frame in live]
     assert [json.loads(message[-1]) for message in messages] == [{"n": number} for number in range(1, MESSAGES + 1)]
     watch.until(lambda: len(watch.elements(from_now)) == MESSAGES)

@@ -41,7 +41,7 @@ def rows(party: Party, aggregation: Any) -> list[Any]:
     demand = {"subscriptionId": created["value"]["subscriptionId"], "demand": 9}
     party.command(f"{topic}/request", value=demand, wait=False)
     while time.monotonic() < end:
-        event = party.next(PATIENCE)
+        event = party.next()
         if event["topic"].endswith("/complete"):
             return found
         assert event["topic"].endswith("/next"), event

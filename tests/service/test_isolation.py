@@ -19,7 +19,7 @@ from tests.support.brokers.proxy import ProxyThread
 from tests.support.clients.mqtt import Party
 from tests.support.connection_documents import Reader, policy_for, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import PATIENCE, wait_until_sync
+from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
@@ -81,7 +81,7 @@ def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
         for number in range(EVENTS):
             quick.command(topic("quick", "commands/modify"), "/attributes/pad", f"{number}{PADDING}", wait=False)
         for _ in range(EVENTS):
-            assert quick.next(PATIENCE)["status"] in (201, 204)
+            assert quick.next()["status"] in (201, 204)
         reader = Reader(slow, "quick")
         before = psutil.Process(service.pid).memory_info().rss
 
@@ -118,7 +118,7 @@ def in_order_of_first_arrival(party: Party) -> tuple[list[int], list[int]]:
     revisions: dict[int, None] = {}
     is_complete = False
     while len(answers) < COMMANDS or not is_complete:
-        message = party.next(PATIENCE)
+        message = party.next()
         if "status" in message:
             answers.setdefault(int(message["headers"]["correlation-id"]))
         elif message["topic"].endswith("/next"):

@@ -55,7 +55,7 @@ class Searcher:
         """The next message that is wanted; all are kept."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            self.heard.append(self.party.next(PATIENCE))
+            self.heard.append(self.party.next())
             if wanted(self.heard[-1]):
                 return self.heard[-1]
         raise AssertionError(f"nothing of that in {self.heard}")
@@ -133,7 +133,7 @@ def furnish(owner: Searcher) -> None:
         readers = {"acme_guest": NO_SECRET} if number == 3 else {}
         value = {"_policy": policy_for(OWNER, **readers), "attributes": attributes}
         owner.party.command(f"{owner.namespace}/lamp-{number:02}/things/twin/commands/create", value=value, wait=False)
-    assert [owner.party.next(PATIENCE)["status"] for _ in range(30)] == [201] * 30
+    assert [owner.party.next()["status"] for _ in range(30)] == [201] * 30
 
 
 @pytest.fixture(params=KINDS)

@@ -88,7 +88,7 @@ class Work:
     def finish(self) -> None:
         """Wait for every answer. One that comes again counts where it came first."""
         while self._open:
-            answer = self.party.next(PATIENCE)
+            answer = self.party.next()
             name, _, number = answer["headers"]["correlation-id"].rpartition(":")
             if not name:
                 continue  # what was asked before a cut may be answered again
@@ -111,7 +111,7 @@ class Work:
         reader.request(1_000_000)
         items: list[dict[str, Any]] = []
         while True:
-            message = self.party.next(PATIENCE)
+            message = self.party.next()
             if message["topic"].endswith("/next"):
                 items.append(message["value"]["item"])
             elif message["topic"].endswith("/complete"):
@@ -256,7 +256,7 @@ def test_case_2_each_of_four_sources_answers_at_its_own_reply_target(four: list[
         for number, party in enumerate(four)
     ]
     for correlations, party in zip(asked, four, strict=True):
-        answers = [party.next(PATIENCE) for _ in range(30)]
+        answers = [party.next() for _ in range(30)]
         assert {answer["headers"]["correlation-id"] for answer in answers} == correlations, json.dumps(answers[:1])
     for party in four:
         for number in range(len(four)):
@@ -271,7 +271,7 @@ def test_case_10_one_thing_is_changed_through_four_sources_and_its_history_has_o
     for number in range(200):
         headers = {"correlation-id": str(number)}
         four[number % 4].command(topic(lamp, "commands/modify"), "/attributes/n", number, headers, wait=False)
-    answered = [[int(party.next(PATIENCE)["headers"]["correlation-id"]) for _ in range(50)] for party in four]
+    answered = [[int(party.next()["headers"]["correlation-id"]) for _ in range(50)] for party in four]
     items = Reader(first, lamp).all()
     values = [item["value"] for item in items[1:]]
     assert sorted(values) == list(range(200))

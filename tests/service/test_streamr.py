@@ -29,7 +29,6 @@ from tests.support.in_process.streamr import (
 )
 from tests.support.places import KINDS, Place, prepared
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import PATIENCE
 
 pytestmark = [pytest.mark.broker(name) for name in ("mosquitto", "rabbitmq", "kafka")]
 
@@ -70,7 +69,7 @@ class Client:
 
     def hear(self, number: int) -> list[Any]:
         """The next frames."""
-        return [self._party.next(PATIENCE) for _ in range(number)]
+        return [self._party.next() for _ in range(number)]
 
     def hears_nothing_more(self) -> None:
         """What is asked next is answered next."""

@@ -22,7 +22,7 @@ from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import MqttClient, Party
 from tests.support.connection_documents import READ, connection, policy_for, source, topic
 from tests.support.service_process import ServiceProcess
-from tests.support.wait import PATIENCE, wait_until_sync
+from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
@@ -171,7 +171,7 @@ def heard_of(party: Party, name: str, number: int) -> list[dict[str, Any]]:
     """The next so many events of a thing at somebody who hears everything."""
     found: list[dict[str, Any]] = []
     while len(found) < number:
-        event = party.next(PATIENCE)
+        event = party.next()
         if event["topic"].split("/")[1] == name and "/events/" in event["topic"]:
             found.append(event)
     return found
@@ -188,7 +188,7 @@ def test_cases_106_107_111_114_115_116_who_hears_of_what(people: People) -> None
     for number in range(1, 21):
         people.write("lamp-1", "/attributes/c", number)
     for _ in range(20):
-        assert people.desk.next(PATIENCE)["topic"].endswith(("commands/create", "commands/modify"))
+        assert people.desk.next()["topic"].endswith(("commands/create", "commands/modify"))
     people.desk.assert_nothing_came("lamp-1")
     # 115, on two more brokers: in order, without a gap.
     for party in (people.hall, people.archive):
@@ -212,7 +212,7 @@ def test_cases_106_107_111_114_115_116_who_hears_of_what(people: People) -> None
     assert newest["extra"] == {"attributes": {"place": "hall N"}}
     assert newest["headers"].items() >= {"correlation-id": correlation, "my-own": "x"}.items()
     assert not {"condition", "etag"} & set(newest["headers"])
-    assert people.desk.next(PATIENCE)["status"] == 201
+    assert people.desk.next()["status"] == 201
 
 
 def test_case_112_a_viewer_hears_what_it_may_read(people: People) -> None:
@@ -225,7 +225,7 @@ def test_case_112_a_viewer_hears_what_it_may_read(people: People) -> None:
     assert created[0] == "/"
     assert found == [("/attributes", {"open": 1}), ("/attributes/open", 4)]
     for _ in range(3):
-        people.desk.next(PATIENCE)
+        people.desk.next()
 
 
 def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: People) -> None:
@@ -238,7 +238,7 @@ def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: Pe
     assert event["headers"]["requested-acks"] == [sent, seen, viewer]
     ack = {"topic": topic("lamp-3", f"acks/{seen}"), "path": "/", "value": {"x": 1}, "status": 208}
     people.hall.send({**ack, "headers": {"correlation-id": correlation}})
-    answer = people.desk.next(PATIENCE)
+    answer = people.desk.next()
     assert (answer["topic"], answer["status"]) == (topic("lamp-3", "acks"), 200)
     assert {label: each["status"] for label, each in answer["value"].items()} == {
         "twin-persisted": 201,
@@ -266,7 +266,7 @@ def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_hears_of_e
     for number in range(1100):
         people.desk.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
     for _ in range(1100):
-        assert people.desk.next(PATIENCE)["status"] in (201, 204)
+        assert people.desk.next()["status"] in (201, 204)
     details = people.service.status(people.yard.hall)["details"]
     assert "targets[0] is 1100 events behind" in details, details
     assert people.service.metric("connectivity_target_lag_events", **labels) == 1100

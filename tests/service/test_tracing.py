@@ -21,7 +21,7 @@ from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import policy_for, topic
 from tests.support.service_process import ServiceProcess
 from tests.support.span_collector import Collector, Span, collector
-from tests.support.wait import PATIENCE, wait_until_sync
+from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq"), pytest.mark.broker("kafka")]
 
@@ -73,11 +73,11 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
                 "value": {"_policy": policy_for(OWNER)},
             }
             sender.send(made, UserProperty=[("traceparent", CONTEXT), ("tracestate", "acme=7")])
-            assert sender.next(PATIENCE)["status"] == 201
-            heard = [party.next(PATIENCE) for party in (by_mqtt_5, by_mqtt, by_amqp, by_kafka)]
+            assert sender.next()["status"] == 201
+            heard = [party.next() for party in (by_mqtt_5, by_mqtt, by_amqp, by_kafka)]
             lost = {"topic": topic("lamp-2", "commands/retrieve"), "headers": {"correlation-id": "c-2"}, "path": "/"}
             sender.send(lost, UserProperty=[("traceparent", CONTEXT)])
-            assert sender.next(PATIENCE)["status"] == 404
+            assert sender.next()["status"] == 404
             code, _ = service.stop()
             assert code == 0
             log = service.records()
@@ -129,7 +129,7 @@ def test_a_collector_that_is_away_keeps_no_answer_back(mosquitto: Mosquitto, tmp
     ):
         for number in range(600):
             party.command(topic(f"lamp-{number}", "commands/retrieve"), wait=False)
-        assert [party.next(PATIENCE)["status"] for _ in range(600)] == [404] * 600
+        assert [party.next()["status"] for _ in range(600)] == [404] * 600
         wait_until_sync(lambda: "spans are lost" in service.log_file.read_text(encoding="utf-8"))
         code, seconds = service.stop()
         assert (code, seconds < 10) == (0, True)

@@ -216,7 +216,7 @@ def test_a_connection_that_runs_may_be_tried_out_and_serves_on(desk: Desk, mosqu
             party.command(topic(name, "commands/modify"), "/attributes/n", value=number, wait=False)
             if number % 5 == 0:
                 assert desk.tries(document).status_code == 200
-        assert [party.next(PATIENCE)["status"] for _ in range(20)] == [204] * 20
+        assert [party.next()["status"] for _ in range(20)] == [204] * 20
     assert desk.status(name)["liveStatus"] == "open"
 
 

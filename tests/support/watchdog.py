@@ -71,7 +71,8 @@ class Watchdog:
 
 def tasks() -> list[asyncio.Task[Any]]:
     """The tasks of the event loops that run in this process."""
-    loops = [it for it in gc.get_objects() if isinstance(it, asyncio.AbstractEventLoop) and it.is_running()]
+    # By its type: `isinstance` would also ask an object's `__class__`, which a stand-in may refuse.
+    loops = [it for it in gc.get_objects() if issubclass(type(it), asyncio.AbstractEventLoop) and it.is_running()]
     return [task for loop in loops for task in asyncio.all_tasks(loop)]
 
 

@@ -44,7 +44,7 @@ def copied_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_fault_stays() -> Iterator[None]:
-    """A fault of SQLite that a test has ordered, and that has not come, does not come in the next test."""
+def sound_disk() -> Iterator[None]:
+    """After each test SQLite works again: a fault that a test ordered and did not reach would hit a later one."""
     yield
     Fragile.arm(0)

@@ -19,7 +19,6 @@ from tests.support.clients.mqtt import Party
 from tests.support.kill_series.clients import join
 from tests.support.kill_series.load import NAMESPACE, THINGS, streaming
 from tests.support.kill_series.log import Log, Replay
-from tests.support.wait import PATIENCE
 
 COMPLETE = "complete"
 
@@ -121,7 +120,7 @@ def replay(client: Party, thing: str) -> list[Entry]:
     created = client.ask_for(streaming(thing, "subscribeForPersistedEvents"))
     client.command(streaming(thing, "request"), value={**created["value"], "demand": 10_000_000})
     entries = []
-    while not (answer := client.next(PATIENCE))["topic"].endswith(f"/{COMPLETE}"):
+    while not (answer := client.next())["topic"].endswith(f"/{COMPLETE}"):
         # What the load was answered may come once more, in between: a broker that was killed may have it twice.
         if "/streaming/" in answer["topic"]:
             assert answer["topic"].endswith("/next"), answer

@@ -169,7 +169,7 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFol
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_the_eraser_ends_with_the_service_at_the_moment_of_an_erasure(site: DataFolder, turns: int) -> None:
+async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_for(site: DataFolder, turns: int) -> None:
     """`asyncio.wait_for` would swallow the cancellation where what it waits for has just come."""
     site.start()
     assert site.running is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -88,9 +88,8 @@ async def store(gate: Gate) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[SqliteJournal]:
-    yield SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
-    Fragile.arm(0)
+def fragile(tmp_path: Path) -> SqliteJournal:
+    return SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
 
 
 # following

@@ -13,11 +13,9 @@ from websockets.frames import Frame, Opcode
 from connectivity.websocket.admission import Admitted, Asked, Refused
 from connectivity.websocket.peer import Peer
 from tests.support.dice import examples
+from tests.support.websocket_request import upgrade_request
 
-REQUEST = (
-    b"GET /twins HTTP/1.1\r\nHost: door\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
+REQUEST = upgrade_request("/twins")
 MOST = 3
 
 

@@ -8,11 +8,7 @@ from typing import Any, cast
 from connectivity.doors.sockets import GATHERED
 from connectivity.websocket.admission import Admitted
 from connectivity.websocket.peer import Peer
-
-OPENING = (
-    b"GET /twins HTTP/1.1\r\nHost: 127.0.0.1:80\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
+from tests.support.websocket_request import upgrade_request
 
 
 class Socket(asyncio.Transport):
@@ -63,7 +59,7 @@ class Door:
 async def inside() -> tuple[Peer, Socket]:
     peer, socket = Peer(cast(Any, Door())), Socket()
     peer.connection_made(socket)
-    peer.data_received(OPENING)
+    peer.data_received(upgrade_request("/twins"))
     await asyncio.sleep(0)
     assert b"".join(socket.written).startswith(b"HTTP/1.1 101 ")
     socket.written.clear()
