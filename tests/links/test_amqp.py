@@ -278,6 +278,19 @@ class TestAmqp091(BrokerBehaviour):
         assert isinstance(refused, PublishFailed)
         assert (refused.fault.status, fine) == (400, None)
 
+    async def test_a_message_that_the_broker_does_not_keep_is_a_failure(self, world: AmqpWorld, link: AmqpLink) -> None:
+        """A full queue that refuses more: RabbitMQ answers with basic.nack."""
+        full = f"{world.inbox}.full"
+        limit: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        await world.bystander.queue(full, **limit)
+        publishing = Publishing(link)
+        publishing.give(*outgoing(f"/{full}", b"kept"))
+        assert await publishing.all_done() == [None]
+        refused = Publishing(link)
+        refused.give(*outgoing(f"/{full}", b"refused"))
+        [error] = await refused.all_done()
+        assert str(error) == "refused by broker: the broker could not keep the message"
+
     async def test_unroutable_messages_are_failures_and_no_others(self, world: AmqpWorld, link: AmqpLink) -> None:
         """The broker confirms them all the same, after having sent them back."""
         made = await exchange(world)
