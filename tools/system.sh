@@ -18,8 +18,9 @@ as_root() {
   fi
 }
 
-# Install Debian or Ubuntu packages without starting the services they bring: ours run privately. The log is shown where
-# that fails. Fails where there is no apt, no way to be root, or no such package.
+# Install Debian or Ubuntu packages without starting the services they bring: ours run privately. Waits up to five minutes
+# while another program installs packages. The log is shown where that fails. Fails where there is no apt, no way to be
+# root, or no such package.
 install_packages() {
   local policy=/usr/sbin/policy-rc.d log status=0
   command -v apt-get >/dev/null && as_root true || return 1
@@ -31,7 +32,7 @@ install_packages() {
     policy=
   fi
   { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -q --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null || status=$?
+    apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null || status=$?
   [ -z "$policy" ] || as_root rm -f "$policy"
   [ "$status" -eq 0 ] || cat "$log" >&2
   rm -f "$log"
