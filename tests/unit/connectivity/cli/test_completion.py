@@ -37,8 +37,10 @@ class Shell:
         """What is written to stdout and stderr."""
         self._captured.readouterr()
         with self._patch.context() as patch:
-            # The name under which it runs is part of the variable's.
+            # The program's name is part of the variable's. It is made of these two; under `python -m pytest` it would
+            # be pytest's.
             patch.setattr(sys, "argv", ["connectivity"])
+            patch.setattr(sys.modules["__main__"], "__package__", None)
             for name, value in asked(words, variables).items():
                 patch.setenv(name, value)
             with pytest.raises(SystemExit):
