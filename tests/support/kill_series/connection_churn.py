@@ -140,12 +140,18 @@ class Churn:
 
     def _rewrite(self) -> None:
         name = self._chosen(self._in_files)
-        self._in_files[name] = {
-            **self._change(self._in_files[name]),
-            "connectionStatus": self._dice.choice(["open", "closed"]),
-        }
+        status = self._dice.choice(["open", "closed"])
+        self._in_files[name] = {**self._change(self._in_files[name]), "connectionStatus": status}
+        links = self._links(name)
         self._save(name, json.dumps(self._in_files[name]))
-        self._wait(name, self._in_files[name]["connectionStatus"])
+        if status == "open":
+            # Until the file is read, the old link is open too.
+            wait_until_sync(lambda: self._links(name) > links, DONE_WITHIN)
+        self._wait(name, status)
+
+    def _links(self, name: str) -> int:
+        """How many links this connection has had."""
+        return sum(it["event"] == "connected" and it["connection"] == name for it in self._service.records())
 
     def _break(self) -> None:
         """What is no document changes nothing of what runs."""
@@ -153,7 +159,7 @@ class Churn:
         before = len(self._problems(name))
         self._save(name, json.dumps(self._in_files[name])[: self._dice.randrange(1, 80)])
         wait_until_sync(lambda: len(self._problems(name)) > before, DONE_WITHIN)
-        assert self._status(name) == self._in_files[name]["connectionStatus"]
+        assert (found := self._status(name)) == self._in_files[name]["connectionStatus"], (name, found)
         self._save(name, json.dumps(self._in_files[name]))
 
     def _problems(self, name: str) -> list[dict[str, Any]]:
