@@ -185,13 +185,17 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
 ) -> None:
     """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
     past, target = Replays(dice("replays")), Target.of(spark, site.folder)
+    newest = [0]
     for since, end, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
-        site.append(past.changes(since, end))
+        changes = past.changes(since, end)
+        newest.append(newest[-1] + len(changes))
+        site.append(changes)
         take_all(spark, site, upkeep=Upkeep(moment_events=keeps))
         if end == 170:
             assert snapshots.take(target, 4) > 3
             maintenance.optimize(target)
-    assert len({row["moment"] for row in site.table(MOMENTS)}) == 2
+    # The third run may keep a moment before it has moved anything.
+    assert {newest[1], newest[3]} <= {row["moment"] for row in site.table(MOMENTS)} <= set(newest[1:4])
     at = past.lives[min(past.lives, key=str)][-1][0].timestamp
     whole, *others = questions()
     for moment, question in (
